@@ -1,0 +1,1 @@
+"""Collective operations between ranks. One file, one model."""

@@ -1,0 +1,64 @@
+"""Latency plus bytes over bandwidth, per link level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, FloatArray, Level
+from costmodels.topology import Topology
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AlphaBeta(AbstractCollectiveModel):
+    """t = alpha + max(scale-up bytes / b, network bytes / b_network) on the busiest direction.
+
+    Scale-up links (host and domain) are one fabric, so their times add; the network works beside
+    them. Links are full duplex: the larger of sent and received counts. Reduce-scatter and
+    all-gather of S bytes over n members move S (n - 1) / n per rank; across hosts every local rank
+    drives its own network link, so the ring runs at min(b_host, L b_network).
+
+    Valid for messages large enough to reach the achieved bandwidth (some MiB); below that the
+    latency term dominates and carries the interval.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = (
+        "Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives",
+        "nccl-tests doc/PERFORMANCE.md: bus bandwidth factors",
+    )
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Latency of the outermost level crossed."""
+        if ranks <= 1:
+            return 0.0
+        if not across_hosts:
+            return topology.host_link.latency_s
+        if topology.world_size <= topology.domain_size:
+            return topology.domain_link.latency_s
+        return topology.network_link.latency_s
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Busiest link of each rank."""
+        busiest = np.maximum(send, receive)
+        fabric_s = (
+            busiest[..., Level.HOST] / topology.host_link.bandwidth_bytes_per_s
+            + busiest[..., Level.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
+        )
+        network_s = busiest[..., Level.NETWORK] / topology.network_link.bandwidth_bytes_per_s
+        return np.maximum(fabric_s, network_s)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Ring over the members."""
+        local = topology.local_world_size
+        members = local if within_host else topology.world_size
+        bandwidth = topology.host_link.bandwidth_bytes_per_s
+        if members > topology.domain_size:
+            bandwidth = min(bandwidth, local * topology.network_link.bandwidth_bytes_per_s)
+        elif members > local:
+            bandwidth = min(bandwidth, topology.domain_link.bandwidth_bytes_per_s)
+        return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)

@@ -1,0 +1,1 @@
+"""The dense part: MLPs and feature interaction. One file, one model."""

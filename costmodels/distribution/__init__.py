@@ -1,0 +1,1 @@
+"""How the indices of one table fall on its rows. One file, one distribution."""

@@ -1,0 +1,40 @@
+"""What can go wrong in a cost model.
+
+CostModelError
+├── UnitError            a quantity without, or with an unknown, unit
+├── InvalidValueError    a value that breaks a rule of the domain (negative rows, unknown rank ...)
+├── UnknownNameError     a model or distribution asked for by a name that no file has
+└── OutOfDomainError     a prediction asked for outside the range a model was fitted on
+"""
+
+from __future__ import annotations
+
+
+class CostModelError(Exception):
+    """Root of all errors raised by :mod:`costmodels`."""
+
+
+class UnitError(CostModelError, ValueError):
+    """A quantity has no unit or one that does not fit."""
+
+
+class InvalidValueError(CostModelError, ValueError):
+    """A value breaks a rule of the domain; the message states rule, value and remedy."""
+
+
+class UnknownNameError(CostModelError, KeyError):
+    """No plug-in file has this name."""
+
+    def __str__(self) -> str:
+        """Message without the quotes that ``KeyError`` adds."""
+        return str(self.args[0]) if self.args else ""
+
+
+class OutOfDomainError(CostModelError, ValueError):
+    """The model was not fitted for these inputs."""
+
+
+def require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise :class:`InvalidValueError` with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise InvalidValueError(message)

@@ -1,0 +1,195 @@
+"""The iteration by event simulation: the reference that the closed form must equal.
+
+Each rank has a host thread and in-order streams. Events are kept in a heap by time; a collective is
+entered by every rank and released when the last one arrives. One plan at a time; it also records
+what each step waited for, which gives the critical path.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.iteration.base import FloatArray, Program, Step, Stream
+
+Node = tuple[int, int]
+"""(rank, step index)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """Start and finish ``[steps, R]``, iteration time, and what released each (rank, step).
+
+    ``released_by`` maps a node to the node it waited for last, or to None where the host thread
+    (or nothing) held it back.
+    """
+
+    start_s: FloatArray
+    finish_s: FloatArray
+    iteration_time_s: float
+    released_by: dict[Node, Node | None]
+    last: Node | None
+
+
+@dataclass
+class _Rank:
+    """State of one rank: its next step to issue, host clock, queues, and finished steps."""
+
+    issued: int = 0
+    host_s: float = 0.0
+    issue_s: dict[int, float] = field(default_factory=dict)
+    queues: dict[Stream, list[int]] = field(default_factory=lambda: {s: [] for s in Stream})
+    busy: dict[Stream, bool] = field(default_factory=lambda: dict.fromkeys(Stream, False))
+    finished: dict[int, float] = field(default_factory=dict)
+    waits_for: int | None = None
+
+
+def simulate(program: Program, num_ranks: int) -> Simulation:
+    """Simulate one plan: every array of the program must broadcast to ``[R]``."""
+    first = _Simulator(program.steps, _durations(program.steps, num_ranks), num_ranks).run()
+    if program.overlap_slowdown_ratio > 0:
+        slowed = _with_overlap(program, first, num_ranks)
+        first = _Simulator(program.steps, slowed, num_ranks).run()
+    time_s = max(first.iteration_time_s, program.floor_s)
+    return Simulation(
+        start_s=first.start_s,
+        finish_s=first.finish_s,
+        iteration_time_s=time_s,
+        released_by=first.released_by,
+        last=first.last,
+    )
+
+
+def _durations(steps: tuple[Step, ...], num_ranks: int) -> FloatArray:
+    return np.stack([np.broadcast_to(s.duration_s, (num_ranks,)) for s in steps])
+
+
+def _with_overlap(program: Program, first: Simulation, num_ranks: int) -> FloatArray:
+    """Durations after the overlap correction, interval by interval."""
+    slowed = np.array(_durations(program.steps, num_ranks))
+    for rank in range(num_ranks):
+        moving = [
+            (first.start_s[j, rank], first.finish_s[j, rank])
+            for j, s in enumerate(program.steps)
+            if s.collective
+        ]
+        for i, step in enumerate(program.steps):
+            if step.stream is Stream.COMPUTE:
+                a, b = first.start_s[i, rank], first.finish_s[i, rank]
+                beside = sum(max(0.0, min(b, y) - max(a, x)) for x, y in moving)
+                slowed[i, rank] += program.overlap_slowdown_ratio * beside
+    return slowed
+
+
+class _Simulator:
+    """One run of the event loop."""
+
+    def __init__(self, steps: tuple[Step, ...], durations: FloatArray, num_ranks: int) -> None:
+        self.steps = steps
+        self.durations = durations
+        self.ranks = [_Rank() for _ in range(num_ranks)]
+        self.host_cost = np.stack([np.broadcast_to(s.host_s, (num_ranks,)) for s in steps])
+        self.joined: dict[int, dict[int, float]] = {}
+        self.heap: list[tuple[float, int, int, str, int]] = []
+        self.sequence = 0
+        self.start = np.zeros((len(steps), num_ranks))
+        self.finish = np.zeros((len(steps), num_ranks))
+        self.released_by: dict[Node, Node | None] = {}
+        self.releaser: dict[Node, Node | None] = {}
+
+    def run(self) -> Simulation:
+        """Drain the heap; the iteration ends when every rank has finished every step."""
+        for rank in range(len(self.ranks)):
+            self._issue(rank)
+        while self.heap:
+            time_s, _, rank, kind, index = heapq.heappop(self.heap)
+            if kind == "issued":
+                self._enqueue(rank, index, time_s)
+            else:
+                self._finished(rank, index, time_s)
+        host_s = max(r.host_s for r in self.ranks)
+        end = float(self.finish.max(initial=0.0))
+        last: Node | None = None
+        if end >= host_s and self.finish.size:
+            latest = divmod(int(self.finish.argmax()), self.finish.shape[1])
+            last = (latest[1], latest[0])
+        return Simulation(
+            start_s=self.start,
+            finish_s=self.finish,
+            iteration_time_s=max(end, host_s),
+            released_by=self.released_by,
+            last=last,
+        )
+
+    def _push(self, time_s: float, rank: int, kind: str, index: int) -> None:
+        self.sequence += 1
+        heapq.heappush(self.heap, (time_s, self.sequence, rank, kind, index))
+
+    def _issue(self, rank: int) -> None:
+        """The host works on its next step, unless it waits for one to finish."""
+        state = self.ranks[rank]
+        if state.issued >= len(self.steps):
+            return
+        index = state.issued
+        state.issued += 1
+        state.host_s += float(self.host_cost[index, rank])
+        self._push(state.host_s, rank, "issued", index)
+
+    def _enqueue(self, rank: int, index: int, time_s: float) -> None:
+        state, step = self.ranks[rank], self.steps[index]
+        state.issue_s[index] = time_s
+        state.queues[step.stream].append(index)
+        if step.blocks_host:
+            state.waits_for = index
+        self._advance(rank, step.stream, time_s, None)
+        if not step.blocks_host:
+            self._issue(rank)
+
+    def _advance(self, rank: int, stream: Stream, time_s: float, releaser: Node | None) -> None:
+        """Start the head of a stream if nothing holds it back any more."""
+        state = self.ranks[rank]
+        if state.busy[stream] or not state.queues[stream]:
+            return
+        index = state.queues[stream][0]
+        step = self.steps[index]
+        if any(i not in state.finished for i in step.after):
+            return
+        state.busy[stream] = True
+        self.releaser[rank, index] = releaser
+        if step.collective and self._is_present(step):
+            self._join(rank, index, time_s)
+        else:
+            self._start(rank, index, time_s, releaser)
+
+    @staticmethod
+    def _is_present(step: Step) -> bool:
+        return step.present is None or bool(np.all(step.present))
+
+    def _join(self, rank: int, index: int, time_s: float) -> None:
+        arrived = self.joined.setdefault(index, {})
+        arrived[rank] = time_s
+        if len(arrived) < len(self.ranks):
+            return
+        for member in arrived:
+            held_by = self.releaser[rank, index] if member == rank else (rank, index)
+            self._start(member, index, time_s, held_by)
+
+    def _start(self, rank: int, index: int, time_s: float, releaser: Node | None) -> None:
+        self.start[index, rank] = time_s
+        self.released_by[rank, index] = releaser
+        self._push(time_s + float(self.durations[index, rank]), rank, "finished", index)
+
+    def _finished(self, rank: int, index: int, time_s: float) -> None:
+        state, step = self.ranks[rank], self.steps[index]
+        self.finish[index, rank] = time_s
+        state.finished[index] = time_s
+        state.queues[step.stream].pop(0)
+        state.busy[step.stream] = False
+        if state.waits_for == index:
+            state.waits_for = None
+            state.host_s = max(state.host_s, time_s)
+            self._issue(rank)
+        for stream in Stream:
+            self._advance(rank, stream, time_s, (rank, index))

@@ -1,0 +1,294 @@
+"""Steps, programs, and what every pipeline is built from.
+
+All ranks run the same program. A step runs on one stream, after its predecessors on that stream,
+after the steps it names, and after the host thread has issued it. A collective starts when the
+last rank arrives and takes the same time everywhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Stream(StrEnum):
+    """Where a step runs."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    DATA_DIST = "data_dist"
+    PREFETCH = "prefetch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of the program.
+
+    Attributes:
+        name: shown to people.
+        stream: where it runs.
+        duration_s: seconds, broadcastable to ``[..., R]``.
+        after: indices of earlier steps that must have finished on this rank.
+        host_s: host seconds to issue it, broadcastable to ``[..., R]``.
+        collective: starts at the latest arrival of all ranks.
+        present: ``[..., 1]`` False where a plan does not have this step at all.
+        blocks_host: the host waits until it has finished.
+    """
+
+    name: str
+    stream: Stream
+    duration_s: FloatArray
+    after: tuple[int, ...] = ()
+    host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    collective: bool = False
+    present: BoolArray | None = None
+    blocks_host: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Steps in the order the host issues them.
+
+    ``overlap_slowdown_ratio`` is the compute time lost per second of communication beside it.
+    ``floor_s`` is the shortest possible iteration for reasons outside the program, such as the
+    input rate.
+    """
+
+    steps: tuple[Step, ...]
+    overlap_slowdown_ratio: float
+    floor_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTimes:
+    """Collectives of one sharding type.
+
+    Seconds ``[..., 1]`` of the index exchange, and of each step of the output exchange forward (the
+    backward runs them in reverse).
+    """
+
+    name: str
+    present: BoolArray
+    input_s: FloatArray
+    outputs_s: tuple[tuple[str, FloatArray], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Durations of everything in an iteration.
+
+    ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
+    issue each kind of step.
+    """
+
+    bottom_forward_s: FloatArray
+    top_forward_s: FloatArray
+    top_backward_s: FloatArray
+    bottom_backward_s: FloatArray
+    optimizer_s: FloatArray
+    lookup_forward_s: FloatArray
+    lookup_backward_s: FloatArray
+    cache_fetch_s: FloatArray
+    families: tuple[FamilyTimes, ...]
+    input_splits_s: FloatArray
+    bucket_s: tuple[FloatArray, ...]
+    tail_bucket_s: FloatArray
+    bottom_host_s: FloatArray
+    top_host_s: FloatArray
+    lookup_host_s: FloatArray
+    collective_host_s: FloatArray
+    overlap_slowdown_ratio: float
+    floor_s: float
+
+
+class AbstractPipeline(ABC):
+    """Orders the stages of one steady-state iteration."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def program(self, times: StageTimes) -> Program:
+        """The steps, in issue order."""
+
+    @property
+    @abstractmethod
+    def exposes_input_dist(self) -> bool:
+        """Whether the index exchange of a batch precedes its lookup in the same iteration."""
+
+    @property
+    @abstractmethod
+    def exposes_fetch(self) -> bool:
+        """Whether cache rows are fetched on the compute stream before the lookup."""
+
+
+class ProgramBuilder:
+    """Collects steps; ``add`` returns the index that later steps name in ``after``."""
+
+    def __init__(self, times: StageTimes) -> None:
+        """Start empty."""
+        self.times = times
+        self.steps: list[Step] = []
+
+    def add(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        host_s: FloatArray | float = 0.0,
+        blocks_host: bool = False,
+    ) -> int:
+        """A step of one rank."""
+        step = Step(
+            name=name,
+            stream=stream,
+            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            after=after,
+            host_s=np.atleast_1d(np.asarray(host_s, dtype=float)),
+            blocks_host=blocks_host,
+        )
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def collective(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        present: BoolArray | None = None,
+        blocks_host: bool = False,
+    ) -> int:
+        """A step that all ranks join; plans without it do not wait."""
+        issue_s = self.times.collective_host_s
+        step = Step(
+            name=name,
+            stream=stream,
+            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            after=after,
+            host_s=issue_s if present is None else issue_s * present,
+            collective=True,
+            present=present,
+            blocks_host=blocks_host,
+        )
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def input_splits(self) -> int:
+        """Exchange of split sizes; the host reads them, so it waits."""
+        splits_s = self.times.input_splits_s
+        return self.collective("input splits", Stream.DATA_DIST, splits_s, blocks_host=True)
+
+    def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
+        """Exchange of lengths and indices, per sharding type."""
+        return tuple(
+            self.collective(
+                f"input dist {f.name}", Stream.DATA_DIST, f.input_s, after=after, present=f.present
+            )
+            for f in self.times.families
+        )
+
+    def forward(self, lookup_after: tuple[int, ...]) -> int:
+        """Bottom MLP, lookup, output exchange, interaction and top MLP; returns the last step.
+
+        TorchRec's DLRM calls the dense arch first, so the bottom MLP precedes the lookup.
+        """
+        t = self.times
+        self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
+        lookup = self.add(
+            "lookup forward",
+            Stream.COMPUTE,
+            t.lookup_forward_s,
+            after=lookup_after,
+            host_s=t.lookup_host_s,
+        )
+        last: tuple[int, ...] = (lookup,)
+        for f in t.families:
+            before = (lookup,)
+            for label, seconds in f.outputs_s:
+                step = self.collective(
+                    f"output {label} {f.name}",
+                    Stream.COMMUNICATION,
+                    seconds,
+                    after=before,
+                    present=f.present,
+                )
+                before = (step,)
+            last += before
+        return self.add(
+            "interaction and top MLP forward",
+            Stream.COMPUTE,
+            t.top_forward_s,
+            after=last,
+            host_s=t.top_host_s,
+        )
+
+    def backward(self, after: tuple[int, ...]) -> int:
+        """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
+        t = self.times
+        buckets = []
+        count = len(t.bucket_s) + 1
+        step = -1
+        for i in range(count):
+            step = self.add(
+                "interaction and top MLP backward" + (f" {i + 1}/{count}" if count > 1 else ""),
+                Stream.COMPUTE,
+                t.top_backward_s / count,
+                after=after if i == 0 else (),
+                host_s=2.0 * t.top_host_s / count,
+            )
+            if i < len(t.bucket_s):
+                name = f"gradient all-reduce {i + 1}"
+                seconds = t.bucket_s[i]
+                buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        arrived = self._gradient_dist(step)
+        self.add(
+            "lookup backward",
+            Stream.COMPUTE,
+            t.lookup_backward_s,
+            after=arrived,
+            host_s=t.lookup_host_s,
+        )
+        bottom = self.add(
+            "bottom MLP backward",
+            Stream.COMPUTE,
+            t.bottom_backward_s,
+            host_s=2.0 * t.bottom_host_s,
+        )
+        tail = self.collective(
+            "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
+        )
+        return self.add("dense optimizer", Stream.COMPUTE, t.optimizer_s, after=(*buckets, tail))
+
+    def _gradient_dist(self, produced: int) -> tuple[int, ...]:
+        arrived: tuple[int, ...] = ()
+        for f in self.times.families:
+            before = (produced,)
+            for label, seconds in reversed(f.outputs_s):
+                name = f"gradient {_REVERSED.get(label, label)} {f.name}"
+                step = self.collective(
+                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
+                )
+                before = (step,)
+            arrived += before
+        return arrived
+
+    def build(self) -> Program:
+        """The finished program."""
+        return Program(
+            steps=tuple(self.steps),
+            overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
+            floor_s=self.times.floor_s,
+        )
+
+
+_REVERSED = {"reduce-scatter": "all-gather"}

@@ -1,0 +1,34 @@
+"""No pipelining: every batch exchanges its indices before its own forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.iteration.base import AbstractPipeline, Program, ProgramBuilder, StageTimes, Stream
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Unpipelined(AbstractPipeline):
+    """Index exchange, cache fetch, forward, backward, one after the other."""
+
+    @property
+    def exposes_input_dist(self) -> bool:
+        """The lookup waits for it."""
+        return True
+
+    @property
+    def exposes_fetch(self) -> bool:
+        """It precedes the forward pass on the compute stream."""
+        return True
+
+    def program(self, times: StageTimes) -> Program:
+        """Steps in issue order."""
+        builder = ProgramBuilder(times)
+        splits = builder.input_splits()
+        indices = builder.input_dist((splits,))
+        fetch = builder.add("cache fetch", Stream.COMPUTE, times.cache_fetch_s, after=indices)
+        top = builder.forward((fetch,))
+        builder.backward((top,))
+        return builder.build()

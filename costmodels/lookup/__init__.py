@@ -1,0 +1,1 @@
+"""Embedding lookups, forward and backward with the fused optimizer. One file, one model."""

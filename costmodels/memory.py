@@ -1,0 +1,83 @@
+"""The memory ledger: what fills each device and each host."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.dense.base import activation_bytes, dense_parameters
+from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
+from costmodels.topology import Topology
+from costmodels.work import MEMORY, Memory
+from costmodels.workload import Pooling, Workload
+
+FloatArray = NDArray[np.float64]
+
+_ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
+_DENSE_COPIES = 4
+"""Weights, gradients, one optimizer state, and the communication buckets, in fp32."""
+
+
+def dense_bytes(workload: Workload) -> float:
+    """Device bytes of the dense part.
+
+    Parameters with gradients and state, activations, and the embeddings a rank receives (with their
+    gradients).
+    """
+    outputs = sum(
+        t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
+        for t in workload.tables
+    )
+    received = 2.0 * workload.local_batch_size * outputs * workload.output_dtype.num_bytes
+    parameters = _DENSE_COPIES * 4.0 * dense_parameters(workload)
+    return parameters + activation_bytes(workload) + received
+
+
+def device_bytes(work: FloatArray) -> FloatArray:
+    """Device bytes of embeddings per rank, ``[..., W]`` from work ``[..., W, columns]``."""
+    return np.asarray(work[..., [MEMORY + m for m in _ON_DEVICE]].sum(axis=-1))
+
+
+def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
+    """Host bytes per host, ``[..., H]``."""
+    per_rank = work[..., MEMORY + Memory.HOST]
+    shape = (*per_rank.shape[:-1], topology.num_hosts, topology.local_world_size)
+    return np.asarray(per_rank.reshape(shape).sum(axis=-1))
+
+
+def device_limits(workload: Workload, topology: Topology) -> FloatArray:
+    """Device bytes left for embeddings on each rank, ``[W]``; may be negative."""
+    return topology.hbm_capacities() - workload.reserved_bytes - dense_bytes(workload)
+
+
+def host_limits(topology: Topology) -> FloatArray:
+    """Host bytes for embeddings on each host, ``[H]``."""
+    return np.full(topology.num_hosts, topology.host.ddr_capacity_bytes)
+
+
+def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
+    """The full account of a plan from its work ``[W, columns]``."""
+    columns = work[:, MEMORY:]
+    dense = dense_bytes(workload)
+    capacity = topology.hbm_capacities()
+    ranks = tuple(
+        RankMemory(
+            rank=rank,
+            weights_bytes=float(row[Memory.WEIGHTS]),
+            optimizer_bytes=float(row[Memory.OPTIMIZER]),
+            gradients_bytes=float(row[Memory.GRADIENTS]),
+            cache_bytes=float(row[Memory.CACHE]),
+            buffers_bytes=float(row[Memory.BUFFERS]),
+            dense_bytes=dense,
+            reserved_bytes=workload.reserved_bytes,
+            capacity_bytes=float(capacity[rank]),
+            host_bytes=float(row[Memory.HOST]),
+        )
+        for rank, row in enumerate(columns)
+    )
+    used = host_bytes(work, topology)
+    hosts = tuple(
+        HostMemory(host=i, used_bytes=float(b), capacity_bytes=topology.host.ddr_capacity_bytes)
+        for i, b in enumerate(used)
+    )
+    return MemoryLedger(ranks=ranks, hosts=hosts)

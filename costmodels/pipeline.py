@@ -1,0 +1,179 @@
+"""The one place that wires the models together: plan -> work -> stage times -> iteration."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+import costmodels.iteration as pipelines
+from costmodels import discovery, memory
+from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
+from costmodels.iteration._closed_form import schedule
+from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
+from costmodels.iteration._events import Simulation, simulate
+from costmodels.iteration.base import AbstractPipeline, FloatArray, Program
+from costmodels.phases import PhaseModel
+from costmodels.sharding import Plan, ShardingOption, check_plan
+from costmodels.stages import CostModels, Scale, StageModel
+from costmodels.topology import Topology
+from costmodels.uncertainty import sampled_factors, sigmas
+from costmodels.work import NUM_COLUMNS, WorkModel
+from costmodels.workload import Workload
+
+
+class CostPipeline:
+    """Prices plans of one workload on one topology.
+
+    Work arrays are ``[..., W, num_features]`` with one row per rank (:mod:`costmodels.work`);
+    leading axes are plans priced together.
+    """
+
+    num_features = NUM_COLUMNS
+
+    def __init__(
+        self, workload: Workload, topology: Topology, models: CostModels | None = None
+    ) -> None:
+        """Price the plan-independent parts once."""
+        self.workload = workload
+        self.topology = topology
+        self.models = models or CostModels()
+        self._work = WorkModel(workload, topology, self.models.lookup)
+        self._stages = StageModel(workload, topology, self.models)
+        self._pipeline = pipeline_named(workload.pipeline.value)
+        self._phases = PhaseModel(self._stages, self._pipeline)
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def option_work(self, option: ShardingOption) -> FloatArray:
+        """Work of an unplaced option; shapes in :meth:`costmodels.work.WorkModel.option_work`."""
+        return self._work.option_work(option)
+
+    def plan_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan, ``[W, num_features]``."""
+        return self._work.plan_work(plan)
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def device_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes on each device, ``[..., W]``; linear in work."""
+        return memory.device_bytes(work)
+
+    def host_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes in each host's memory, ``[..., H]``; linear in work."""
+        return memory.host_bytes(work, self.topology)
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Device bytes left for embeddings, ``[W]``."""
+        return memory.device_limits(self.workload, self.topology)
+
+    @cached_property
+    def host_limits(self) -> FloatArray:
+        """Host bytes left for embeddings, ``[H]``."""
+        return memory.host_limits(self.topology)
+
+    def memory(self, plan: Plan) -> MemoryLedger:
+        """The full ledger of a plan."""
+        return memory.ledger(self.plan_work(plan), self.workload, self.topology)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def iteration_times(self, work: FloatArray) -> FloatArray:
+        """Seconds per iteration, ``[...]``, by the closed form."""
+        program = self._program(work)
+        return schedule(program, work.shape[:-1]).iteration_time_s
+
+    def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
+        """One plan by event simulation."""
+        program = self._program(self.plan_work(plan))
+        return program, simulate(program, self.topology.world_size)
+
+    def estimate(self, plan: Plan) -> IterationEstimate:
+        """Everything about one iteration of a plan.
+
+        Raises:
+            InvalidValueError: the plan is not one of this workload on this many ranks.
+        """
+        check_plan(plan, self.workload, self.topology.world_size)
+        program, simulation = self.simulate(plan)
+        time_s = simulation.iteration_time_s
+        samples = self.sampled_times(plan)
+        low, high = np.quantile(samples, [0.05, 0.95])
+        ranks = rank_estimates(program, simulation)
+        compute = np.array([r.compute_s for r in ranks])
+        path = critical_path(program, simulation)
+        global_batch = self.workload.local_batch_size * self.topology.world_size
+        return IterationEstimate(
+            time=Estimate(
+                time_s=time_s,
+                low_s=min(float(low), time_s),
+                high_s=max(float(high), time_s),
+                source=self.topology.weakest_source(),
+            ),
+            samples_per_s=global_batch / time_s if time_s > 0 else math.inf,
+            stages=stage_times(program, simulation),
+            critical_path=path,
+            ranks=ranks,
+            slowest_rank=int(compute.argmax()),
+            imbalance_ratio=float(compute.max() / compute.mean()) if compute.mean() > 0 else 1.0,
+            exposed_communication_s=max(r.exposed_s for r in ranks),
+            provenance=self.topology.provenance,
+            warnings=self._warnings(program, time_s),
+        )
+
+    def sampled_times(self, plan: Plan) -> FloatArray:
+        """Iteration times ``[samples]`` under the uncertainty of the models' inputs.
+
+        The draws are the same for every plan, so two plans' samples can be compared pairwise: the
+        share in which one is faster is the confidence that it is.
+        """
+        scale = Scale(**sampled_factors(sigmas(self.topology)))
+        program = self._program(self.plan_work(plan), scale)
+        shape = (len(scale.lookup), self.topology.world_size)
+        return schedule(program, shape).iteration_time_s
+
+    def confidence_faster(self, plan: Plan, other: Plan) -> float:
+        """Probability (0..1) that ``plan`` is faster than ``other``."""
+        ours, theirs = self.sampled_times(plan), self.sampled_times(other)
+        return float(np.mean(ours < theirs) + 0.5 * np.mean(ours == theirs))
+
+    # -- phases, for lower bounds ---------------------------------------------------------------
+
+    def phase_times(self, work: FloatArray) -> FloatArray:
+        """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous."""
+        return self._phases.times(work)
+
+    @property
+    def phase_weights(self) -> FloatArray:
+        """Times each phase is paid in an iteration, ``[K]``."""
+        return self._phases.weights
+
+    @property
+    def base_s(self) -> float:
+        """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
+        return self._phases.base_s
+
+    def phase_gradient(self, work_row: FloatArray) -> FloatArray:
+        """Tangents ``[K, num_features]`` of the phases at one rank's work."""
+        return self._phases.gradient(work_row)
+
+    # -- private --------------------------------------------------------------------------------
+
+    def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
+        return self._pipeline.program(self._stages.times(work, scale or Scale()))
+
+    def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
+        notes = []
+        if program.floor_s >= time_s > 0:
+            notes.append("input bound: the data source, not the plan, sets the iteration time")
+        host_s = sum(float(np.max(s.host_s)) for s in program.steps)
+        if host_s >= 0.95 * time_s:
+            notes.append("launch bound: the host thread, not the devices, sets the iteration time")
+        return tuple(notes)
+
+
+def pipeline_named(name: str) -> AbstractPipeline:
+    """The training pipeline of that name."""
+    return discovery.load(pipelines, name, AbstractPipeline)()

@@ -1,0 +1,210 @@
+"""Work in, stage times out: how long each part of an iteration takes on every rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
+from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.host import HostCosts
+from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
+from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import Topology
+from costmodels.work import CALLS, FAMILIES, INPUT, KERNELS, LOOKUP, OUTPUT, REPLICATED
+from costmodels.workload import Pooling, Workload
+
+_BUCKET_BYTES = 25 * 1024**2
+"""Default bucket of DistributedDataParallel."""
+_MAX_BUCKETS = 8
+_GRADIENT_BYTES = 4.0
+_BACKWARD_KERNELS = 3.0
+"""Kernels of a table-batched backward: sort, run lengths, update."""
+_HIERARCHICAL = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModels:
+    """The models in use; replace any of them by another of its family."""
+
+    lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
+    collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
+    dense: AbstractDenseModel = field(default_factory=DenseRoofline)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """References of every model."""
+        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
+
+    lookup: FloatArray = field(default_factory=lambda: np.ones(1))
+    collective: FloatArray = field(default_factory=lambda: np.ones(1))
+    dense: FloatArray = field(default_factory=lambda: np.ones(1))
+    host: FloatArray = field(default_factory=lambda: np.ones(1))
+
+
+class StageModel:
+    """Stage times of one workload on one topology; work arrays are ``[..., W, columns]``."""
+
+    def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
+        """Price what does not depend on the plan."""
+        self.workload = workload
+        self.topology = topology
+        self.models = models
+        self.speeds = topology.speeds()
+        self.dense: DenseTimes = models.dense.times(workload, topology)
+        self._layers = dense_layers(workload)
+        self._host = HostCosts.of(topology.device.launch_latency_s, cuda_graph=workload.cuda_graph)
+        self._fixed_s = models.collective.fixed_s(
+            topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
+        )
+        self._fixed_in_host_s = models.collective.fixed_s(
+            topology, ranks=topology.local_world_size, across_hosts=False
+        )
+        self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
+
+    def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
+        shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
+        per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
+        caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
+        moved = per_kernel[..., caching, LookupWork.FORWARD_HOST_LINK]
+        fetch = moved / self.topology.host.device_link_bandwidth_bytes_per_s
+        direct = per_kernel.copy()
+        direct[..., caching, LookupWork.FORWARD_HOST_LINK] = 0.0
+        lookup = self.models.lookup
+        forward = lookup.forward_time(direct, self.topology).sum(axis=-1)
+        backward = lookup.backward_time(direct, self.topology).sum(axis=-1)
+        return forward, backward, fetch
+
+    def family_growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
+        """Size-dependent seconds per rank: first exchange, second exchange, index exchange."""
+        out, arriving = work[..., OUTPUT + family], work[..., INPUT + family]
+        local, domain = self.topology.local_world_size, self.topology.domain_size
+        collective, zero = self.models.collective, np.zeros_like(out)
+        own, others = spread_by_level(arriving, local=local, domain=domain)
+        indices = collective.all_to_all(others, own, self.topology)
+        kind = FAMILIES[family]
+        world_bytes = out * self.topology.world_size
+        if kind is ShardingType.ROW_WISE and self._pooled:
+            first = collective.reduce_scatter(world_bytes, self.topology, within_host=False)
+            return first, zero, indices
+        if kind in _HIERARCHICAL:
+            first = collective.reduce_scatter(world_bytes, self.topology, within_host=True)
+            return first, self._across_hosts(out), indices
+        own, others = spread_by_level(out, local=local, domain=domain)
+        return collective.all_to_all(own, others, self.topology), zero, indices
+
+    def _across_hosts(self, per_peer: FloatArray) -> FloatArray:
+        """All-to-all among ranks of the same local index, one per host."""
+        topology = self.topology
+        hosts, local = topology.num_hosts, topology.local_world_size
+        if hosts == 1:
+            return np.zeros_like(per_peer)
+        shape = (*per_peer.shape[:-1], hosts, local)
+        lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
+        own, others = spread_by_level(lanes, local=1, domain=topology.domain_size // local)
+        seconds = self.models.collective.all_to_all(own, others, topology)
+        return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
+
+    def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
+        """Growing part of an all-reduce over all ranks."""
+        return self.models.collective.all_reduce(num_bytes, self.topology)
+
+    def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
+        first, second, indices = (
+            g.max(axis=-1, keepdims=True) * factor for g in self.family_growth(work, family)
+        )
+        calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
+        present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
+        kind = FAMILIES[family]
+        world_s = self._fixed_s * factor
+        outputs: list[tuple[str, FloatArray]] = [("all-to-all", first + world_s)]
+        if kind is ShardingType.ROW_WISE and self._pooled:
+            outputs = [("reduce-scatter", first + world_s)]
+        elif kind in _HIERARCHICAL:
+            outputs = [("reduce-scatter", first + self._fixed_in_host_s * factor)]
+            if self.topology.num_hosts > 1:
+                outputs.append(("all-to-all", second + world_s))
+        return FamilyTimes(
+            name=kind.value,
+            present=present,
+            input_s=(indices + 2.0 * world_s) * present,
+            outputs_s=tuple((label, seconds * present) for label, seconds in outputs),
+        )
+
+    def times(self, work: FloatArray, scale: Scale) -> StageTimes:
+        """Durations of every stage for one or many plans, scaled by ``scale``."""
+        forward, backward, fetch = self.lookup_times(work)
+        calls = (work[..., CALLS:REPLICATED] > 0).sum(axis=-1)
+        gap = calls * self.topology.device.kernel_latency_s
+        totals = work[..., OUTPUT : OUTPUT + len(FAMILIES)].reshape(-1, len(FAMILIES))
+        used = np.flatnonzero(totals.any(axis=0))
+        tail_bytes = self._tail_bytes() + work[..., REPLICATED].max(axis=-1, keepdims=True)
+        tail_s = self.all_reduce_s(tail_bytes) + 2.0 * self._fixed_s * (tail_bytes > 0)
+        bottom_host_s, top_host_s = self._operators
+        dense, speeds, host = self.dense, self.speeds, scale.host
+        return StageTimes(
+            bottom_forward_s=dense.bottom_forward_s / speeds * scale.dense,
+            top_forward_s=dense.top_forward_s / speeds * scale.dense,
+            top_backward_s=dense.top_backward_s / speeds * scale.dense,
+            bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense,
+            optimizer_s=dense.optimizer_s / speeds * scale.dense,
+            lookup_forward_s=(forward / speeds + gap) * scale.lookup,
+            lookup_backward_s=(backward / speeds + _BACKWARD_KERNELS * gap) * scale.lookup,
+            cache_fetch_s=fetch * scale.lookup,
+            families=tuple(self._family_times(work, int(f), scale.collective) for f in used),
+            input_splits_s=self._fixed_s * scale.collective,
+            bucket_s=tuple(
+                (self.all_reduce_s(np.array(b)) + 2.0 * self._fixed_s) * scale.collective
+                for b in self._buckets[:-1]
+            ),
+            tail_bucket_s=tail_s * scale.collective,
+            bottom_host_s=bottom_host_s * host,
+            top_host_s=top_host_s * host,
+            lookup_host_s=calls * (self._host.lookup_s + 3 * self._host.launch_s) * host,
+            collective_host_s=self._host.collective_s * host,
+            overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
+            floor_s=self._input_floor_s(),
+        )
+
+    @cached_property
+    def _operators(self) -> tuple[float, float]:
+        """Host seconds to issue the forward of bottom and top."""
+        layers = self._layers
+        bottom, top = (
+            self._host.operators(2 * len(part), sum(x.num_kernels for x in part))
+            for part in (layers.bottom, layers.top)
+        )
+        return bottom, top
+
+    @cached_property
+    def _buckets(self) -> tuple[float, ...]:
+        """All-reduce buckets of the top gradients; the last one also carries the bottom's."""
+        top = self._layers.top_parameters * _GRADIENT_BYTES
+        count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
+        return (top / count,) * count
+
+    def _tail_bytes(self) -> float:
+        bottom = self._layers.bottom_parameters * _GRADIENT_BYTES
+        return self._buckets[-1] + bottom
+
+    def tail_all_reduce_s(self) -> float:
+        """Growing part of the last dense all-reduce, without replicated tables."""
+        return float(self.all_reduce_s(np.array(self._tail_bytes())))
+
+    def _input_floor_s(self) -> float:
+        rate = self.workload.input_samples_per_s
+        batch = self.workload.local_batch_size * self.topology.world_size
+        return batch / rate if rate else 0.0

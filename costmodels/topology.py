@@ -1,0 +1,151 @@
+"""Where it is trained: devices, hosts, and three link levels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.errors import require
+from costmodels.estimates import Provenance, Source
+from costmodels.workload import DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator, by its achieved (not peak) rates.
+
+    ``row_half_bytes`` is the row size at which random row reads reach half the streaming rate.
+    ``update_efficiency_ratio`` is the share of streaming bandwidth that random read-modify-write
+    of rows reaches. ``flops_per_s`` maps element types to peak matrix rates;
+    ``flops_efficiency_ratio`` is the share large layers reach. ``overlap_slowdown_ratio`` is the
+    compute time lost per second of communication that runs beside it.
+    """
+
+    name: str
+    hbm_capacity_bytes: float
+    hbm_bandwidth_bytes_per_s: float
+    l2_capacity_bytes: float
+    l2_bandwidth_bytes_per_s: float
+    flops_per_s: tuple[tuple[DataType, float], ...]
+    flops_efficiency_ratio: float
+    kernel_latency_s: float
+    launch_latency_s: float
+    row_half_bytes: float
+    update_efficiency_ratio: float
+    sort_rate_per_s: float
+    overlap_slowdown_ratio: float = 0.0
+
+    def matrix_rate(self, dtype: DataType) -> float:
+        """Peak FLOP/s for ``dtype``; types without an entry run at the slowest listed rate."""
+        rates = dict(self.flops_per_s)
+        return rates.get(dtype, min(rates.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One machine: memory shared by its ranks, and the link of one device to it."""
+
+    ddr_capacity_bytes: float
+    ddr_bandwidth_bytes_per_s: float
+    device_link_bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One level of the network, per rank and direction."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Check that times over it are finite."""
+        require(self.bandwidth_bytes_per_s > 0, "a link needs a bandwidth above 0")
+        require(self.latency_s >= 0, "a link latency must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """``num_hosts`` hosts with ``local_world_size`` ranks each.
+
+    Ranks count through hosts in order. ``domain_size`` ranks (a multiple of the local world size)
+    share a scale-up fabric such as one NVLink domain: link ``host`` joins ranks of one host,
+    ``domain`` ranks of different hosts inside a domain, ``network`` everything else.
+    ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
+    device; empty means all equal.
+    """
+
+    name: str
+    device: Device
+    host: Host
+    num_hosts: int
+    local_world_size: int
+    domain_size: int
+    host_link: Link
+    domain_link: Link
+    network_link: Link
+    price_per_device_usd_per_hour: float | None = None
+    hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
+    speed_by_rank_ratio: tuple[float, ...] = ()
+    provenance: tuple[Provenance, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the levels nest."""
+        require(self.num_hosts >= 1, f"num_hosts must be at least 1, got {self.num_hosts}")
+        require(
+            self.local_world_size >= 1,
+            f"gpus_per_host must be at least 1, got {self.local_world_size}",
+        )
+        fits = self.domain_size % self.local_world_size == 0 and self.domain_size >= 1
+        require(
+            fits,
+            f"domain_size {self.domain_size} must be a multiple of "
+            f"gpus_per_host {self.local_world_size}",
+        )
+        for values in (self.hbm_capacity_by_rank_bytes, self.speed_by_rank_ratio):
+            require(
+                len(values) in (0, self.world_size),
+                f"per-rank values need {self.world_size} entries, got {len(values)}",
+            )
+            require(all(math.isfinite(v) and v > 0 for v in values), "per-rank values must be > 0")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_hosts * self.local_world_size
+
+    def host_of(self, rank: int) -> int:
+        """Index of the host of ``rank``."""
+        return rank // self.local_world_size
+
+    def hbm_capacities(self) -> NDArray[np.float64]:
+        """Device memory per rank in bytes, shape ``[world_size]``."""
+        if self.hbm_capacity_by_rank_bytes:
+            return np.array(self.hbm_capacity_by_rank_bytes)
+        return np.full(self.world_size, self.device.hbm_capacity_bytes)
+
+    def speeds(self) -> NDArray[np.float64]:
+        """Compute speed of each rank relative to the device, shape ``[world_size]``."""
+        if self.speed_by_rank_ratio:
+            return np.array(self.speed_by_rank_ratio)
+        return np.ones(self.world_size)
+
+    def resized(self, num_hosts: int, local_world_size: int) -> Topology:
+        """The same system with another number of ranks; the domain keeps its size where it fits."""
+        domain = max(local_world_size, self.domain_size - self.domain_size % local_world_size)
+        return replace(
+            self,
+            num_hosts=num_hosts,
+            local_world_size=local_world_size,
+            domain_size=domain,
+            hbm_capacity_by_rank_bytes=(),
+            speed_by_rank_ratio=(),
+        )
+
+    def weakest_source(self) -> Source:
+        """The weakest source among the numbers of the system."""
+        return max(
+            (p.source for p in self.provenance), key=lambda s: s.strength, default=Source.USER
+        )

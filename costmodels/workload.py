@@ -1,0 +1,222 @@
+"""What is trained: tables, features, the dense part, and how a step is run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.errors import InvalidValueError, require
+
+
+class DataType(StrEnum):
+    """Element type of weights or messages."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes per element in memory."""
+        return {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}[self.value]
+
+
+class Pooling(StrEnum):
+    """How the rows of one bag become one vector; ``none`` keeps the sequence."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    NONE = "none"
+
+
+class Optimizer(StrEnum):
+    """Optimizer of the embedding tables, fused into the backward pass."""
+
+    SGD = "sgd"
+    ROWWISE_ADAGRAD = "rowwise_adagrad"
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+    ROWWISE_ADAM = "partial_rowwise_adam"
+    NONE = "none"
+
+    def state_bytes_per_row(self, num_cols: int) -> float:
+        """State of one row of a shard ``num_cols`` wide, in bytes; states are kept in fp32.
+
+        Row-wise states are kept once per row *of each column shard*, as FBGEMM does.
+        """
+        return {
+            Optimizer.SGD: 0.0,
+            Optimizer.NONE: 0.0,
+            Optimizer.ROWWISE_ADAGRAD: 4.0,
+            Optimizer.ADAGRAD: 4.0 * num_cols,
+            Optimizer.ADAM: 8.0 * num_cols,
+            Optimizer.ROWWISE_ADAM: 4.0 * num_cols + 4.0,
+        }[self]
+
+
+class Interaction(StrEnum):
+    """How dense and embedding vectors meet before the top MLP."""
+
+    DOT = "dot"
+    CAT = "cat"
+    DCN = "dcn"
+
+
+class Pipeline(StrEnum):
+    """TorchRec's training pipelines."""
+
+    NONE = "none"
+    SPARSE_DIST = "sparse_dist"
+    PREFETCH_SPARSE_DIST = "prefetch_sparse_dist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One input looked up in a table: ``pooling_factor`` indices per sample on average."""
+
+    name: str
+    pooling_factor: float
+
+    def __post_init__(self) -> None:
+        """Check the pooling factor."""
+        good = math.isfinite(self.pooling_factor) and 0 <= self.pooling_factor <= 1e6
+        require(
+            good, f"feature {self.name!r}: pooling_factor must be 0..1e6, got {self.pooling_factor}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One embedding table and the law of its indices.
+
+    ``module`` is the path of the owning module in the model, as TorchRec's plan names it; empty
+    when the root itself holds the tables.
+    """
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    features: tuple[Feature, ...]
+    distribution: AbstractIndexDistribution
+    dtype: DataType = DataType.FP32
+    pooling: Pooling = Pooling.SUM
+    is_weighted: bool = False
+    module: str = "embedding_bag_collection"
+
+    def __post_init__(self) -> None:
+        """Check shape and features."""
+        require(bool(self.name), "a table needs a name")
+        require(
+            1 <= self.num_embeddings <= 2**48,
+            f"table {self.name!r}: num_embeddings must be 1..2^48, got {self.num_embeddings}",
+        )
+        require(
+            1 <= self.embedding_dim <= 16384,
+            f"table {self.name!r}: embedding_dim must be 1..16384, got {self.embedding_dim}",
+        )
+        require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
+        require(
+            self.distribution.num_embeddings == self.num_embeddings,
+            f"table {self.name!r} has {self.num_embeddings} rows but its index distribution "
+            f"{self.distribution.num_embeddings}",
+        )
+
+    @property
+    def pooling_factor(self) -> float:
+        """Mean indices per sample, summed over the features."""
+        return sum(f.pooling_factor for f in self.features)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of weights."""
+        return self.embedding_dim * self.dtype.num_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return self.num_embeddings * self.row_bytes
+
+    @property
+    def outputs_per_sample(self) -> float:
+        """Vectors per sample that leave the lookup: one per feature, or per index if unpooled."""
+        return self.pooling_factor if self.pooling is Pooling.NONE else float(len(self.features))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseArch:
+    """Bottom MLP, interaction and top MLP of a DLRM. Empty MLPs mean no dense part."""
+
+    num_dense_features: int = 0
+    bottom_mlp: tuple[int, ...] = ()
+    top_mlp: tuple[int, ...] = ()
+    interaction: Interaction = Interaction.DOT
+    dcn_num_layers: int = 0
+    dcn_low_rank_dim: int = 0
+    dtype: DataType = DataType.FP32
+
+    def __post_init__(self) -> None:
+        """Check layer sizes and the cross network."""
+        sizes = (*self.bottom_mlp, *self.top_mlp)
+        require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
+        require(0 <= self.num_dense_features <= 10**6, "num_dense_features must be 0..1e6")
+        is_cross = self.interaction is Interaction.DCN
+        require(
+            not is_cross or (self.dcn_num_layers >= 1 and self.dcn_low_rank_dim >= 1),
+            "interaction dcn needs dcn_num_layers and dcn_low_rank_dim of at least 1",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model and how one training step of it is run. ``local_batch_size`` is samples per rank."""
+
+    name: str
+    tables: tuple[Table, ...]
+    local_batch_size: int
+    dense: DenseArch = DenseArch()
+    optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
+    output_dtype: DataType = DataType.FP32
+    gradient_dtype: DataType = DataType.FP32
+    index_bytes: int = 8
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    cuda_graph: bool = False
+    reserved_bytes: float = 0.0
+    input_samples_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check batch and names."""
+        require(
+            1 <= self.local_batch_size <= 10**8,
+            f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",
+        )
+        require(len(self.tables) >= 1, "a workload needs at least one table")
+        seen: set[str] = set()
+        for table in self.tables:
+            require(table.name not in seen, f"table name {table.name!r} appears twice")
+            seen.add(table.name)
+        require(self.index_bytes in (4, 8), f"index_bytes must be 4 or 8, got {self.index_bytes}")
+        require(self.reserved_bytes >= 0, "the memory reserve must not be negative")
+        rate = self.input_samples_per_s
+        require(rate is None or rate > 0, f"input rate must be positive, got {rate}")
+
+    def table(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            InvalidValueError: there is none.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        msg = f"the workload {self.name!r} has no table {name!r}"
+        raise InvalidValueError(msg)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all embedding weights."""
+        return sum(t.weight_bytes for t in self.tables)
