@@ -44,20 +44,17 @@ class PhaseModel:
         weights = [1.0, 1.0]
         for _ in FAMILIES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
-        return np.array([*weights, 1.0])
+        return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0])
 
     @cached_property
     def base_s(self) -> float:
         """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
-        dense = self._stages.dense
-        compute = (
-            dense.bottom_forward_s
-            + dense.top_forward_s
-            + dense.top_backward_s
-            + dense.bottom_backward_s
-            + dense.optimizer_s
-        )
-        return float(compute / self._stages.speeds.max()) + self._stages.tail_all_reduce_s()
+        dense, fastest = self._stages.dense, float(self._stages.speeds.max())
+        chain_s = dense.top_forward_s + dense.top_backward_s + dense.optimizer_s
+        if self._pipeline.overlaps_bottom:
+            return chain_s / fastest
+        chain_s += dense.bottom_forward_s + dense.bottom_backward_s
+        return chain_s / fastest + self._stages.tail_all_reduce_s()
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

@@ -37,6 +37,7 @@ PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
     Pipeline.SPARSE_DIST: 2.0,
     Pipeline.PREFETCH_SPARSE_DIST: 3.0,
+    Pipeline.HUGECTR: 2.0,
 }
 """Batches of indices in flight per pipeline (TorchRec train_pipeline)."""
 

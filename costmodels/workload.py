@@ -68,11 +68,12 @@ class Interaction(StrEnum):
 
 
 class Pipeline(StrEnum):
-    """TorchRec's training pipelines."""
+    """Training pipelines: TorchRec's three, and HugeCTR's with both overlaps on."""
 
     NONE = "none"
     SPARSE_DIST = "sparse_dist"
     PREFETCH_SPARSE_DIST = "prefetch_sparse_dist"
+    HUGECTR = "hugectr"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

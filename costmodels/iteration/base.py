@@ -127,6 +127,11 @@ class AbstractPipeline(ABC):
     def exposes_fetch(self) -> bool:
         """Whether cache rows are fetched on the compute stream before the lookup."""
 
+    @property
+    @abstractmethod
+    def overlaps_bottom(self) -> bool:
+        """Whether bottom MLP and dense all-reduces run beside the exchanges and the update."""
+
 
 class ProgramBuilder:
     """Collects steps; ``add`` returns the index that later steps name in ``after``."""
@@ -211,24 +216,12 @@ class ProgramBuilder:
             after=lookup_after,
             host_s=t.lookup_host_s,
         )
-        last: tuple[int, ...] = (lookup,)
-        for f in t.families:
-            before = (lookup,)
-            for label, seconds in f.outputs_s:
-                step = self.collective(
-                    f"output {label} {f.name}",
-                    Stream.COMMUNICATION,
-                    seconds,
-                    after=before,
-                    present=f.present,
-                )
-                before = (step,)
-            last += before
+        arrived = self.output_dist(lookup)
         return self.add(
             "interaction and top MLP forward",
             Stream.COMPUTE,
             t.top_forward_s,
-            after=last,
+            after=(lookup, *arrived),
             host_s=t.top_host_s,
         )
 
@@ -250,7 +243,7 @@ class ProgramBuilder:
                 name = f"gradient all-reduce {i + 1}"
                 seconds = t.bucket_s[i]
                 buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
-        arrived = self._gradient_dist(step)
+        arrived = self.gradient_dist(step)
         self.add(
             "lookup backward",
             Stream.COMPUTE,
@@ -269,7 +262,22 @@ class ProgramBuilder:
         )
         return self.add("dense optimizer", Stream.COMPUTE, t.optimizer_s, after=(*buckets, tail))
 
-    def _gradient_dist(self, produced: int) -> tuple[int, ...]:
+    def output_dist(self, produced: int) -> tuple[int, ...]:
+        """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
+        arrived: tuple[int, ...] = ()
+        for f in self.times.families:
+            before = (produced,)
+            for label, seconds in f.outputs_s:
+                name = f"output {label} {f.name}"
+                step = self.collective(
+                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
+                )
+                before = (step,)
+            arrived += before
+        return arrived
+
+    def gradient_dist(self, produced: int) -> tuple[int, ...]:
+        """Exchange of the gradients of pooled embeddings; returns the last step of each type."""
         arrived: tuple[int, ...] = ()
         for f in self.times.families:
             before = (produced,)

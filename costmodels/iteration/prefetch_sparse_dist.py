@@ -23,6 +23,11 @@ class PrefetchSparseDist(AbstractPipeline):
         """Hidden behind the previous iteration unless longer than it."""
         return False
 
+    @property
+    def overlaps_bottom(self) -> bool:
+        """They follow one another."""
+        return False
+
     def program(self, times: StageTimes) -> Program:
         """Steps in issue order."""
         builder = ProgramBuilder(times)

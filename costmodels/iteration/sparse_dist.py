@@ -23,6 +23,11 @@ class SparseDist(AbstractPipeline):
         """It precedes the forward pass on the compute stream."""
         return True
 
+    @property
+    def overlaps_bottom(self) -> bool:
+        """They follow one another."""
+        return False
+
     def program(self, times: StageTimes) -> Program:
         """Steps in issue order."""
         builder = ProgramBuilder(times)

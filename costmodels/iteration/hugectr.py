@@ -1,0 +1,82 @@
+"""HugeCTR's training pipeline with both overlaps on, as its MLPerf runs use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.iteration.base import AbstractPipeline, Program, ProgramBuilder, StageTimes, Stream
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HugeCtr(AbstractPipeline):
+    """Exchanges beside the bottom MLP, the dense all-reduce beside the table update.
+
+    Order as in HugeCTR's ``model_pipeline.cpp`` with both overlaps on: lookup; its output exchange
+    beside the bottom MLP; top forward and backward; the gradient exchange beside the bottom
+    backward; then the table update beside the all-reduce of dense gradients. The indices of the
+    next batch travel on a stream of their own.
+    """
+
+    @property
+    def exposes_input_dist(self) -> bool:
+        """Hidden behind the iteration unless longer than it."""
+        return False
+
+    @property
+    def exposes_fetch(self) -> bool:
+        """Cache rows are fetched before the lookup."""
+        return True
+
+    @property
+    def overlaps_bottom(self) -> bool:
+        """Both, on streams of their own."""
+        return True
+
+    def program(self, times: StageTimes) -> Program:
+        """Steps in issue order."""
+        t, builder = times, ProgramBuilder(times)
+        fetch = builder.add("cache fetch", Stream.COMPUTE, t.cache_fetch_s)
+        lookup = builder.add(
+            "lookup forward",
+            Stream.COMPUTE,
+            t.lookup_forward_s,
+            after=(fetch,),
+            host_s=t.lookup_host_s,
+        )
+        arrived = builder.output_dist(lookup)
+        builder.input_dist(())
+        builder.add(
+            "bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s
+        )
+        builder.add(
+            "interaction and top MLP forward",
+            Stream.COMPUTE,
+            t.top_forward_s,
+            after=arrived,
+            host_s=t.top_host_s,
+        )
+        top = builder.add(
+            "interaction and top MLP backward",
+            Stream.COMPUTE,
+            t.top_backward_s,
+            host_s=2.0 * t.top_host_s,
+        )
+        gradients = builder.gradient_dist(top)
+        bottom = builder.add(
+            "bottom MLP backward", Stream.COMPUTE, t.bottom_backward_s, host_s=2.0 * t.bottom_host_s
+        )
+        seconds = sum(t.bucket_s, start=t.tail_bucket_s)
+        reduced = builder.collective(
+            "gradient all-reduce", Stream.COMMUNICATION, seconds, after=(bottom,)
+        )
+        builder.add(
+            "lookup backward",
+            Stream.COMPUTE,
+            t.lookup_backward_s,
+            after=gradients,
+            host_s=t.lookup_host_s,
+        )
+        builder.add("dense optimizer", Stream.COMPUTE, t.optimizer_s, after=(reduced,))
+        return builder.build()
