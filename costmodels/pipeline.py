@@ -129,9 +129,10 @@ class CostPipeline:
         The draws are the same for every plan, so two plans' samples can be compared pairwise: the
         share in which one is faster is the confidence that it is.
         """
-        scale = Scale(**sampled_factors(sigmas(self.topology)))
+        factors = sampled_factors(sigmas(self.topology))
+        scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         program = self._program(self.plan_work(plan), scale)
-        shape = (len(scale.lookup), self.topology.world_size)
+        shape = (len(scale.lookup_ratio), self.topology.world_size)
         return schedule(program, shape).iteration_time_s
 
     def confidence_faster(self, plan: Plan, other: Plan) -> float:

@@ -78,19 +78,7 @@ class ShardingOption:
 
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
-        replicated = self.sharding_type is ShardingType.DATA_PARALLEL
-        require(
-            replicated == (self.kernel is ComputeKernel.DENSE),
-            f"table {self.table!r}: kernel dense goes with data_parallel and only with it, "
-            f"got {self.sharding_type} with {self.kernel}",
-        )
-        ratio = self.cache_load_factor_ratio
-        caching = self.kernel is ComputeKernel.FUSED_UVM_CACHING
-        require(
-            caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
-            f"table {self.table!r}: a cache load factor between 0 and 1 goes with "
-            f"fused_uvm_caching and only with it, got {self.kernel} with {ratio}",
-        )
+        _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
         require(
             len(self.column_widths) >= 1 and all(w >= 1 for w in self.column_widths),
             f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
@@ -107,6 +95,23 @@ class ShardingOption:
         return 0 if self.spread is Spread.UNIFORM else len(self.column_widths)
 
 
+def _check_kernel(
+    table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
+) -> None:
+    replicated = sharding_type is ShardingType.DATA_PARALLEL
+    require(
+        replicated == (kernel is ComputeKernel.DENSE),
+        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
+        f"got {sharding_type} with {kernel}",
+    )
+    caching = kernel is ComputeKernel.FUSED_UVM_CACHING
+    require(
+        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
+        f"table {table!r}: a cache load factor between 0 and 1 goes with "
+        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlacement:
     """One table, cut and placed. ``shards`` are in TorchRec's order for the sharding type."""
@@ -116,6 +121,10 @@ class TablePlacement:
     kernel: ComputeKernel
     shards: tuple[Shard, ...]
     cache_load_factor_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check kernel against type, and the cache load factor."""
+        _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -218,7 +227,9 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         )
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
-    shards = [s for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
+    for s in placement.shards:
+        require(s.num_rows >= 0 and s.num_cols >= 1, f"{name}: shard {s} has a negative size")
+    shards = [s for s in placement.shards if s.num_rows > 0]
     for s in shards:
         inside = (
             s.row_offset >= 0

@@ -24,7 +24,6 @@ from costmodels.workload import Pooling, Workload
 _BUCKET_BYTES = 25 * 1024**2
 """Default bucket of DistributedDataParallel."""
 _MAX_BUCKETS = 8
-_GRADIENT_BYTES = 4.0
 _BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
 _HIERARCHICAL = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
@@ -48,10 +47,10 @@ class CostModels:
 class Scale:
     """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
 
-    lookup: FloatArray = field(default_factory=lambda: np.ones(1))
-    collective: FloatArray = field(default_factory=lambda: np.ones(1))
-    dense: FloatArray = field(default_factory=lambda: np.ones(1))
-    host: FloatArray = field(default_factory=lambda: np.ones(1))
+    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
 
 
 class StageModel:
@@ -149,28 +148,28 @@ class StageModel:
         forward, backward, fetch = self.lookup_times(work)
         calls = (work[..., CALLS:REPLICATED] > 0).sum(axis=-1)
         gap = calls * self.topology.device.kernel_latency_s
-        totals = work[..., OUTPUT : OUTPUT + len(FAMILIES)].reshape(-1, len(FAMILIES))
-        used = np.flatnonzero(totals.any(axis=0))
+        shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
+        used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_bytes = self._tail_bytes() + work[..., REPLICATED].max(axis=-1, keepdims=True)
         tail_s = self.all_reduce_s(tail_bytes) + 2.0 * self._fixed_s * (tail_bytes > 0)
         bottom_host_s, top_host_s = self._operators
-        dense, speeds, host = self.dense, self.speeds, scale.host
+        dense, speeds, host = self.dense, self.speeds, scale.host_ratio
         return StageTimes(
-            bottom_forward_s=dense.bottom_forward_s / speeds * scale.dense,
-            top_forward_s=dense.top_forward_s / speeds * scale.dense,
-            top_backward_s=dense.top_backward_s / speeds * scale.dense,
-            bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense,
-            optimizer_s=dense.optimizer_s / speeds * scale.dense,
-            lookup_forward_s=(forward / speeds + gap) * scale.lookup,
-            lookup_backward_s=(backward / speeds + _BACKWARD_KERNELS * gap) * scale.lookup,
-            cache_fetch_s=fetch * scale.lookup,
-            families=tuple(self._family_times(work, int(f), scale.collective) for f in used),
-            input_splits_s=self._fixed_s * scale.collective,
+            bottom_forward_s=dense.bottom_forward_s / speeds * scale.dense_ratio,
+            top_forward_s=dense.top_forward_s / speeds * scale.dense_ratio,
+            top_backward_s=dense.top_backward_s / speeds * scale.dense_ratio,
+            bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense_ratio,
+            optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
+            lookup_forward_s=(forward / speeds + gap) * scale.lookup_ratio,
+            lookup_backward_s=(backward / speeds + _BACKWARD_KERNELS * gap) * scale.lookup_ratio,
+            cache_fetch_s=fetch * scale.lookup_ratio,
+            families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
+            input_splits_s=self._fixed_s * scale.collective_ratio,
             bucket_s=tuple(
-                (self.all_reduce_s(np.array(b)) + 2.0 * self._fixed_s) * scale.collective
+                (self.all_reduce_s(np.array(b)) + 2.0 * self._fixed_s) * scale.collective_ratio
                 for b in self._buckets[:-1]
             ),
-            tail_bucket_s=tail_s * scale.collective,
+            tail_bucket_s=tail_s * scale.collective_ratio,
             bottom_host_s=bottom_host_s * host,
             top_host_s=top_host_s * host,
             lookup_host_s=calls * (self._host.lookup_s + 3 * self._host.launch_s) * host,
@@ -192,12 +191,12 @@ class StageModel:
     @cached_property
     def _buckets(self) -> tuple[float, ...]:
         """All-reduce buckets of the top gradients; the last one also carries the bottom's."""
-        top = self._layers.top_parameters * _GRADIENT_BYTES
+        top = self._layers.top_parameters * self.workload.gradient_dtype.num_bytes
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
 
     def _tail_bytes(self) -> float:
-        bottom = self._layers.bottom_parameters * _GRADIENT_BYTES
+        bottom = self._layers.bottom_parameters * self.workload.gradient_dtype.num_bytes
         return self._buckets[-1] + bottom
 
     def tail_all_reduce_s(self) -> float:

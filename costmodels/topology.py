@@ -21,7 +21,8 @@ class Device:
     ``update_efficiency_ratio`` is the share of streaming bandwidth that random read-modify-write
     of rows reaches. ``flops_per_s`` maps element types to peak matrix rates;
     ``flops_efficiency_ratio`` is the share large layers reach. ``overlap_slowdown_ratio`` is the
-    compute time lost per second of communication that runs beside it.
+    compute time lost per second of communication that runs beside it. ``num_multiprocessors`` of 0
+    means that matrix products are not quantized into waves.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Device:
     update_efficiency_ratio: float
     sort_rate_per_s: float
     overlap_slowdown_ratio: float = 0.0
+    num_multiprocessors: int = 0
 
     def matrix_rate(self, dtype: DataType) -> float:
         """Peak FLOP/s for ``dtype``; types without an entry run at the slowest listed rate."""

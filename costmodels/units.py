@@ -105,11 +105,9 @@ def _scaled(
         return str(value)
     for unit, factor in steps:
         if abs(value) >= factor:
-            return (
-                f"{value / factor:.3g} {unit}"
-                if abs(value / factor) < 1000
-                else f"{value / factor:,.0f} {unit}"
-            )
-    if value == 0:
-        return f"0 {base}"
-    return f"{value / smallest:.3g} {base}"
+            return f"{_three_digits(value / factor)} {unit}"
+    return f"{_three_digits(value / smallest)} {base}"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"

@@ -12,26 +12,43 @@ from costmodels.workload import DataType, DenseArch, Interaction, Pooling, Workl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One operator of the dense part.
+class Product:
+    """``count`` matrix products m x k times k x n."""
 
-    ``count`` matrix products m x k times k x n, and ``elementwise_bytes`` moved besides.
-    ``num_parameters`` are trained and all-reduced.
-    """
-
-    name: str
     m: int
     k: int
     n: int
-    count: int
+    count: int = 1
+
+    @property
+    def flops(self) -> float:
+        """Multiply-adds count twice."""
+        return 2.0 * self.count * self.m * self.k * self.n
+
+    @property
+    def num_elements(self) -> float:
+        """Elements of both operands and the result."""
+        return float(self.count) * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One operator of the dense part.
+
+    Matrix products, and ``elementwise_bytes`` moved by kernels of their own (activation, bias,
+    concatenation). ``num_parameters`` are trained and all-reduced.
+    """
+
+    name: str
+    products: tuple[Product, ...]
     elementwise_bytes: float
     num_parameters: int
     num_kernels: int
 
     @property
     def flops(self) -> float:
-        """Multiply-adds count twice."""
-        return 2.0 * self.count * self.m * self.k * self.n
+        """All products of the layer."""
+        return sum(p.flops for p in self.products)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +117,18 @@ def _interaction_inputs(workload: Workload, arch: DenseArch) -> tuple[int, int]:
 
 
 def _mlp(name: str, batch: int, sizes: tuple[int, ...], element: int) -> tuple[Layer, ...]:
-    layers = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        if fan_in == 0:
-            continue
-        moved = element * (batch * (fan_in + 2 * fan_out) + fan_in * fan_out)
-        layers.append(
-            Layer(
-                name=f"{name}.{i}",
-                m=batch,
-                k=fan_in,
-                n=fan_out,
-                count=1,
-                elementwise_bytes=float(moved),
-                num_parameters=fan_in * fan_out + fan_out,
-                num_kernels=2,
-            )
+    """Linear layers; the activation reads and writes the output once."""
+    return tuple(
+        Layer(
+            name=f"{name}.{i}",
+            products=(Product(m=batch, k=fan_in, n=fan_out),),
+            elementwise_bytes=2.0 * element * batch * fan_out,
+            num_parameters=fan_in * fan_out + fan_out,
+            num_kernels=2,
         )
-    return tuple(layers)
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes))
+        if fan_in
+    )
 
 
 def _interaction(
@@ -126,10 +137,7 @@ def _interaction(
     """Layers of the interaction and the number of elements it hands to the top MLP."""
     concat = Layer(
         name="concat",
-        m=0,
-        k=0,
-        n=0,
-        count=1,
+        products=(),
         elementwise_bytes=2.0 * element * batch * elements,
         num_parameters=0,
         num_kernels=1,
@@ -139,33 +147,33 @@ def _interaction(
     if arch.interaction is Interaction.DOT:
         width = max(1, elements // max(vectors, 1))
         pairs = vectors * (vectors - 1) // 2
-        moved = element * batch * (vectors * vectors + pairs)
-        product = Layer(
+        dot = Layer(
             name="dot",
-            m=vectors,
-            k=width,
-            n=vectors,
-            count=batch,
-            elementwise_bytes=float(moved),
+            products=(Product(m=vectors, k=width, n=vectors, count=batch),),
+            elementwise_bytes=2.0 * element * batch * pairs,
             num_parameters=0,
             num_kernels=3,
         )
-        return (concat, product), pairs + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
+        return (concat, dot), pairs + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
+    return (concat, *_cross(arch, batch, elements, element)), elements
+
+
+def _cross(arch: DenseArch, batch: int, elements: int, element: int) -> tuple[Layer, ...]:
+    """Low-rank cross layers x0 * (U (V x) + b) + x: reads x0, the product and x, writes one."""
     rank = arch.dcn_low_rank_dim
-    cross = tuple(
+    return tuple(
         Layer(
             name=f"cross.{i}",
-            m=batch,
-            k=elements,
-            n=rank,
-            count=2,
-            elementwise_bytes=float(element * batch * 5 * elements),
+            products=(
+                Product(m=batch, k=elements, n=rank),
+                Product(m=batch, k=rank, n=elements),
+            ),
+            elementwise_bytes=4.0 * element * batch * elements,
             num_parameters=2 * elements * rank + elements,
             num_kernels=4,
         )
         for i in range(arch.dcn_num_layers)
     )
-    return (concat, *cross), elements
 
 
 def dense_parameters(workload: Workload) -> int:
@@ -178,7 +186,6 @@ def activation_bytes(workload: Workload) -> float:
     """Activations kept for the backward pass, bytes per rank."""
     layers = dense_layers(workload)
     element = max(workload.dense.dtype.num_bytes, DataType.FP16.num_bytes)
-    kept = sum(
-        layer.m * (layer.k + layer.n) * layer.count for layer in (*layers.bottom, *layers.top)
-    )
+    both = (*layers.bottom, *layers.top)
+    kept = sum(p.count * p.m * (p.k + p.n) for layer in both for p in layer.products)
     return float(element * kept)

@@ -77,7 +77,7 @@ class AbstractIndexDistribution(ABC):
         if cached_rows >= filled[-1]:
             return float("inf")
         if cached_rows <= filled[0]:
-            return cached_rows
+            return float(draws[0] * max(cached_rows, 0.0) / filled[0])
         return float(np.exp(np.interp(np.log(cached_rows), np.log(filled), np.log(draws))))
 
     @final
@@ -87,7 +87,9 @@ class AbstractIndexDistribution(ABC):
         if np.isinf(draws):
             return 1.0
         grid, _, hits = _cache_curve(self)
-        return float(np.interp(np.log(max(draws, grid[0])), np.log(grid), hits))
+        if draws <= grid[0]:
+            return float(hits[0] * draws / grid[0])
+        return float(np.interp(np.log(draws), np.log(grid), hits))
 
     @final
     def expected_misses(self, num_indices: float, cached_rows: float) -> float:
@@ -122,6 +124,8 @@ def check_rows(num_embeddings: int) -> None:
 
 
 def _unique(rows: FloatArray, probability: FloatArray, num_indices: float) -> float:
+    if num_indices < 1.0:
+        return float(rows @ probability * num_indices)
     certain = np.minimum(probability, 1.0 - 1e-12)
     return float(rows @ -np.expm1(num_indices * np.log1p(-certain)))
 

@@ -13,11 +13,16 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
     """The chain of steps from the start to the last finish, earliest first.
 
     A collective that waited for a late rank continues on that rank. Time in which the host thread
-    was the reason appears as a step "host".
+    was the reason appears as a step "host", time in which the data source was as "input".
     """
     path: list[CriticalStep] = []
     node = simulation.last
     until = simulation.iteration_time_s
+    if node is not None:
+        finish = float(simulation.finish_s[node[1], node[0]])
+        if until > finish:
+            path.append(_step(node[0], "input", finish, until))
+        until = finish
     while node is not None:
         rank, index = node
         start = float(simulation.start_s[index, rank])

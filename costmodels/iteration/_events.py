@@ -20,12 +20,14 @@ Node = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Start and finish ``[steps, R]``, iteration time, and what released each (rank, step).
+    """Arrival, start, finish ``[steps, R]``, iteration time, and what released each (rank, step).
 
+    A rank arrives at a step when nothing of its own holds it back; only a collective starts later.
     ``released_by`` maps a node to the node it waited for last, or to None where the host thread
     (or nothing) held it back.
     """
 
+    arrival_s: FloatArray
     start_s: FloatArray
     finish_s: FloatArray
     iteration_time_s: float
@@ -54,6 +56,7 @@ def simulate(program: Program, num_ranks: int) -> Simulation:
         first = _Simulator(program.steps, slowed, num_ranks).run()
     time_s = max(first.iteration_time_s, program.floor_s)
     return Simulation(
+        arrival_s=first.arrival_s,
         start_s=first.start_s,
         finish_s=first.finish_s,
         iteration_time_s=time_s,
@@ -94,6 +97,7 @@ class _Simulator:
         self.joined: dict[int, dict[int, float]] = {}
         self.heap: list[tuple[float, int, int, str, int]] = []
         self.sequence = 0
+        self.arrival = np.zeros((len(steps), num_ranks))
         self.start = np.zeros((len(steps), num_ranks))
         self.finish = np.zeros((len(steps), num_ranks))
         self.released_by: dict[Node, Node | None] = {}
@@ -116,6 +120,7 @@ class _Simulator:
             latest = divmod(int(self.finish.argmax()), self.finish.shape[1])
             last = (latest[1], latest[0])
         return Simulation(
+            arrival_s=self.arrival,
             start_s=self.start,
             finish_s=self.finish,
             iteration_time_s=max(end, host_s),
@@ -158,6 +163,7 @@ class _Simulator:
             return
         state.busy[stream] = True
         self.releaser[rank, index] = releaser
+        self.arrival[index, rank] = time_s
         if step.collective and self._is_present(step):
             self._join(rank, index, time_s)
         else:
