@@ -12,8 +12,14 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.iteration.base import AbstractPipeline, FloatArray
+from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.stages import StageModel
-from costmodels.work import FAMILIES, INPUT, LOOKUP, NUM_COLUMNS, OUTPUT, REPLICATED
+from costmodels.work import FAMILIES, INPUT, KERNELS, LOOKUP, NUM_COLUMNS, OUTPUT, REPLICATED
+
+_STEP = 1e-4
+"""Relative step of differences; also how far a tangent stays below its function."""
+_FLOOR = 1e-6
+"""Least entry of a point at which a tangent is taken, relative to the largest."""
 
 
 class PhaseModel:
@@ -30,9 +36,8 @@ class PhaseModel:
         Phases: lookup forward, lookup backward, then per sharding type each exchange forward,
         backward and (where exposed) of indices; last, the all-reduce of replicated tables.
         """
-        forward, backward, fetch = self._stages.lookup_times(work)
-        slowest = forward + fetch if self._pipeline.exposes_fetch else forward
-        columns = [slowest / self._stages.speeds, backward / self._stages.speeds]
+        lookup = self._lookup_phases(work, self._stages.speeds)
+        columns = [lookup[..., 0], lookup[..., 1]]
         for f in range(len(FAMILIES)):
             columns.extend(self._stages.family_growth(work, f))
         columns.append(self._stages.all_reduce_s(work[..., REPLICATED]))
@@ -71,31 +76,50 @@ class PhaseModel:
         columns.append(REPLICATED)
         for i, column in enumerate(columns):
             probe[i, :, column] = 1.0
-        growth = self.times(probe)[:, 0, :]
+        growth = self.times(probe).min(axis=1)
         for i, column in enumerate(columns):
             gradient[2:, column] = growth[i, 2:]
         return gradient
 
     def _lookup_gradient(self, work_row: FloatArray) -> FloatArray:
-        step = 1e-4
-        used = np.arange(LOOKUP, INPUT)
-        scale = np.maximum(work_row[used], 1e-3 * max(1.0, float(work_row[used].max(initial=0.0))))
-        up = np.repeat(work_row[None, :], len(used), axis=0)
-        down = up.copy()
-        up[np.arange(len(used)), used] += step * scale
-        down[np.arange(len(used)), used] = np.maximum(work_row[used] - step * scale, 0.0)
-        width = up[np.arange(len(used)), used] - down[np.arange(len(used)), used]
-        slowest = self._stages.speeds.max()
-        rise = (self._two_lookup_phases(up) - self._two_lookup_phases(down)) / width[:, None]
+        """Central differences, kernel by kernel, at a point of positive work.
+
+        The tangent of a convex homogeneous function at any point bounds it everywhere, so a kernel
+        without work is touched where its work has the proportions of the others'.
+        """
+        point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
+        size = point.size
+        up, down = np.zeros((2, size, NUM_COLUMNS))
+        for i in range(size):
+            kernel, column = divmod(i, NUM_LOOKUP_WORK)
+            start = LOOKUP + kernel * NUM_LOOKUP_WORK
+            block = slice(start, start + NUM_LOOKUP_WORK)
+            up[i, block] = down[i, block] = point[kernel]
+            up[i, start + column] *= 1.0 + _STEP
+            down[i, start + column] *= 1.0 - _STEP
+        rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
+        width = 2.0 * _STEP * point.ravel()
         gradient = np.zeros((2, NUM_COLUMNS))
-        gradient[:, used] = rise.T / slowest
-        value = self._two_lookup_phases(work_row[None, :])[0] / slowest
+        gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
+        value = self._fastest_lookup_s(work_row[None, :])[0]
         at = gradient @ work_row
-        shrink = np.where(at > value, value / np.maximum(at, 1e-300), 1.0) * (1 - 1e-4)
+        shrink = np.where(at > value, value / np.maximum(at, 1e-300), 1.0) * (1.0 - _STEP)
         return gradient * shrink[:, None]
 
-    def _two_lookup_phases(self, rows: FloatArray) -> FloatArray:
-        forward, backward, fetch = self._stages.lookup_times(rows)
-        return np.stack(
-            [forward + fetch if self._pipeline.exposes_fetch else forward, backward], axis=-1
-        )
+    def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
+        """Both lookup phases on the fastest rank, ``[rows, 2]``."""
+        return self._lookup_phases(rows, self._stages.speeds.max())
+
+    def _lookup_phases(self, work: FloatArray, speeds: FloatArray | float) -> FloatArray:
+        """Lookup forward and backward, ``[..., 2]``; a cache fetch does not depend on the speed."""
+        forward, backward, fetch = self._stages.lookup_times(work)
+        exposed = fetch if self._pipeline.exposes_fetch else 0.0
+        return np.stack([forward / speeds + exposed, backward / speeds], axis=-1)
+
+
+def _positive_blocks(work: FloatArray) -> FloatArray:
+    """Lookup work ``[kernels, columns]`` with every entry positive, close to the given one."""
+    totals = work.sum(axis=0)
+    typical = totals if totals.any() else np.ones(NUM_LOOKUP_WORK)
+    filled = np.where(work.any(axis=1, keepdims=True), work, typical)
+    return np.asarray(np.maximum(filled, _FLOOR * filled.max(axis=1, keepdims=True)))

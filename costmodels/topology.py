@@ -40,6 +40,30 @@ class Device:
     overlap_slowdown_ratio: float = 0.0
     num_multiprocessors: int = 0
 
+    def __post_init__(self) -> None:
+        """Check that times on it are finite."""
+        rates = (
+            self.hbm_bandwidth_bytes_per_s,
+            self.l2_bandwidth_bytes_per_s,
+            self.flops_efficiency_ratio,
+            self.update_efficiency_ratio,
+            self.sort_rate_per_s,
+            *(rate for _, rate in self.flops_per_s),
+        )
+        name = f"device {self.name!r}"
+        require(all(r > 0 for r in rates), f"{name}: rates and efficiencies must be above 0")
+        require(len(self.flops_per_s) >= 1, f"{name}: flops_per_s needs one element type at least")
+        sizes = (
+            self.hbm_capacity_bytes,
+            self.l2_capacity_bytes,
+            self.kernel_latency_s,
+            self.launch_latency_s,
+            self.row_half_bytes,
+            self.overlap_slowdown_ratio,
+            self.num_multiprocessors,
+        )
+        require(all(s >= 0 for s in sizes), f"{name}: sizes and latencies must not be negative")
+
     def matrix_rate(self, dtype: DataType) -> float:
         """Peak FLOP/s for ``dtype``; types without an entry run at the slowest listed rate."""
         rates = dict(self.flops_per_s)
@@ -53,6 +77,12 @@ class Host:
     ddr_capacity_bytes: float
     ddr_bandwidth_bytes_per_s: float
     device_link_bandwidth_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Check that times on it are finite."""
+        require(self.ddr_capacity_bytes >= 0, "ddr_capacity must not be negative")
+        rates = (self.ddr_bandwidth_bytes_per_s, self.device_link_bandwidth_bytes_per_s)
+        require(all(r > 0 for r in rates), "host bandwidths must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

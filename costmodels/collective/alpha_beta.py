@@ -18,8 +18,8 @@ class AlphaBeta(AbstractCollectiveModel):
 
     Scale-up links (host and domain) are one fabric, so their times add; the network works beside
     them. Links are full duplex: the larger of sent and received counts. Reduce-scatter and
-    all-gather of S bytes over n members move S (n - 1) / n per rank; across hosts every local rank
-    drives its own network link, so the ring runs at min(b_host, L b_network).
+    all-gather of S bytes over n members move S (n - 1) / n per rank; across domains every rank of a
+    domain of d ranks drives its own network link, so the rings run at min(b_fabric, d b_network).
 
     Valid for messages large enough to reach the achieved bandwidth (some MiB); below that the
     latency term dominates and carries the interval.
@@ -54,11 +54,11 @@ class AlphaBeta(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Ring over the members."""
-        local = topology.local_world_size
+        local, domain = topology.local_world_size, topology.domain_size
         members = local if within_host else topology.world_size
         bandwidth = topology.host_link.bandwidth_bytes_per_s
-        if members > topology.domain_size:
-            bandwidth = min(bandwidth, local * topology.network_link.bandwidth_bytes_per_s)
-        elif members > local:
+        if min(members, domain) > local:
             bandwidth = min(bandwidth, topology.domain_link.bandwidth_bytes_per_s)
+        if members > domain:
+            bandwidth = min(bandwidth, domain * topology.network_link.bandwidth_bytes_per_s)
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)

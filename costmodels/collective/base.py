@@ -79,9 +79,7 @@ def spread_by_level(
     world = per_peer.shape[-1]
     domain = min(domain, world)
     in_domain = group_sums(np.ones(world), domain)
-    counts = np.stack(
-        [np.full(world, local - 1.0), in_domain - local, world - in_domain], axis=-1
-    )
+    counts = np.stack([np.full(world, local - 1.0), in_domain - local, world - in_domain], axis=-1)
     own = per_peer[..., None] * counts
     same_host = group_sums(per_peer, local)
     same_domain = group_sums(per_peer, domain)

@@ -26,6 +26,11 @@ class Product:
         return 2.0 * self.count * self.m * self.k * self.n
 
     @property
+    def largest_elements(self) -> float:
+        """Elements of the largest of both operands and the result."""
+        return float(self.count) * max(self.m * self.k, self.k * self.n, self.m * self.n)
+
+    @property
     def num_elements(self) -> float:
         """Elements of both operands and the result."""
         return float(self.count) * (self.m * self.k + self.k * self.n + self.m * self.n)
@@ -36,12 +41,13 @@ class Layer:
     """One operator of the dense part.
 
     Matrix products, and ``elementwise_bytes`` moved by kernels of their own (activation, bias,
-    concatenation). ``num_parameters`` are trained and all-reduced.
+    concatenation) over tensors of ``tensor_bytes``. ``num_parameters`` are trained and all-reduced.
     """
 
     name: str
     products: tuple[Product, ...]
     elementwise_bytes: float
+    tensor_bytes: float
     num_parameters: int
     num_kernels: int
 
@@ -123,6 +129,7 @@ def _mlp(name: str, batch: int, sizes: tuple[int, ...], element: int) -> tuple[L
             name=f"{name}.{i}",
             products=(Product(m=batch, k=fan_in, n=fan_out),),
             elementwise_bytes=2.0 * element * batch * fan_out,
+            tensor_bytes=float(element * batch * fan_out),
             num_parameters=fan_in * fan_out + fan_out,
             num_kernels=2,
         )
@@ -139,6 +146,7 @@ def _interaction(
         name="concat",
         products=(),
         elementwise_bytes=2.0 * element * batch * elements,
+        tensor_bytes=float(element * batch * elements),
         num_parameters=0,
         num_kernels=1,
     )
@@ -151,6 +159,7 @@ def _interaction(
             name="dot",
             products=(Product(m=vectors, k=width, n=vectors, count=batch),),
             elementwise_bytes=2.0 * element * batch * pairs,
+            tensor_bytes=float(element * batch * pairs),
             num_parameters=0,
             num_kernels=3,
         )
@@ -169,6 +178,7 @@ def _cross(arch: DenseArch, batch: int, elements: int, element: int) -> tuple[La
                 Product(m=batch, k=rank, n=elements),
             ),
             elementwise_bytes=4.0 * element * batch * elements,
+            tensor_bytes=float(element * batch * elements),
             num_parameters=2 * elements * rank + elements,
             num_kernels=4,
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
 from costmodels.iteration._events import Node, Simulation
-from costmodels.iteration.base import BoolArray, Program, Stream
+from costmodels.iteration.base import BoolArray, FloatArray, Program, Stream
 
 
 def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:
@@ -91,7 +91,7 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
                 communication_s=communication,
                 exposed_s=max(0.0, communication - overlap),
                 idle_s=max(0.0, total - busy),
-                slack_s=_waits(program, simulation, rank),
+                slack_s=_slack(program, simulation, rank),
             )
         )
     return tuple(estimates)
@@ -99,23 +99,24 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
 
 def _overlap(simulation: Simulation, on_compute: BoolArray, moving: BoolArray, rank: int) -> float:
     start, finish = simulation.start_s[:, rank], simulation.finish_s[:, rank]
-    first = np.maximum(start[on_compute][:, None], start[moving][None, :])
-    last = np.minimum(finish[on_compute][:, None], finish[moving][None, :])
+    return _common(start[on_compute], finish[on_compute], start[moving], finish[moving])
+
+
+def _slack(program: Program, simulation: Simulation, rank: int) -> float:
+    """Seconds this rank waits for later ranks in a collective while its compute stream idles."""
+    joined = np.array([s.collective and s.stream is Stream.COMMUNICATION for s in program.steps])
+    computing = np.array([s.stream is Stream.COMPUTE for s in program.steps])
+    start, finish = simulation.start_s[:, rank], simulation.finish_s[:, rank]
+    arrival = simulation.arrival_s[:, rank]
+    waited = float((start - arrival)[joined].sum())
+    busy = _common(start[computing], finish[computing], arrival[joined], start[joined])
+    return max(0.0, waited - busy)
+
+
+def _common(
+    start: FloatArray, finish: FloatArray, other_start: FloatArray, other_finish: FloatArray
+) -> float:
+    """Seconds that intervals of the first kind share with intervals of the second."""
+    first = np.maximum(start[:, None], other_start[None, :])
+    last = np.minimum(finish[:, None], other_finish[None, :])
     return float(np.maximum(last - first, 0.0).sum())
-
-
-def _waits(program: Program, simulation: Simulation, rank: int) -> float:
-    """Seconds this rank waits for later ranks in collectives its compute stream depends on."""
-    waited = 0.0
-    for i, step in enumerate(program.steps):
-        if not step.collective or step.stream is not Stream.COMMUNICATION:
-            continue
-        arrived = max((float(simulation.finish_s[j, rank]) for j in step.after), default=0.0)
-        earlier = [
-            float(simulation.finish_s[j, rank])
-            for j, s in enumerate(program.steps[:i])
-            if s.stream is step.stream
-        ]
-        arrived = max([arrived, *earlier[-1:]])
-        waited += max(0.0, float(simulation.start_s[i, rank]) - arrived)
-    return waited

@@ -106,7 +106,7 @@ class Roofline(AbstractLookupModel):
             missing = share * table.distribution.expected_unique_misses(
                 shard.num_table_indices, cached
             )
-            moved = missing * (touched + device.row_half_bytes)
+            moved = missing * touched
             work[LookupWork.FORWARD_HOST_LINK] = 2.0 * moved
             work[LookupWork.BACKWARD_ROWS_DRAM] += 2.0 * moved
 
