@@ -26,6 +26,10 @@ class AbstractIndexDistribution(ABC):
     ``scattered`` says where hot rows live: True when ids are hashed, so that hot rows spread evenly
     over any id range; False when ids are ordered by frequency, so that the first row-wise shard
     gets the heat.
+
+    A law measured from data may know more than its bins: where its hot rows are (``range_rows``)
+    and how much more often than by chance ids repeat inside a batch (``effective_draws``). Those
+    two are the only concrete methods that a law may replace.
     """
 
     __slots__ = ()
@@ -37,11 +41,33 @@ class AbstractIndexDistribution(ABC):
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
         """``(rows, probability)`` per bin, hottest first; rows sum to the table, mass to 1."""
 
+    def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
+        """Rows of every bin among the ids ``row_offset .. row_offset + num_rows - 1``.
+
+        An even share when scattered, else rows in the order of their bins.
+        """
+        rows, _ = _bins(self)
+        if self.scattered:
+            return rows * (num_rows / self.num_embeddings)
+        ends = np.cumsum(rows)
+        inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - rows, row_offset)
+        return np.maximum(inside, 0.0)
+
+    def effective_draws(self, num_indices: float) -> float:
+        """Independent draws that touch as many rows as ``num_indices`` indices of one batch do.
+
+        The indices themselves, unless ids were seen to repeat more often (or less) than by chance.
+        """
+        return num_indices
+
     @final
     def expected_unique_rows(self, num_indices: float) -> float:
-        """Distinct rows expected in ``num_indices`` independent draws: sum_k 1 - (1 - p_k)^N."""
+        """Distinct rows expected in ``num_indices`` indices: sum_k 1 - (1 - p_k)^N.
+
+        N is the effective number of independent draws.
+        """
         rows, probability = _bins(self)
-        return _unique(rows, probability, num_indices)
+        return min(_unique(rows, probability, self.effective_draws(num_indices)), num_indices)
 
     @final
     def access_share(self, num_hottest_rows: float) -> float:
@@ -54,17 +80,17 @@ class AbstractIndexDistribution(ABC):
         """Share (0..1) of accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
         if self.scattered:
             return num_rows / self.num_embeddings
-        return self.access_share(row_offset + num_rows) - self.access_share(row_offset)
+        _, probability = _bins(self)
+        return min(float(self.range_rows(row_offset, num_rows) @ probability), 1.0)
 
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
         """Distinct rows of an id range expected when the *table* receives ``num_indices`` draws."""
         if self.scattered:
             return self.expected_unique_rows(num_indices) * num_rows / self.num_embeddings
-        rows, probability = _bins(self)
-        ends = np.cumsum(rows)
-        inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - rows, row_offset)
-        return _unique(np.maximum(inside, 0.0), probability, num_indices)
+        _, probability = _bins(self)
+        inside = self.range_rows(row_offset, num_rows)
+        return _unique(inside, probability, self.effective_draws(num_indices))
 
     @final
     def characteristic_draws(self, cached_rows: float) -> float:
@@ -95,14 +121,15 @@ class AbstractIndexDistribution(ABC):
     def expected_misses(self, num_indices: float, cached_rows: float) -> float:
         """Misses of a cold LRU cache in ``num_indices`` draws.
 
-        With T the characteristic draws and h the hit ratio: ``cached_rows`` misses while the cache
-        fills, then (N - T)(1 - h). The expected unique rows when the working set fits.
+        With T the characteristic draws, h the hit ratio and N the effective draws: ``cached_rows``
+        misses while the cache fills, then (N - T)(1 - h). The expected unique rows when the working
+        set fits.
         """
-        draws = self.characteristic_draws(cached_rows)
+        draws, effective = self.characteristic_draws(cached_rows), self.effective_draws(num_indices)
         unique = self.expected_unique_rows(num_indices)
-        if draws >= num_indices:
+        if draws >= effective:
             return unique
-        misses = cached_rows + (num_indices - draws) * (1.0 - self.hit_ratio(cached_rows))
+        misses = cached_rows + (effective - draws) * (1.0 - self.hit_ratio(cached_rows))
         return min(max(misses, unique), num_indices)
 
     @final
@@ -115,7 +142,8 @@ class AbstractIndexDistribution(ABC):
         if np.isinf(draws):
             return 0.0
         rows, probability = _bins(self)
-        return _unique(rows * np.exp(-probability * draws), probability, num_indices)
+        cold = rows * np.exp(-probability * draws)
+        return _unique(cold, probability, self.effective_draws(num_indices))
 
 
 def check_rows(num_embeddings: int) -> None:

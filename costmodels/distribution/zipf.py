@@ -27,6 +27,9 @@ class Zipf(AbstractIndexDistribution):
         exponent: s >= 0; 0 is uniform.
         shift: q >= 0; flattens the head (FBGEMM's ``zipf_q``).
         scattered: True when ids are hashed, False when id order is frequency order.
+        ids_per_draw: ids that always come together, such as MLPerf's multi-hot inputs, where each
+            original id brings a fixed tuple of others: rows of one tuple share its frequency. The
+            coldest tuples do not fit the table any more; their mass spreads over all rows.
 
     Reference: Mandelbrot 1953; parameters named as in FBGEMM's TBE data configuration.
     """
@@ -35,12 +38,15 @@ class Zipf(AbstractIndexDistribution):
     exponent: float
     shift: float = 0.0
     scattered: bool = True
+    ids_per_draw: int = 1
 
     def __post_init__(self) -> None:
         """Check rows, exponent and shift."""
         check_rows(self.num_embeddings)
         require(0 <= self.exponent <= 10, f"zipf exponent must be 0..10, got {self.exponent}")
         require(0 <= self.shift < 1e12, f"zipf shift must be 0..1e12, got {self.shift}")
+        good = 1 <= self.ids_per_draw <= 10**6
+        require(good, f"ids_per_draw must be 1..1e6, got {self.ids_per_draw}")
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
         """Exact head, log-spaced tail, normalised to one."""
@@ -52,7 +58,18 @@ class Zipf(AbstractIndexDistribution):
             rows = np.concatenate([rows, np.diff(edges)])
             mass = np.concatenate([mass, self._integral(edges[:-1] + 0.5, edges[1:] + 0.5)])
         mass = mass / mass.sum()
+        if self.ids_per_draw > 1:
+            rows, mass = self._bundled(rows, mass)
         return rows, mass / rows
+
+    def _bundled(self, rows: FloatArray, mass: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Widen every bin to whole tuples, cut at the table's size, spread what is left over."""
+        ends = np.minimum(np.cumsum(rows * self.ids_per_draw), self.num_embeddings)
+        widened = np.diff(np.concatenate([[0.0], ends]))
+        kept = mass * widened / (rows * self.ids_per_draw)
+        inside = widened > 0
+        left_over = (1.0 - kept.sum()) / self.num_embeddings
+        return widened[inside], kept[inside] + left_over * widened[inside]
 
     def _weight(self, rank: FloatArray) -> FloatArray:
         log_weight = -self.exponent * (np.log(rank + self.shift) - np.log(1.0 + self.shift))
