@@ -9,6 +9,7 @@ import numpy as np
 
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
+from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
@@ -43,6 +44,17 @@ class CostPipeline:
         self._stages = StageModel(workload, topology, self.models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
+
+    @property
+    def dense_flops(self) -> float:
+        """FLOP of one forward pass of the dense part on one rank."""
+        layers = dense_layers(self.workload)
+        return sum(layer.flops for layer in (*layers.bottom, *layers.top))
+
+    @property
+    def dense_parameters(self) -> int:
+        """Trained elements of the dense part."""
+        return dense_parameters(self.workload)
 
     # -- work ---------------------------------------------------------------------------------
 

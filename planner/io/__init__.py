@@ -1,0 +1,31 @@
+"""Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once."""
+
+from planner.io.atomic import write_text_atomic
+from planner.io.library import names, read_template
+from planner.io.plan_file import SavedPlan, load_plan, plan_json_schema
+from planner.io.result_json import plan_text, result_to_json, save_plan
+from planner.io.system_file import load_system, system_json_schema
+from planner.io.workload_file import (
+    WorkloadFile,
+    load_workload,
+    load_workload_file,
+    workload_json_schema,
+)
+
+__all__ = [
+    "SavedPlan",
+    "WorkloadFile",
+    "load_plan",
+    "load_system",
+    "load_workload",
+    "load_workload_file",
+    "names",
+    "plan_json_schema",
+    "plan_text",
+    "read_template",
+    "result_to_json",
+    "save_plan",
+    "system_json_schema",
+    "workload_json_schema",
+    "write_text_atomic",
+]

@@ -1,0 +1,55 @@
+"""Find shipped systems, workloads and templates by name, in a wheel or in a checkout."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from planner.errors import InvalidInputError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PLACES = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
+
+
+def configs_folder() -> Path:
+    """The folder of shipped files.
+
+    Raises:
+        InvalidInputError: the installation has none.
+    """
+    for place in _PLACES:
+        if (place / "systems").is_dir():
+            return place
+    message = "the shipped configs folder is missing; install the package again"
+    raise InvalidInputError(message)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Names of shipped files of a kind: ``systems`` or ``workloads``."""
+    return tuple(sorted(p.stem for p in (configs_folder() / kind).glob("*.yaml")))
+
+
+def locate(source: str | Path, kind: str) -> Path:
+    """The file that a name or a path means.
+
+    A name without a folder or an ending is looked up among the shipped files unless such a file
+    exists here.
+
+    Raises:
+        InvalidInputError: neither; the message lists near names.
+    """
+    path = Path(source)
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        return path
+    known = names(kind)
+    if str(source) in known:
+        return configs_folder() / kind / f"{source}.yaml"
+    near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    message = f"{source}: no such file and no shipped {kind[:-1]}; {hint}known: {', '.join(known)}"
+    raise InvalidInputError(message)
+
+
+def read_template() -> str:
+    """The commented workload that ``shardplan init`` writes."""
+    return (configs_folder() / "templates" / "workload.yaml").read_text(encoding="utf-8")

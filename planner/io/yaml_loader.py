@@ -1,0 +1,221 @@
+"""YAML to plain values, with the line of every key; stricter than YAML where YAML surprises.
+
+Refused: duplicate keys, tags, aliases that multiply, deep nesting, several documents. Only the words
+``true``, ``false``, ``null`` and decimal or hexadecimal numbers (with underscores if liked) are more
+than text: ``no``, ``on``, ``1:30``, ``010`` and dates stay text. ``1e6`` is a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+import yaml
+
+from planner.errors import InvalidInputError
+
+Path = tuple[str | int, ...]
+
+MAX_DEPTH: Final = 32
+MAX_NODES: Final = 4_000_000
+MAX_ALIASED_NODES: Final = 100_000
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STR_TAG: Final = "tag:yaml.org,2002:str"
+_WORDS: Final = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    ".inf": math.inf,
+    "+.inf": math.inf,
+    "-.inf": -math.inf,
+    ".nan": math.nan,
+}
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
+_HEXADECIMAL: Final = re.compile(r"0x[0-9a-fA-F_]{1,16}")
+_EXPONENT: Final = r"[eE][-+]?[0-9]{1,4}"
+_FLOAT: Final = re.compile(
+    rf"[-+]?([0-9][0-9_]{{0,39}}(\.[0-9_]{{0,39}}({_EXPONENT})?|{_EXPONENT})"
+    rf"|\.[0-9][0-9_]{{0,39}}({_EXPONENT})?)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A file as plain values (dict, list, str, int, float, bool, None).
+
+    ``lines`` maps the path of a value to its line, counted from 1.
+    """
+
+    source: str
+    value: object
+    lines: dict[Path, int] = field(repr=False, default_factory=dict)
+
+    def where(self, path: Path) -> str:
+        """``file:line`` of a value, or of the nearest one around it that has a line."""
+        for length in range(len(path), -1, -1):
+            line = self.lines.get(path[:length])
+            if line is not None:
+                return f"{self.source}:{line}" if line else self.source
+        return self.source
+
+
+def parse_scalar(text: str) -> object:
+    """The value of one plain word, as in a file."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text.replace("_", ""))
+    if _HEXADECIMAL.fullmatch(text):
+        return int(text.replace("_", ""), 16)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def parse_yaml(text: str, source: str) -> Document:
+    """Read one document.
+
+    Args:
+        text: the YAML.
+        source: what to call it in messages.
+
+    Raises:
+        InvalidInputError: not YAML, or YAML that is refused; one line with the place.
+    """
+    reader = _Reader(text, source)
+    try:
+        value = reader.document()
+    except yaml.YAMLError as error:
+        raise InvalidInputError(_syntax_error(error, source)) from error
+    return Document(source=source, value=value, lines=reader.lines)
+
+
+class _Reader:
+    """One pass over the events of a YAML text."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self.source = source
+        self.lines: dict[Path, int] = {}
+        self._events = yaml.parse(text, Loader=_LOADER)
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._num_nodes = 0
+        self._num_aliased = 0
+
+    def document(self) -> object:
+        """The value of the only document."""
+        value: object = None
+        count = 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                count += 1
+                if count > 1:
+                    self._fail(event, "a second document begins; keep one per file, without '---'")
+                value = self._value(next(self._events), ())
+        return value
+
+    def _value(self, event: yaml.Event, path: Path) -> object:
+        if len(path) > MAX_DEPTH:
+            self._fail(event, f"values are nested deeper than {MAX_DEPTH} levels")
+        self.lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        before = self._num_nodes + self._num_aliased
+        self._num_nodes += 1
+        if self._num_nodes > MAX_NODES:
+            self._fail(event, f"the file has more than {MAX_NODES:,} values")
+        if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
+            self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._sequence(path)
+        else:
+            value = self._mapping(path)
+        if event.anchor is not None:
+            size = self._num_nodes + self._num_aliased - before
+            self._anchors[event.anchor] = (value, size)
+        return value
+
+    @staticmethod
+    def _scalar(event: yaml.ScalarEvent) -> object:
+        plain = event.implicit[0] and event.tag is None
+        return parse_scalar(event.value) if plain else event.value
+
+    def _sequence(self, path: Path) -> list[object]:
+        items: list[object] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: Path) -> dict[str, object]:
+        found: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._fail(event, "a key must be a word, not a list or mapping")
+            key = event.value
+            if key in found:
+                self._fail(event, f"key {key!r} appears twice; keep one")
+            line = event.start_mark.line + 1
+            value = self._value(next(self._events), (*path, key))
+            self.lines[(*path, key)] = line
+            if key == "<<":
+                merged = {**self._merge(event, value), **merged}
+            else:
+                found[key] = value
+        return {**merged, **found}
+
+    def _merge(self, event: yaml.Event, value: object) -> dict[str, object]:
+        parts = value if isinstance(value, list) else [value]
+        merged: dict[str, object] = {}
+        for part in reversed(parts):
+            if not isinstance(part, dict):
+                self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
+            merged.update(part)
+        return merged
+
+    def _alias(self, event: yaml.AliasEvent) -> object:
+        if event.anchor not in self._anchors:
+            self._fail(event, f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it")
+        value, size = self._anchors[event.anchor]
+        self._num_aliased += size
+        if self._num_aliased > MAX_ALIASED_NODES:
+            self._fail(
+                event,
+                f"aliases stand for more than {MAX_ALIASED_NODES:,} values; write them out, or "
+                "use 'count:' for equal tables",
+            )
+        return value
+
+    def _fail(self, event: yaml.Event, message: str) -> NoReturn:
+        raise InvalidInputError(f"{self.source}:{event.start_mark.line + 1}: {message}")
+
+
+def _syntax_error(error: yaml.YAMLError, source: str) -> str:
+    """One line: place, what the parser says, and what usually is the cause."""
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+    problem = " ".join(problem.split())
+    where = f"{source}:{mark.line + 1}" if mark is not None else source
+    hints = {
+        "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
+        "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
+        "expected <block end>": "check the indentation of this line and the one before",
+        "expected ',' or": "a bracket is not closed, or a comma is missing",
+        "unexpected end of stream": "quotes are not closed",
+        "special characters": "the file holds control characters; is it a text file?",
+        "control characters": "the file holds control characters; is it a text file?",
+    }
+    hint = next((text for key, text in hints.items() if key in problem), "see the line named")
+    return f"{where}: not valid YAML: {problem}; {hint}"

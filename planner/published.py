@@ -1,0 +1,202 @@
+"""Predictions beside published measurements (``shardplan validate published``).
+
+The cases in ``configs/published`` have the role ``validate``: nothing is fitted to them. The plan of
+each case is the one its log printed, or that of a run with the same arguments.
+"""
+
+from __future__ import annotations
+
+import csv
+import io as text_io
+import json
+from dataclasses import dataclass, replace
+
+from costmodels.estimates import Estimate
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    place,
+    row_blocks,
+)
+from costmodels.topology import Topology
+from costmodels.units import GB
+from costmodels.validation.metrics import ErrorSummary, summarize_errors
+from costmodels.workload import DataType, Table, Workload
+from planner import io
+from planner.errors import InvalidInputError
+from planner.io.library import configs_folder
+from planner.problem import Constraints, PlanningProblem
+
+_REPLICATION_SLACK = 1.02
+"""Logs round the replication threshold; sizes are weights and optimizer state in GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCase:
+    """One measured system: what ran on what, and how long an iteration took."""
+
+    name: str
+    problem: PlanningProblem
+    plan: Plan
+    plan_source: str
+    measured_s: float
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPrediction:
+    """A case, our prediction, and that of a naive roofline."""
+
+    case: PublishedCase
+    predicted: Estimate
+    naive_s: float
+
+    @property
+    def error_ratio(self) -> float:
+        """Signed relative error of the prediction."""
+        return self.predicted.time_s / self.case.measured_s - 1.0
+
+
+def load_cases() -> tuple[PublishedCase, ...]:
+    """Every shipped case, in file order.
+
+    Raises:
+        InvalidInputError: a row cannot be read.
+    """
+    cases = []
+    for path in sorted((configs_folder() / "published").glob("*.csv")):
+        rows = csv.DictReader(text_io.StringIO(path.read_text(encoding="utf-8")))
+        cases.extend(_case(row) for row in rows if row["role"] == "validate")
+    return tuple(cases)
+
+
+def predict(case: PublishedCase) -> PublishedPrediction:
+    """Price the case's own plan."""
+    problem = case.problem
+    estimate = CostPipeline(problem.workload, problem.topology).estimate(case.plan)
+    return PublishedPrediction(
+        case=case,
+        predicted=estimate.time,
+        naive_s=naive_roofline_s(problem.workload, problem.topology),
+    )
+
+
+def summarize(predictions: tuple[PublishedPrediction, ...]) -> tuple[ErrorSummary, ErrorSummary]:
+    """Errors of our model and of the naive roofline."""
+    measured = [p.case.measured_s for p in predictions]
+    ours = summarize_errors(
+        [p.predicted.time_s for p in predictions],
+        measured,
+        low=[p.predicted.low_s for p in predictions],
+        high=[p.predicted.high_s for p in predictions],
+    )
+    return ours, summarize_errors([p.naive_s for p in predictions], measured)
+
+
+def naive_roofline_s(workload: Workload, topology: Topology) -> float:
+    """What a spreadsheet says: perfectly balanced bytes and FLOP, one after the other.
+
+    Lookups at 0.7 of memory bandwidth, their backward at four times that, dense at half the peak
+    rate, pooled embeddings and dense gradients over the link, and 0.3 ms.
+    """
+    device, link = topology.device, topology.host_link
+    if topology.num_hosts > 1:
+        link = topology.network_link
+    batch, world = workload.local_batch_size, topology.world_size
+    looked_up = batch * sum(t.pooling_factor * t.row_bytes for t in workload.tables)
+    pooled = batch * sum(
+        t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
+        for t in workload.tables
+    )
+    pipeline = CostPipeline(workload, topology)
+    flops, parameters = pipeline.dense_flops, pipeline.dense_parameters
+    share = (world - 1) / world
+    reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
+    return (
+        5.0 * looked_up / (0.7 * device.hbm_bandwidth_bytes_per_s)
+        + 3.0 * flops / (0.5 * device.matrix_rate(workload.dense.dtype))
+        + (2.0 * pooled + reduced) * share / link.bandwidth_bytes_per_s
+        + 0.3e-3
+    )
+
+
+def _case(row: dict[str, str]) -> PublishedCase:
+    gpus = int(row["gpus"])
+    topology = io.load_system(row["system"], gpus=gpus, gpus_per_host=int(row["gpus_per_host"]))
+    batch, rest = divmod(int(row["global_batch"]), gpus)
+    if rest:
+        message = f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks"
+        raise InvalidInputError(message)
+    workload = replace(io.load_workload(row["workload"]), local_batch_size=batch)
+    threshold = float(row["replicate_below_gb"] or 0.0)
+    return PublishedCase(
+        name=row["case"],
+        problem=PlanningProblem(workload=workload, topology=topology, constraints=Constraints()),
+        plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),
+        plan_source=row["plan_source"],
+        measured_s=float(row["measured_ms"]) * 1e-3,
+        reference=row["source"],
+    )
+
+
+def plan_from_matrix(
+    tables_by_rank: list[list[int]], workload: Workload, topology: Topology, threshold_gb: float
+) -> Plan:
+    """A plan from HugeCTR's shard matrix.
+
+    A table listed on k ranks is row-split k ways; listed on all of them and smaller than the
+    replication threshold (weights and optimizer state, GB) it is replicated.
+    """
+    ranks_of: dict[int, list[int]] = {}
+    for rank, tables in enumerate(tables_by_rank):
+        for index in tables:
+            ranks_of.setdefault(index, []).append(rank)
+    return Plan(
+        placements=tuple(
+            _placement(table, ranks_of[index], workload, topology, threshold_gb)
+            for index, table in enumerate(workload.tables)
+        )
+    )
+
+
+def _placement(
+    table: Table, ranks: list[int], workload: Workload, topology: Topology, threshold_gb: float
+) -> TablePlacement:
+    state = table.num_embeddings * workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    size_gb = (table.num_embeddings * table.embedding_dim * DataType.FP32.num_bytes + state) / GB
+    whole = len(ranks) == topology.world_size
+    if whole and size_gb <= threshold_gb * _REPLICATION_SLACK:
+        option = ShardingOption(
+            table=table.name,
+            sharding_type=ShardingType.DATA_PARALLEL,
+            kernel=ComputeKernel.DENSE,
+            column_widths=(table.embedding_dim,),
+        )
+        return place(
+            option,
+            table.num_embeddings,
+            (),
+            world_size=topology.world_size,
+            local_world_size=topology.local_world_size,
+        )
+    blocks = row_blocks(table.num_embeddings, len(ranks))
+    return TablePlacement(
+        table=table.name,
+        sharding_type=ShardingType.ROW_WISE if len(ranks) > 1 else ShardingType.TABLE_WISE,
+        kernel=ComputeKernel.FUSED,
+        shards=tuple(
+            Shard(
+                rank=rank,
+                row_offset=offset,
+                num_rows=rows,
+                col_offset=0,
+                num_cols=table.embedding_dim,
+            )
+            for rank, (offset, rows) in zip(ranks, blocks, strict=True)
+        ),
+    )

@@ -1,0 +1,95 @@
+"""What comes back: the plan, what it costs, how good it is, and what else was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.estimates import IterationEstimate, MemoryLedger
+from costmodels.sharding import Plan
+from planner.problem import PlanningProblem
+
+
+class Status(StrEnum):
+    """Why the search ended.
+
+    ``optimal``: the gap to the proven bound is below 0.01 %. ``gap``: the strategy's own work was
+    done and a gap remains. ``time_limit`` and ``interrupted``: stopped, the incumbent is reported.
+    ``heuristic``: the strategy proves nothing.
+    """
+
+    OPTIMAL = "optimal"
+    GAP = "gap"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+    HEURISTIC = "heuristic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverReport:
+    """How the search went.
+
+    ``value`` and ``bound`` are in the unit of the objective (seconds for ``iteration``); ``bound``
+    is a proven lower bound on ``value`` over every plan in the search space, None if the strategy
+    has none. ``progress`` holds (seconds, incumbent, bound) as the search went.
+    """
+
+    strategy: str
+    objective: str
+    status: Status
+    value: float
+    bound: float | None
+    seconds: float
+    seed: int
+    evaluations: int
+    progress: tuple[tuple[float, float, float | None], ...] = ()
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """(value - bound) / value, 0..1."""
+        if self.bound is None or self.value <= 0:
+            return None
+        return max(0.0, (self.value - self.bound) / self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One plan, fully priced, and the strategy that found it."""
+
+    name: str
+    plan: Plan
+    estimate: IterationEstimate
+    memory: MemoryLedger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningResult:
+    """The answer to a planning problem. ``baselines`` are priced by the same models."""
+
+    problem: PlanningProblem
+    best: Candidate
+    solver: SolverReport
+    runners_up: tuple[Candidate, ...] = ()
+    baselines: tuple[Candidate, ...] = ()
+    unfit_baselines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan found."""
+        return self.best.plan
+
+    @property
+    def estimate(self) -> IterationEstimate:
+        """What the best plan costs."""
+        return self.best.estimate
+
+    @property
+    def bound(self) -> float | None:
+        """Proven lower bound of the objective."""
+        return self.solver.bound
+
+    @property
+    def gap_ratio(self) -> float | None:
+        """Optimality gap of the best plan, 0..1."""
+        return self.solver.gap_ratio
