@@ -1,0 +1,83 @@
+"""Our plan as TorchRec's list of sharding options, for its callbacks, statistics and validators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.shard_estimators import (
+    EmbeddingPerfEstimatorFactory,
+    EmbeddingStorageEstimator,
+)
+from torchrec.distributed.planner.types import ParameterConstraints, Shard, ShardingOption
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
+from torchrec.distributed.types import ModuleSharder
+
+from costmodels.sharding import Plan
+from planner.integrations.torchrec_plan import cache_params
+from planner.integrations.torchrec_workload import ShardableTable
+
+
+def to_sharding_options(
+    plan: Plan,
+    tables: Sequence[ShardableTable],
+    sharders: Sequence[ModuleSharder[nn.Module]],
+    topology: TorchrecTopology,
+    *,
+    batch_size: int,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+) -> list[ShardingOption]:
+    """TorchRec's options of a plan, in table order, placed, with TorchRec's own estimates.
+
+    Args:
+        plan: a plan of exactly these tables.
+        tables: where each table lives in the model.
+        sharders: sharders of the model; TorchRec's estimators read their settings.
+        topology: TorchRec's topology; its estimators price the shards on it.
+        batch_size: samples per rank.
+        constraints: TorchRec's constraints by table name.
+    """
+    given = dict(constraints or {})
+    options = [
+        _option(plan, table, given.get(table.parameter_name) or ParameterConstraints(), batch_size)
+        for table in tables
+    ]
+    by_type = build_sharder_data_map({sharder_name(s.module_type): s for s in sharders})
+    estimators = (
+        EmbeddingPerfEstimatorFactory.create(
+            DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
+        ),
+        EmbeddingStorageEstimator(topology=topology, constraints=constraints),
+    )
+    for estimator in estimators:
+        estimator.estimate(options, sharder_data_map=by_type)
+    return options
+
+
+def _option(
+    plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int
+) -> ShardingOption:
+    placed = plan.placement(table.table.name)
+    return ShardingOption(
+        name=table.parameter_name,
+        tensor=table.parameter,
+        module=(table.path, table.module),
+        input_lengths=given.pooling_factors,
+        batch_size=batch_size,
+        sharding_type=str(placed.sharding_type),
+        partition_by=get_partition_by_type(str(placed.sharding_type)),
+        compute_kernel=str(placed.kernel),
+        shards=[
+            Shard(size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank)
+            for s in placed.shards
+        ],
+        cache_params=cache_params(placed, given),
+        enforce_hbm=given.enforce_hbm,
+        stochastic_rounding=given.stochastic_rounding,
+        bounds_check_mode=given.bounds_check_mode,
+        feature_names=[f.name for f in table.table.features],
+        output_dtype=given.output_dtype,
+    )

@@ -1,0 +1,179 @@
+"""Our plan as TorchRec's ``ShardingPlan``, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.sharding_plan import placement as placement_string
+from torchrec.distributed.types import (
+    CacheParams,
+    EmbeddingModuleShardingPlan,
+    ParameterSharding,
+    ShardingPlan,
+)
+
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
+from costmodels.workload import Table, Workload
+from planner.errors import InvalidInputError
+
+DEFAULT_LOAD_FACTOR: Final = 0.2
+"""Cache load factor of a caching table that names none (TorchRec 1.8, ``UVM_CACHING_RATIO``)."""
+
+
+def parameter_name(table: Table) -> str:
+    """The name of a table inside its module: without the path that tells namesakes apart."""
+    return table.name.removeprefix(f"{table.module}.") if table.module else table.name
+
+
+def to_sharding_plan(
+    plan: Plan,
+    workload: Workload,
+    *,
+    compute_device: str,
+    local_world_size: int,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+) -> ShardingPlan:
+    """The plan in TorchRec's form, in the exact layout of its own planner.
+
+    Args:
+        plan: a plan of every table of the workload.
+        workload: which module owns each table.
+        compute_device: ``cuda`` or ``cpu``; part of the placement strings.
+        local_world_size: ranks per host; device index of rank r is r modulo this.
+        constraints: settings that pass through to the kernels: cache parameters, enforce_hbm,
+            rounding, bounds check, output type.
+
+    Raises:
+        InvalidValueError: the plan names a table that the workload lacks.
+    """
+    modules: dict[str, Any] = {}
+    for placed in plan.placements:
+        table = workload.table(placed.table)
+        name = parameter_name(table)
+        given = (constraints or {}).get(name) or ParameterConstraints()
+        module_plan = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
+        module_plan[name] = ParameterSharding(
+            sharding_type=str(placed.sharding_type),
+            compute_kernel=str(placed.kernel),
+            ranks=list(placed.ranks),
+            sharding_spec=_spec(placed, compute_device, local_world_size),
+            cache_params=cache_params(placed, given),
+            enforce_hbm=given.enforce_hbm,
+            stochastic_rounding=given.stochastic_rounding,
+            bounds_check_mode=given.bounds_check_mode,
+            output_dtype=given.output_dtype,
+            key_value_params=None,
+        )
+    return ShardingPlan(modules)
+
+
+def from_sharding_plan(sharding_plan: ShardingPlan, workload: Workload) -> Plan:
+    """A plan of TorchRec's in our form.
+
+    Args:
+        sharding_plan: any plan of the workload's modules.
+        workload: shapes of the tables, and which module owns each.
+
+    Raises:
+        InvalidInputError: names each table that is missing, unknown, contradicts itself (the list
+            of ranks against the placements), or uses a kernel or type that we do not know.
+    """
+    planned = {
+        (path, name): sharding
+        for path, module_plan in sharding_plan.plan.items()
+        for name, sharding in module_plan.items()
+    }
+    expected = {(t.module, parameter_name(t)): t for t in workload.tables}
+    problems = [
+        f"table {name!r} of module {path!r} is planned but not in the workload"
+        for path, name in planned
+        if (path, name) not in expected
+    ]
+    placements = []
+    for key, table in expected.items():
+        if key not in planned:
+            problems.append(f"table {key[1]!r} of module {key[0]!r} is not in the sharding plan")
+            continue
+        try:
+            placements.append(_placement(planned[key], table))
+        except ValueError as error:
+            where = f"table {table.name!r}: "
+            problems.append(where + str(error).removeprefix(where))
+    if problems:
+        raise InvalidInputError(problems)
+    return Plan(placements=tuple(placements))
+
+
+def _spec(
+    placed: TablePlacement, compute_device: str, local_world_size: int
+) -> EnumerableShardingSpec | None:
+    if placed.sharding_type is ShardingType.DATA_PARALLEL:
+        return None
+    return EnumerableShardingSpec(
+        [
+            ShardMetadata(
+                shard_offsets=[s.row_offset, s.col_offset],
+                shard_sizes=[s.num_rows, s.num_cols],
+                placement=placement_string(compute_device, s.rank, local_world_size),
+            )
+            for s in placed.shards
+        ]
+    )
+
+
+def cache_params(placed: TablePlacement, given: ParameterConstraints) -> CacheParams | None:
+    """The user's cache parameters with the load factor of the plan."""
+    if placed.cache_load_factor_ratio is None:
+        return given.cache_params
+    own = given.cache_params or CacheParams()
+    return replace(own, load_factor=placed.cache_load_factor_ratio)
+
+
+def _placement(sharding: ParameterSharding, table: Table) -> TablePlacement:
+    kernel = ComputeKernel(sharding.compute_kernel)
+    ratio = None
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
+        given = sharding.cache_params.load_factor if sharding.cache_params else None
+        ratio = DEFAULT_LOAD_FACTOR if given is None else given
+    return TablePlacement(
+        table=table.name,
+        sharding_type=ShardingType(sharding.sharding_type),
+        kernel=kernel,
+        shards=_shards(sharding, table),
+        cache_load_factor_ratio=ratio,
+    )
+
+
+def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
+    ranks = list(sharding.ranks or [])
+    if sharding.sharding_spec is None:
+        if sharding.sharding_type != ShardingType.DATA_PARALLEL:
+            message = f"{sharding.sharding_type} needs a sharding_spec, got None"
+            raise InvalidInputError(message)
+        rows, columns = table.num_embeddings, table.embedding_dim
+        return tuple(
+            Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns)
+            for r in ranks
+        )
+    shards = tuple(
+        Shard(
+            rank=m.placement.rank(),
+            row_offset=m.shard_offsets[0],
+            num_rows=m.shard_sizes[0],
+            col_offset=m.shard_offsets[1],
+            num_cols=m.shard_sizes[1],
+        )
+        for m in sharding.sharding_spec.shards
+    )
+    placed = [s.rank for s in shards]
+    if placed != ranks:
+        message = (
+            f"{sharding.sharding_type} lists ranks {ranks} but its shards are placed on {placed}; "
+            "make them agree, for TorchRec reads some from one and some from the other"
+        )
+        raise InvalidInputError(message)
+    return shards

@@ -1,0 +1,139 @@
+"""TorchRec's topology and ours. TorchRec counts bytes per *millisecond*; that stays here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from torchrec.distributed.planner.types import (
+    CustomTopologyData,
+    HardwareConfig,
+    KernelConfig,
+    TopologyFactory,
+    TrainerConfig,
+)
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+
+from costmodels.estimates import Provenance, Source
+from costmodels.topology import Topology
+from planner.errors import InfeasibleError, InvalidInputError
+
+_MS_PER_S: Final = 1000.0
+
+
+def topology_from_torchrec(
+    topology: TorchrecTopology, base: Topology, *, rates_from_base: bool
+) -> Topology:
+    """Our topology with the ranks and memories of TorchRec's.
+
+    A host of ours is TorchRec's intra-node group (``pod_size`` hosts), for that is how its runtime
+    places table_row_wise and grid_shard tables. A cpu rank's device memory is its share of DDR.
+
+    Args:
+        topology: TorchRec's; capacities in bytes, bandwidths in bytes per ms.
+        base: what TorchRec does not know: caches, latencies, FLOP rates.
+        rates_from_base: keep the bandwidths of ``base`` too.
+
+    Raises:
+        InvalidInputError: the ranks do not fill whole hosts.
+        InfeasibleError: a rank has no memory left after the reservation.
+    """
+    group, world = topology.intra_group_size, topology.world_size
+    if world % group:
+        message = (
+            f"world size {world} is no multiple of the {group} ranks of a host; give whole hosts"
+        )
+        raise InvalidInputError(message)
+    caps = _device_memory(topology)
+    same_size = (base.world_size, base.local_world_size) == (world, group)
+    sized = base if same_size else base.resized(world // group, group)
+    per_host_ddr = sum(d.storage.ddr for d in topology.devices[:group])
+    device = replace(sized.device, hbm_capacity_bytes=max(caps))
+    host = replace(sized.host, ddr_capacity_bytes=float(per_host_ddr))
+    sized = replace(
+        sized,
+        device=device,
+        host=host,
+        hbm_capacity_by_rank_bytes=() if len(set(caps)) == 1 else tuple(caps),
+    )
+    return sized if rates_from_base else _with_rates(sized, topology)
+
+
+def topology_to_torchrec(topology: Topology, compute_device: str) -> TorchrecTopology:
+    """TorchRec's topology of one of our systems, bandwidths included.
+
+    Args:
+        topology: a system of ours.
+        compute_device: ``cuda`` or ``cpu``; on cpu the device memory is given as DDR.
+    """
+    caps = [int(c) for c in topology.hbm_capacities()]
+    on_device = compute_device != "cpu"
+    ddr = int(topology.host.ddr_capacity_bytes / topology.local_world_size)
+    per_rank = {"hbm_cap": caps} if on_device else {"ddr_cap": caps}
+    custom = CustomTopologyData(data=per_rank, world_size=topology.world_size)
+    hardware = HardwareConfig(
+        hbm_cap_bytes=max(caps) if on_device else None,
+        ddr_cap_bytes=ddr if on_device else max(caps),
+        intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
+        inter_host_bw=topology.network_link.bandwidth_bytes_per_s / _MS_PER_S,
+        hbm_mem_bw=topology.device.hbm_bandwidth_bytes_per_s / _MS_PER_S,
+        ddr_mem_bw=topology.host.ddr_bandwidth_bytes_per_s / _MS_PER_S,
+        hbm_to_ddr_mem_bw=topology.host.device_link_bandwidth_bytes_per_s / _MS_PER_S,
+    )
+    trainer = TrainerConfig(
+        world_size=topology.world_size,
+        local_world_size=topology.local_world_size,
+        additional_params={"custom_topology_data": custom} if len(set(caps)) > 1 else {},
+    )
+    kernel = KernelConfig(compute_device=compute_device, use_hardware_based_bandwidth=True)
+    return TopologyFactory.create_topology(
+        trainer_config=trainer, hardware_config=hardware, kernel_config=kernel
+    )
+
+
+def _device_memory(topology: TorchrecTopology) -> list[float]:
+    on_cpu = topology.compute_device == "cpu"
+    caps = [float(d.storage.ddr if on_cpu else d.storage.hbm) for d in topology.devices]
+    if min(caps) <= 0:
+        rank = caps.index(min(caps))
+        message = (
+            f"rank {rank} has {caps[rank]:.0f} bytes of device memory after the storage "
+            "reservation; reserve less, reduce the batch, or use devices with more memory"
+        )
+        raise InfeasibleError(message, shortfall_bytes=-caps[rank])
+    return caps
+
+
+def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
+    """Replace the bandwidths by TorchRec's; its two link levels become three with two equal."""
+
+    def per_second(bytes_per_ms: float) -> float:
+        return float(bytes_per_ms) * _MS_PER_S
+
+    intra, inter = per_second(topology.intra_host_bw), per_second(topology.inter_host_bw)
+    rates = {
+        "hbm_bandwidth": per_second(topology.hbm_mem_bw),
+        "ddr_bandwidth": per_second(topology.ddr_mem_bw),
+        "device_link_bandwidth": per_second(topology.hbm_to_ddr_mem_bw),
+        "host_link_bandwidth": intra,
+        "network_link_bandwidth": inter,
+    }
+    kept = tuple(p for p in sized.provenance if not any(p.name.endswith(name) for name in rates))
+    given = tuple(
+        Provenance(name=n, value=f"{v:.4g} B/s", source=Source.USER, reference="TorchRec topology")
+        for n, v in rates.items()
+    )
+    return replace(
+        sized,
+        domain_size=sized.local_world_size,
+        device=replace(sized.device, hbm_bandwidth_bytes_per_s=rates["hbm_bandwidth"]),
+        host=replace(
+            sized.host,
+            ddr_bandwidth_bytes_per_s=rates["ddr_bandwidth"],
+            device_link_bandwidth_bytes_per_s=rates["device_link_bandwidth"],
+        ),
+        host_link=replace(sized.host_link, bandwidth_bytes_per_s=intra),
+        domain_link=replace(sized.domain_link, bandwidth_bytes_per_s=intra),
+        network_link=replace(sized.network_link, bandwidth_bytes_per_s=inter),
+        provenance=(*kept, *given),
+    )

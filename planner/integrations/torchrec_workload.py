@@ -1,0 +1,338 @@
+"""A TorchRec model, walked as TorchRec's own planner walks it, becomes a workload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.utils import sharder_name
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.embedding_configs import PoolingType
+
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.uniform import Uniform
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    Feature,
+    Pipeline,
+    Pooling,
+    Table,
+    Workload,
+)
+from planner.errors import InvalidInputError
+from planner.integrations.torchrec_constraints import table_constraints
+from planner.integrations.torchrec_dense import dense_arch, dense_reserve_bytes
+from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
+from planner.problem import Constraints
+
+DATA_TYPES: Final = {
+    "FP32": DataType.FP32,
+    "FP16": DataType.FP16,
+    "BF16": DataType.BF16,
+    "FP8": DataType.FP8,
+    "NFP8": DataType.FP8,
+    "INT8": DataType.INT8,
+    "UINT8": DataType.INT8,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadHints:
+    """What a model does not say about its training.
+
+    ``distributions`` maps table names to index laws; other tables take ``default_distribution``
+    of their row count. ``dense`` replaces the dense part read off the model. ``reserved_bytes`` is
+    device memory per rank kept for all that the planner does not count.
+    """
+
+    name: str = "torchrec_model"
+    distributions: Mapping[str, AbstractIndexDistribution] = field(default_factory=dict)
+    default_distribution: Callable[[int], AbstractIndexDistribution] | None = None
+    dense: DenseArch | None = None
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    output_dtype: DataType | None = None
+    reserved_bytes: float = 0.0
+
+
+NO_HINTS: Final = WorkloadHints()
+
+_UNSEEN_DENSE: Final = (
+    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; pass "
+    "hints=WorkloadHints(dense=...) to predict it"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardableTable:
+    """One table as TorchRec holds it, and the same table as a noun of ours.
+
+    ``path`` and ``parameter_name`` are the two keys of a ``ShardingPlan``. ``table.name`` is the
+    parameter name, with the path in front if several modules have a table of that name.
+    """
+
+    path: str
+    parameter_name: str
+    module: nn.Module
+    parameter: nn.Parameter
+    sharder: ModuleSharder[nn.Module]
+    table: Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """A model seen by the planner: the workload, the limits, and where each table lives.
+
+    ``warnings`` say what was assumed.
+    """
+
+    workload: Workload
+    constraints: Constraints
+    tables: tuple[ShardableTable, ...]
+    warnings: tuple[str, ...]
+
+
+def describe_model(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
+    *,
+    batch_size: int,
+    compute_device: str = "cuda",
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    hints: WorkloadHints = NO_HINTS,
+) -> ModelDescription | None:
+    """Read tables, optimizer, dense part and limits off a model.
+
+    Args:
+        module: the model; embedding modules may lie at any depth and on the meta device.
+        sharders: which modules are sharded, and how they may be; TorchRec's default if None.
+        batch_size: samples per rank.
+        compute_device: ``cuda`` or ``cpu``.
+        constraints: TorchRec's constraints by table name.
+        hints: what the model does not say.
+
+    Returns:
+        The description, or None for a model without a table to shard.
+
+    Raises:
+        InvalidInputError: names every table or constraint that cannot be planned.
+    """
+    chosen = get_default_sharders() if sharders is None else list(sharders)
+    given = dict(constraints or {})
+    problems: list[str] = []
+    found = _shardable_tables(module, chosen, given, batch_size, hints, problems)
+    found = _with_unique_names(found)
+    if problems:
+        raise InvalidInputError(problems)
+    if not found:
+        return None
+    limits = table_constraints(
+        [(f.table, f.sharder, given.get(f.parameter_name)) for f in found], compute_device
+    )
+    warnings = _assumption_warnings(found, given, hints)
+    dense = hints.dense or dense_arch(module)
+    reserved = hints.reserved_bytes
+    if dense is None:
+        unseen = dense_reserve_bytes(module, [f.parameter for f in found])
+        reserved += unseen
+        warnings += [_UNSEEN_DENSE] if unseen else []
+    optimizer, mixed = planned_optimizer(optimizer_name(f.parameter, f.sharder) for f in found)
+    workload = Workload(
+        name=hints.name,
+        tables=tuple(f.table for f in found),
+        local_batch_size=batch_size,
+        dense=dense or DenseArch(),
+        optimizer=optimizer,
+        output_dtype=hints.output_dtype or _output_dtype(found, given),
+        pipeline=hints.pipeline,
+        reserved_bytes=reserved,
+    )
+    return ModelDescription(
+        workload=workload, constraints=limits, tables=tuple(found), warnings=(*warnings, *mixed)
+    )
+
+
+def shardable_modules(
+    module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
+) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
+    """Path, module and sharder of every module that TorchRec would shard, in model order."""
+    by_type = {sharder_name(s.module_type): s for s in sharders}
+    stack: list[tuple[str, nn.Module]] = [("", module)]
+    while stack:
+        path, current = stack.pop()
+        sharder = by_type.get(sharder_name(type(current)))
+        if sharder is not None and sharder.shardable_parameters(current):
+            yield path, current, sharder
+            continue
+        children = [(f"{path}.{n}" if path else n, child) for n, child in current.named_children()]
+        stack += reversed(children)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _shardable_tables(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
+    constraints: Mapping[str, ParameterConstraints],
+    batch_size: int,
+    hints: WorkloadHints,
+    problems: list[str],
+) -> list[ShardableTable]:
+    found = []
+    for path, owner, sharder in shardable_modules(module, sharders):
+        configs = _table_configs(owner)
+        if configs is None:
+            problems.append(
+                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
+                "planned; shard it with another planner and leave its sharder out here"
+            )
+            continue
+        weighted = bool(getattr(owner, "is_weighted", lambda: False)())
+        for name, parameter in sharder.shardable_parameters(owner).items():
+            where = f"table {name!r} of module {path!r}"
+            try:
+                table = _table(name, path, configs[name], constraints.get(name), batch_size, hints)
+            except (InvalidInputError, ValueError) as error:
+                problems.append(f"{where}: {error}")
+                continue
+            found.append(
+                ShardableTable(
+                    path=path,
+                    parameter_name=name,
+                    module=owner,
+                    parameter=parameter,
+                    sharder=sharder,
+                    table=replace(table, is_weighted=weighted),
+                )
+            )
+    return found
+
+
+def _table_configs(owner: nn.Module) -> dict[str, Any] | None:
+    """Table configurations by name: of the module, or of the collection that it wraps."""
+    inner = [getattr(owner, n, None) for n in ("_embedding_bag_collection", "_embedding_module")]
+    for candidate in (owner, *inner):
+        for method in ("embedding_bag_configs", "embedding_configs"):
+            configs = getattr(candidate, method, None)
+            if configs is not None:
+                return {c.name: c for c in configs()}
+    return None
+
+
+def _table(
+    name: str,
+    path: str,
+    config: Any,
+    constraint: ParameterConstraints | None,
+    batch_size: int,
+    hints: WorkloadHints,
+) -> Table:
+    data_type = DATA_TYPES.get(config.data_type.name)
+    if data_type is None or getattr(config, "use_virtual_table", False):
+        kind = "virtual tables" if data_type else f"data type {config.data_type.name}"
+        known = ", ".join(DATA_TYPES)
+        message = f"{kind} cannot be planned; use an ordinary table of one of {known}"
+        raise InvalidInputError(message)
+    rows = config.num_embeddings
+    make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
+    return Table(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=config.embedding_dim,
+        features=_features(config.feature_names, constraint, batch_size),
+        distribution=hints.distributions.get(name) or make(rows),
+        dtype=data_type,
+        pooling=_pooling(config),
+        module=path,
+    )
+
+
+def _pooling(config: Any) -> Pooling:
+    pooling = getattr(config, "pooling", None)
+    if pooling is None:
+        return Pooling.NONE
+    return Pooling.MEAN if pooling is PoolingType.MEAN else Pooling.SUM
+
+
+def _features(
+    names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
+) -> tuple[Feature, ...]:
+    """Features with their indices per sample of the rank's batch.
+
+    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature.
+    """
+    limit = constraint or ParameterConstraints()
+    poolings = _per_feature(limit.pooling_factors, names, "pooling_factors")
+    repeats = _per_feature(limit.num_poolings or [1.0], names, "num_poolings")
+    batches = _per_feature(limit.batch_sizes or [batch_size], names, "batch_sizes")
+    return tuple(
+        Feature(name=n, pooling_factor=float(p) * r * b / batch_size)
+        for n, p, r, b in zip(names, poolings, repeats, batches, strict=True)
+    )
+
+
+def _per_feature(values: Sequence[float], names: Sequence[str], what: str) -> list[float]:
+    if len(values) == 1:
+        return list(values) * len(names)
+    if len(values) != len(names):
+        message = f"{what} has {len(values)} values for {len(names)} features; give one for each"
+        raise InvalidInputError(message)
+    return list(values)
+
+
+def _with_unique_names(found: list[ShardableTable]) -> list[ShardableTable]:
+    """Put the module's path before names that several modules use; TorchRec's have no dots."""
+    counts = Counter(f.parameter_name for f in found)
+    return [
+        f
+        if counts[f.parameter_name] == 1
+        else replace(f, table=replace(f.table, name=f"{f.path}.{f.parameter_name}"))
+        for f in found
+    ]
+
+
+# ------------------------------------------------------------------ the rest of the workload
+
+
+def _output_dtype(
+    found: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints]
+) -> DataType:
+    """The type that constraints give to every table, else fp32."""
+    types = {
+        constraints[f.parameter_name].output_dtype if f.parameter_name in constraints else None
+        for f in found
+    }
+    only = types.pop() if len(types) == 1 else None
+    return DataType.FP32 if only is None else DATA_TYPES.get(only.name, DataType.FP32)
+
+
+def _assumption_warnings(
+    found: Sequence[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints],
+    hints: WorkloadHints,
+) -> list[str]:
+    warnings = []
+    names = {f.parameter_name for f in found}
+    unmatched = sorted(set(constraints) - names)
+    if unmatched:
+        warnings.append(f"constraints name tables that the model does not have: {unmatched[:5]}")
+    bare = [f.table.name for f in found if f.parameter_name not in constraints]
+    if bare:
+        warnings.append(
+            f"{len(bare)} tables have no pooling factor (constraints); 1 index per feature "
+            f"assumed: {bare[:5]}"
+        )
+    if hints.default_distribution is None:
+        uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]
+        if uniform:
+            warnings.append(
+                f"{len(uniform)} tables have no index distribution (hints); uniform assumed: "
+                f"{uniform[:5]}"
+            )
+    return warnings

@@ -1,0 +1,359 @@
+"""What TorchRec 1.8 can run: legal options per table, and every layout trap of a plan.
+
+TorchRec checks little of a plan it is given. A wrong one passes its validators and fails deep
+inside the sharded module, hangs a collective, or trains on the wrong rows. The rules here are those
+of its runtime (``torchrec/distributed/sharding/*.py``), stated without importing it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from costmodels.errors import InvalidValueError
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingType,
+    Spread,
+    TablePlacement,
+    check_tiling,
+    row_blocks,
+)
+from costmodels.topology import Topology
+from costmodels.workload import Pooling, Table, Workload
+from planner.errors import InvalidInputError
+
+COLUMN_MULTIPLE: Final = 4
+"""Columns of a fused shard come in fours (FBGEMM, ``construct_split_state``)."""
+
+KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
+    "cuda": (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING),
+    "cpu": (ComputeKernel.FUSED,),
+}
+"""Kernels of sharded tables. On cpu TorchRec takes the UVM kernels as well, as plain fused ones."""
+
+SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
+    "cuda": (
+        ShardingType.DATA_PARALLEL,
+        ShardingType.TABLE_WISE,
+        ShardingType.COLUMN_WISE,
+        ShardingType.ROW_WISE,
+    ),
+    "cpu": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE),
+}
+"""Sharding types of unpooled tables (``EmbeddingCollectionSharder.sharding_types``). FBGEMM's dense
+kernel pools on cpu whatever it is told, so replicated unpooled tables fail there in the forward."""
+
+
+def legal_types_and_kernels(
+    table: Table, device: str = "cuda"
+) -> dict[ShardingType, tuple[ComputeKernel, ...]]:
+    """Sharding types that TorchRec trains for a table, each with its kernels.
+
+    Args:
+        table: shape and pooling decide: unpooled tables have fewer types, and a table whose
+            dimension is no multiple of 4 has no fused kernel and can only be replicated.
+        device: ``cuda`` or ``cpu``.
+
+    Returns:
+        Kernels by type; empty if TorchRec cannot train the table on that device.
+
+    Raises:
+        InvalidInputError: unknown device.
+    """
+    fused = _fused_kernels(device)
+    types = SEQUENCE_TYPES[device] if table.pooling is Pooling.NONE else tuple(ShardingType)
+    can_fuse = table.embedding_dim % COLUMN_MULTIPLE == 0
+    return {
+        t: (ComputeKernel.DENSE,) if t is ShardingType.DATA_PARALLEL else fused
+        for t in types
+        if can_fuse or t is ShardingType.DATA_PARALLEL
+    }
+
+
+def layout_problems(
+    plan: Plan, workload: Workload, topology: Topology, *, device: str = "cuda"
+) -> list[str]:
+    """Everything that would keep TorchRec from running a plan, one line per broken rule.
+
+    Args:
+        plan: the plan to check.
+        workload: the tables it should place.
+        topology: ranks and how they are grouped into hosts and domains.
+        device: ``cuda`` or ``cpu``.
+
+    Returns:
+        Messages that name the table, the rule, the values, and what to change; empty for a plan
+        that TorchRec runs.
+
+    Raises:
+        InvalidInputError: unknown device.
+    """
+    _fused_kernels(device)
+    problems = _table_problems(plan, workload)
+    tables = {t.name: t for t in workload.tables}
+    group_size = _group_size(plan, topology)
+    for placement in plan.placements:
+        table = tables.get(placement.table)
+        if table is not None:
+            problems += _placement_problems(placement, table, topology, group_size, device)
+    return problems
+
+
+def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
+    if device not in KERNELS_BY_DEVICE:
+        known = ", ".join(KERNELS_BY_DEVICE)
+        msg = f"device {device!r} is not supported; use one of {known}"
+        raise InvalidInputError(msg)
+    return KERNELS_BY_DEVICE[device]
+
+
+def _table_problems(plan: Plan, workload: Workload) -> list[str]:
+    planned = Counter(p.table for p in plan.placements)
+    expected = [t.name for t in workload.tables]
+    known = set(expected)
+    missing = [
+        f"table {name!r}: the plan does not place it; add it, for TorchRec does not report a table "
+        "that a plan leaves out"
+        for name in expected
+        if name not in planned
+    ]
+    unknown = [
+        f"table {name!r}: the workload {workload.name!r} has no such table; remove it from the plan"
+        for name in planned
+        if name not in known
+    ]
+    twice = [
+        f"table {name!r}: placed {count} times; keep one placement"
+        for name, count in planned.items()
+        if count > 1
+    ]
+    return missing + unknown + twice
+
+
+def _group_size(plan: Plan, topology: Topology) -> int:
+    """Ranks that TorchRec counts as one node: a host, or a domain if the plan is cut for those.
+
+    TorchRec takes the domain when TORCHREC_RESOLVED_POD_SIZE says so; one plan uses one of the two.
+    """
+    for placement in plan.placements:
+        first = [s for s in placement.shards if s.col_offset == 0]
+        if (
+            SPREAD[placement.sharding_type] is Spread.HOSTS
+            and len(first) == topology.domain_size <= topology.world_size
+        ):
+            return topology.domain_size
+    return topology.local_world_size
+
+
+def _placement_problems(
+    placement: TablePlacement, table: Table, topology: Topology, group_size: int, device: str
+) -> list[str]:
+    name = f"table {table.name!r}: {placement.sharding_type}"
+    problems = [f"{name} {p}" for p in _option_problems(placement, table, device)]
+    world = topology.world_size
+    outside = sorted({s.rank for s in placement.shards if not 0 <= s.rank < world})
+    if outside:
+        problems.append(f"{name} uses ranks {outside[:5]} outside 0..{world - 1}; move the shards")
+    if not placement.shards:
+        return [*problems, f"{name} has no shards; list at least one"]
+    layout = _LAYOUTS[placement.sharding_type](placement, table, world, group_size)
+    problems += [f"{name} {p}" for p in layout]
+    if not layout:
+        problems += _tiling_problems(placement, table)
+    return problems
+
+
+def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
+    """Rules on type, kernel and widths; that dense goes with data_parallel a placement checks."""
+    problems = []
+    kernel = placement.kernel
+    replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
+    if not replicated and kernel not in _fused_kernels(device):
+        shown = ", ".join(_fused_kernels(device))
+        problems.append(f"with kernel {kernel}: not on device {device}; use {shown}")
+    if table.pooling is Pooling.NONE and placement.sharding_type not in SEQUENCE_TYPES[device]:
+        shown = ", ".join(SEQUENCE_TYPES[device])
+        problems.append(
+            f"does not exist for unpooled tables (EmbeddingCollection) on {device}; use {shown}"
+        )
+    odd = sorted({s.num_cols for s in placement.shards if s.num_cols % COLUMN_MULTIPLE})
+    if odd and not replicated:
+        problems.append(
+            f"has column pieces of width {odd}: fused kernels need a multiple of "
+            f"{COLUMN_MULTIPLE}; choose other widths, or data_parallel"
+        )
+    return problems
+
+
+def _tiling_problems(placement: TablePlacement, table: Table) -> list[str]:
+    try:
+        check_tiling(placement, table.num_embeddings, table.embedding_dim)
+    except InvalidValueError as error:
+        return [str(error)]
+    return []
+
+
+# ------------------------------------------------------------------ layouts by sharding type
+
+
+def _whole(shard: Shard, table: Table) -> bool:
+    rows = (shard.row_offset, shard.num_rows) == (0, table.num_embeddings)
+    return rows and (shard.col_offset, shard.num_cols) == (0, table.embedding_dim)
+
+
+def _data_parallel(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del group
+    problems = []
+    if list(p.ranks) != list(range(world)):
+        problems.append(
+            f"needs one copy on every rank, in order 0..{world - 1}, got ranks {_short(p.ranks)}"
+        )
+    if not all(_whole(s, table) for s in p.shards):
+        problems.append(
+            f"needs the whole table of {table.num_embeddings} x {table.embedding_dim} on every "
+            "rank; give every rank a full copy"
+        )
+    return problems
+
+
+def _table_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del world, group
+    if len(p.shards) == 1 and _whole(p.shards[0], table):
+        return []
+    return [
+        f"needs one shard with the whole table of {table.num_embeddings} x {table.embedding_dim}, "
+        f"got {len(p.shards)} shards {_cells(p.shards)}; merge them, or use column_wise or row_wise"
+    ]
+
+
+def _column_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del world, group
+    problems = []
+    if any((s.row_offset, s.num_rows) != (0, table.num_embeddings) for s in p.shards):
+        problems.append(
+            f"needs all {table.num_embeddings} rows in every shard, got {_cells(p.shards)}; cut "
+            "columns only, or use grid_shard"
+        )
+    widths = [s.num_cols for s in p.shards]
+    offsets = [sum(widths[:i]) for i in range(len(widths))]
+    if [s.col_offset for s in p.shards] != offsets or sum(widths) != table.embedding_dim:
+        problems.append(
+            f"needs shards that follow each other from column 0 to {table.embedding_dim}, got "
+            f"offsets {_short(s.col_offset for s in p.shards)} with widths {_short(widths)}; order "
+            "them left to right without hole or overlap"
+        )
+    return problems
+
+
+def _table_column_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    problems = _column_wise(p, table, world, group)
+    nodes = sorted({r // group for r in p.ranks})
+    if len(nodes) > 1:
+        problems.append(
+            f"needs all shards on one host of {group} ranks, got ranks {_short(p.ranks)} on hosts "
+            f"{_short(nodes)}; keep to one host, or use column_wise"
+        )
+    return problems
+
+
+def _row_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del group
+    if len(p.shards) != world or list(p.ranks) != list(range(world)):
+        return [
+            f"needs exactly one shard per rank in order 0..{world - 1}, got {len(p.shards)} shards "
+            f"on ranks {_short(p.ranks)}; list every rank once, with 0 rows where rows run out"
+        ]
+    return _row_blocks_problems(p.shards, table, world, "ranks")
+
+
+def _table_row_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del world
+    return _group_problems(p.ranks, group) or _row_blocks_problems(
+        p.shards, table, group, "ranks of the host"
+    )
+
+
+def _grid_shard(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    del world
+    if len(p.shards) % group:
+        return [
+            f"needs {group} shards per column block, one for each rank of a host, got "
+            f"{len(p.shards)} shards; fill every host"
+        ]
+    problems = []
+    column = 0
+    for start in range(0, len(p.shards), group):
+        block = p.shards[start : start + group]
+        width = block[0].num_cols
+        if any((s.col_offset, s.num_cols) != (column, width) for s in block):
+            problems.append(
+                f"needs the same columns in the {group} shards of a block, next to the block "
+                f"before (from column {column}), got {_cells(block)}; cut columns first, then rows"
+            )
+        problems += _group_problems([s.rank for s in block], group)
+        problems += _row_blocks_problems(block, table, group, "ranks of the host", columns=False)
+        column += width
+    if not problems and column != table.embedding_dim:
+        problems.append(f"covers {column} of {table.embedding_dim} columns; add the missing blocks")
+    return problems
+
+
+def _group_problems(ranks: tuple[int, ...] | list[int], group: int) -> list[str]:
+    first = ranks[0] - ranks[0] % group
+    if list(ranks) == list(range(first, first + group)):
+        return []
+    return [
+        f"needs all {group} ranks of one host in order, {first}..{first + group - 1} for its first "
+        f"rank {ranks[0]}, got ranks {_short(ranks)}; use the whole host"
+    ]
+
+
+def _row_blocks_problems(
+    shards: tuple[Shard, ...], table: Table, parts: int, over: str, *, columns: bool = True
+) -> list[str]:
+    problems = []
+    expected = row_blocks(table.num_embeddings, parts)
+    got = [(s.row_offset, s.num_rows) for s in shards]
+    if got != expected:
+        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
+        problems.append(
+            f"needs blocks of ceil({table.num_embeddings} / {parts}) = {expected[0][1]} rows over "
+            f"the {over}, got {got[at][1]} rows at offset {got[at][0]} where {expected[at][1]} at "
+            f"{expected[at][0]} belong; training assigns ids by that block size whatever the plan "
+            "says, so cut evenly"
+        )
+    whole = all((s.col_offset, s.num_cols) == (0, table.embedding_dim) for s in shards)
+    if columns and not whole:
+        problems.append(
+            f"needs all {table.embedding_dim} columns in every shard, got {_cells(shards)}; cut "
+            "rows only, or use grid_shard"
+        )
+    return problems
+
+
+def _short(values: Iterable[object]) -> str:
+    listed = [str(v) for v in values]
+    tail = f", ... ({len(listed)} in all)" if len(listed) > 8 else ""
+    return f"[{', '.join(listed[:8])}{tail}]"
+
+
+def _cells(shards: tuple[Shard, ...]) -> str:
+    return _short(
+        f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in shards[:3]
+    )
+
+
+_LAYOUTS: Final[dict[ShardingType, Callable[[TablePlacement, Table, int, int], list[str]]]] = {
+    ShardingType.DATA_PARALLEL: _data_parallel,
+    ShardingType.TABLE_WISE: _table_wise,
+    ShardingType.COLUMN_WISE: _column_wise,
+    ShardingType.ROW_WISE: _row_wise,
+    ShardingType.TABLE_ROW_WISE: _table_row_wise,
+    ShardingType.TABLE_COLUMN_WISE: _table_column_wise,
+    ShardingType.GRID_SHARD: _grid_shard,
+}
