@@ -228,7 +228,8 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
     for s in placement.shards:
-        require(s.num_rows >= 0 and s.num_cols >= 1, f"{name}: shard {s} has a negative size")
+        sized = s.num_rows >= 0 and s.num_cols >= 1
+        require(sized, f"{name}: shard {s} has no columns or rows < 0")
     shards = [s for s in placement.shards if s.num_rows > 0]
     for s in shards:
         inside = (

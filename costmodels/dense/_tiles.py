@@ -37,7 +37,6 @@ def product_time(product: Product, dtype: DataType, device: Device) -> float:
         for height, width in _TILES
         for tile in ((height, width), (width, height))
         for split in _SPLITS
-        if split == 1 or product.k >= split * _SHORTEST_SPLIT
     )
 
 
@@ -65,7 +64,8 @@ def _tiled(
     efficiency = _HALVING ** (halvings / _HALVINGS_PER_LOSS)
     tiles = product.count * math.ceil(product.m / tile[0]) * math.ceil(product.n / tile[1])
     waves = math.ceil(tiles * split / device.num_multiprocessors)
-    compute_s = waves * 2.0 * area * (product.k / split) / (rate * efficiency)
+    inner = product.k if split == 1 else max(product.k / split, _SHORTEST_SPLIT)
+    compute_s = waves * 2.0 * area * inner / (rate * efficiency)
     partial_sums = 2.0 * (split - 1) * product.count * product.m * product.n
     largest = product.largest_elements * dtype.num_bytes
     return _joined(compute_s, product.num_elements + partial_sums, largest, dtype, device)

@@ -88,11 +88,11 @@ class Roofline(AbstractLookupModel):
         lookups = shard.num_indices * row
         read = misses * (row + device.row_half_bytes)
         update = 2.0 * unique * touched / device.update_efficiency_ratio
+        work[LookupWork.FORWARD_ROWS_L2] = lookups
         if shard.kernel is ComputeKernel.FUSED_UVM:
-            work[LookupWork.FORWARD_HOST_LINK] = misses * (row + device.row_half_bytes)
+            work[LookupWork.FORWARD_HOST_LINK] = read
             work[LookupWork.BACKWARD_HOST_LINK] = 2.0 * unique * touched
             return
-        work[LookupWork.FORWARD_ROWS_L2] = lookups
         work[LookupWork.FORWARD_ROWS_DRAM] = read
         if shard.kernel is ComputeKernel.DENSE:
             passes = _DENSE_PASSES * shard.num_rows * shard.num_cols * _GRADIENT_ELEMENT_BYTES

@@ -1,0 +1,324 @@
+"""What every lookup model must satisfy; new files in the folder are tested at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodels.lookup
+from costmodels import discovery
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from costmodels.lookup.base import (
+    NUM_LOOKUP_WORK,
+    AbstractLookupModel,
+    FloatArray,
+    LookupShard,
+    LookupWork,
+)
+from costmodels.sharding import ComputeKernel
+from costmodels.topology import Topology
+from costmodels.workload import DataType, Optimizer, Table
+from tests.conformance.instances import build
+from tests.strategies import make_device, make_host, make_table, make_topology
+
+MODELS = discovery.names(costmodels.lookup)
+KERNELS = list(ComputeKernel)
+TOPOLOGY = make_topology()
+
+
+@pytest.fixture(params=MODELS, scope="module")
+def model(request: pytest.FixtureRequest) -> AbstractLookupModel:
+    """Every model in the folder."""
+    return build(costmodels.lookup, request.param, AbstractLookupModel)
+
+
+def shard_of(
+    table: Table,
+    num_indices: float,
+    kernel: ComputeKernel = ComputeKernel.FUSED,
+    **changes: Any,
+) -> LookupShard:
+    """The whole table on one rank, one bag per eight indices."""
+    values: dict[str, Any] = {
+        "table": table,
+        "kernel": kernel,
+        "row_offset": 0,
+        "num_rows": table.num_embeddings,
+        "num_cols": table.embedding_dim,
+        "num_indices": num_indices,
+        "num_table_indices": num_indices,
+        "num_bags": num_indices / 8,
+        "output_element_bytes": 4,
+        "index_bytes": 8,
+        "optimizer": Optimizer.ROWWISE_ADAGRAD,
+        "cache_load_factor_ratio": 0.2 if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
+    }
+    return LookupShard(**{**values, **changes})
+
+
+def zipf_table(rows: int, dim: int, exponent: float = 1.05, **changes: Any) -> Table:
+    law = Zipf(num_embeddings=rows, exponent=exponent)
+    return make_table(num_embeddings=rows, embedding_dim=dim, distribution=law, **changes)
+
+
+def seconds(
+    model: AbstractLookupModel, shard: LookupShard, topology: Topology = TOPOLOGY
+) -> tuple[float, float]:
+    """(forward, backward) of a shard alone in its call."""
+    work = model.shard_work(shard, topology)
+    return float(model.forward_time(work, topology)), float(model.backward_time(work, topology))
+
+
+def both(model: AbstractLookupModel, shard: LookupShard, topology: Topology = TOPOLOGY) -> float:
+    return sum(seconds(model, shard, topology))
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> LookupShard:
+    """A range of rows and columns of any table."""
+    rows = draw(st.one_of(st.integers(1, 50), st.integers(1, 10**8)))
+    dim = draw(st.sampled_from([4, 64, 128, 512]))
+    table = zipf_table(
+        rows,
+        dim,
+        draw(st.sampled_from([0.0, 0.8, 1.05, 1.6])),
+        dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),
+        is_weighted=draw(st.booleans()),
+    )
+    indices = draw(st.floats(0, 1e7))
+    offset = draw(st.integers(0, rows - 1))
+    size = draw(st.integers(0, rows - offset))
+    return shard_of(
+        table,
+        indices * size / rows,
+        draw(st.sampled_from(KERNELS)),
+        num_table_indices=indices,
+        row_offset=offset,
+        num_rows=size,
+        num_cols=draw(st.integers(1, dim)),
+        num_bags=draw(st.floats(0, 1e6)),
+        optimizer=draw(st.sampled_from(list(Optimizer))),
+    )
+
+
+# ------------------------------------------------------------------ work
+
+
+@given(shard=shards())
+def test_work_is_finite_and_not_negative(model: AbstractLookupModel, shard: LookupShard) -> None:
+    work = model.shard_work(shard, TOPOLOGY)
+    assert work.shape == (NUM_LOOKUP_WORK,)
+    assert np.all(np.isfinite(work))
+    assert np.all(work >= 0)
+    np.testing.assert_array_equal(work, model.shard_work(shard, TOPOLOGY))
+
+
+def test_no_indices_or_no_rows_is_no_work(model: AbstractLookupModel) -> None:
+    table = zipf_table(1000, 64)
+    for kernel in KERNELS:
+        assert not model.shard_work(shard_of(table, 0.0, kernel), TOPOLOGY).any()
+        empty = shard_of(table, 0.0, kernel, num_table_indices=100.0, num_rows=0, row_offset=1000)
+        assert not model.shard_work(empty, TOPOLOGY).any()
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k is not ComputeKernel.DENSE])
+@given(rows=st.integers(1, 10**7), indices=st.floats(1, 1e7), part=st.floats(0.05, 0.95))
+def test_a_batch_is_no_more_work_than_its_parts(
+    model: AbstractLookupModel,
+    kernel: ComputeKernel,
+    rows: int,
+    indices: float,
+    part: float,
+) -> None:
+    """Indices and outputs add up; rows are shared, so they add up to no more."""
+    table = zipf_table(rows, 64)
+    whole = model.shard_work(shard_of(table, indices, kernel), TOPOLOGY)
+    parts = model.shard_work(shard_of(table, indices * part, kernel), TOPOLOGY)
+    parts = parts + model.shard_work(shard_of(table, indices * (1 - part), kernel), TOPOLOGY)
+    assert np.all(whole <= parts * (1 + 1e-9) + 1e-6)
+    for column in (LookupWork.INDICES, LookupWork.STREAM_DRAM, LookupWork.BACKWARD_GRADIENTS_L2):
+        assert whole[column] == pytest.approx(parts[column], rel=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [ComputeKernel.FUSED, ComputeKernel.FUSED_UVM])
+@given(rows=st.integers(2, 10**7), indices=st.floats(1, 1e7), data=st.data())
+def test_row_shards_of_a_hashed_table_move_what_the_table_does(
+    model: AbstractLookupModel,
+    kernel: ComputeKernel,
+    rows: int,
+    indices: float,
+    data: st.DataObject,
+) -> None:
+    """Up to the second-level cache, of which every rank has one of its own."""
+    cut = data.draw(st.integers(1, rows - 1))
+    uncached = make_topology(device=make_device(l2_capacity_bytes=0.0))
+    table = zipf_table(rows, 64)
+    bags = {"num_table_indices": indices, "num_bags": 0.0}
+    whole = model.shard_work(shard_of(table, indices, kernel, **bags), uncached)
+    parts = sum(
+        model.shard_work(
+            shard_of(table, indices * n / rows, kernel, row_offset=a, num_rows=n, **bags), uncached
+        )
+        for a, n in ((0, cut), (cut, rows - cut))
+    )
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+
+
+@given(rows=st.integers(1, 10**7), indices=st.floats(1, 1e7))
+def test_two_half_columns_move_the_whole_plus_the_indices_again(
+    model: AbstractLookupModel, rows: int, indices: float
+) -> None:
+    table = zipf_table(rows, 128)
+    plain = make_topology(device=make_device(l2_capacity_bytes=0.0, row_half_bytes=0.0))
+    sgd = {"optimizer": Optimizer.SGD}
+    whole = model.shard_work(shard_of(table, indices, **sgd), plain)
+    halves = 2.0 * model.shard_work(shard_of(table, indices, num_cols=64, **sgd), plain)
+    again = np.zeros(NUM_LOOKUP_WORK)
+    again[LookupWork.INDICES] = indices
+    again[LookupWork.STREAM_DRAM] = indices * 8 + indices / 8 * 8
+    np.testing.assert_allclose(halves, whole + again, rtol=1e-9)
+
+
+# ------------------------------------------------------------------ time is monotone
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("exponent", [0.0, 1.05, 1.6])
+def test_more_of_anything_never_takes_less_time(
+    model: AbstractLookupModel, kernel: ComputeKernel, exponent: float
+) -> None:
+    """Indices, rows of the table, columns, bags, bytes per element and weights."""
+    rows, dims = [10, 10**3, 10**5, 10**7], [4, 32, 64, 128, 256]
+    indices = [10.0, 1e3, 1e5, 1e7]
+
+    def of(r: int = 10**5, d: int = 64, n: float = 1e5, **changes: Any) -> float:
+        weighted = changes.pop("is_weighted", False)
+        dtype = changes.pop("dtype", DataType.FP16)
+        table = zipf_table(r, d, exponent, is_weighted=weighted, dtype=dtype)
+        return both(model, shard_of(table, n, kernel, **changes))
+
+    series = [
+        [of(n=n) for n in indices],
+        [of(d=d) for d in dims],
+        [of(num_bags=b) for b in (0.0, 1e3, 1e5)],
+        [of(), of(dtype=DataType.FP32)],
+        [of(index_bytes=4), of(), of(is_weighted=True)],
+        [of(output_element_bytes=2), of()],
+        [of(optimizer=o) for o in (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAM)],
+    ]
+    if kernel is not ComputeKernel.FUSED_UVM_CACHING:  # whose cache grows with the table
+        series.append([of(r=r) for r in rows])
+    for values in series:
+        assert all(v > 0 for v in values)
+        assert values == sorted(values)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_better_devices_are_never_slower(model: AbstractLookupModel, kernel: ComputeKernel) -> None:
+    shard = shard_of(zipf_table(10**6, 64), 1e6, kernel)
+    usual = both(model, shard)
+    for field in (
+        "hbm_bandwidth_bytes_per_s",
+        "l2_bandwidth_bytes_per_s",
+        "l2_capacity_bytes",
+        "update_efficiency_ratio",
+        "sort_rate_per_s",
+    ):
+        better = make_device(**{field: 1.5 * getattr(TOPOLOGY.device, field)})
+        assert both(model, shard, make_topology(device=better)) <= usual * (1 + 1e-12)
+    link = 2 * TOPOLOGY.host.device_link_bandwidth_bytes_per_s
+    faster = make_topology(host=make_host(device_link_bandwidth_bytes_per_s=link))
+    on_host = kernel in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+    assert (both(model, shard, faster) < usual) == on_host
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(
+    rows=st.integers(1, 10**8),
+    indices=st.floats(1, 1e7),
+    exponent=st.floats(0.01, 3.0),
+    dim=st.sampled_from([4, 64, 256]),
+)
+def test_a_skewed_law_is_never_slower_than_a_uniform_one(
+    model: AbstractLookupModel,
+    kernel: ComputeKernel,
+    rows: int,
+    indices: float,
+    exponent: float,
+    dim: int,
+) -> None:
+    skewed = zipf_table(rows, dim, exponent)
+    uniform = dataclasses.replace(skewed, distribution=Uniform(num_embeddings=rows))
+    fast = seconds(model, shard_of(skewed, indices, kernel))
+    slow = seconds(model, shard_of(uniform, indices, kernel))
+    for a, b in zip(fast, slow, strict=True):
+        assert a <= b * (1 + 1e-3)
+
+
+@given(
+    rows=st.integers(1, 10**8),
+    indices=st.floats(1, 1e7),
+    exponent=st.sampled_from([0.0, 1.05, 1.6]),
+    dim=st.sampled_from([4, 64, 256]),
+    optimizer=st.sampled_from(list(Optimizer)),
+    ratios=st.lists(st.floats(0.001, 0.999), min_size=2, max_size=2).map(sorted),
+)
+def test_host_memory_is_slower_than_device_memory_and_a_cache_lies_between(
+    model: AbstractLookupModel,
+    rows: int,
+    indices: float,
+    exponent: float,
+    dim: int,
+    optimizer: Optimizer,
+    ratios: list[float],
+) -> None:
+    table = zipf_table(rows, dim, exponent)
+
+    def of(kernel: ComputeKernel, ratio: float | None = None) -> float:
+        shard = shard_of(table, indices, kernel, optimizer=optimizer)
+        return both(model, dataclasses.replace(shard, cache_load_factor_ratio=ratio))
+
+    device, host = of(ComputeKernel.FUSED), of(ComputeKernel.FUSED_UVM)
+    small, large = (of(ComputeKernel.FUSED_UVM_CACHING, r) for r in ratios)
+    assert device * (1 - 1e-9) <= large <= small * (1 + 1e-9)
+    assert small <= host * (1 + 1e-9)
+
+
+# ------------------------------------------------------------------ time of a fused call
+
+
+def works(seed: int) -> tuple[FloatArray, FloatArray]:
+    """Two random works, ``[40, NUM_LOOKUP_WORK]``, some entries zero."""
+    rng = np.random.default_rng(seed)
+    size = (2, 40, NUM_LOOKUP_WORK)
+    one, other = 10 ** rng.uniform(0, 11, size) * (rng.random(size) < 0.7)
+    return one, other
+
+
+@pytest.mark.parametrize("direction", ["forward_time", "backward_time"])
+@pytest.mark.parametrize("seed", range(5))
+def test_time_is_homogeneous_convex_and_monotone_in_work(
+    model: AbstractLookupModel, direction: str, seed: int
+) -> None:
+    time = getattr(model, direction)
+    one, other = works(seed)
+    f, g = time(one, TOPOLOGY), time(other, TOPOLOGY)
+    assert f.shape == (40,)
+    assert np.all(f >= 0)
+    np.testing.assert_allclose(time(7.5 * one, TOPOLOGY), 7.5 * f, rtol=1e-12)
+    assert np.all(time((one + other) / 2, TOPOLOGY) <= (f + g) / 2 * (1 + 1e-12))
+    together = time(one + other, TOPOLOGY)
+    assert np.all(together >= np.maximum(f, g) * (1 - 1e-12))
+    assert np.all(together <= (f + g) * (1 + 1e-12))
+    assert np.all(time(np.zeros_like(one), TOPOLOGY) == 0)
+
+
+def test_every_model_names_its_sources(model: AbstractLookupModel) -> None:
+    assert model.sources
+    assert all(isinstance(s, str) and s for s in model.sources)

@@ -1,0 +1,163 @@
+"""The proven bound: phase maxima never exceed the iteration, tangents never exceed the phases."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.iteration.base import FloatArray
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.work import KERNELS, NUM_COLUMNS, lookup_columns
+from costmodels.workload import Pipeline, Workload
+from tests.strategies import (
+    make_placement,
+    make_table,
+    make_topology,
+    make_workload,
+    planned_workloads,
+    plans,
+)
+
+
+def bound(pipeline: CostPipeline, work: FloatArray) -> float:
+    """The lower bound of one plan's own work."""
+    slowest = pipeline.phase_times(work).max(axis=-2)
+    return pipeline.base_s + float(slowest @ pipeline.phase_weights)
+
+
+@settings(max_examples=250)
+@given(planned_workloads())
+def test_weighted_phase_maxima_never_exceed_the_iteration(
+    case: tuple[Workload, Topology, Plan],
+) -> None:
+    workload, topology, plan = case
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(plan)
+    assert bound(pipeline, work) <= float(pipeline.iteration_times(work)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", list(Pipeline))
+def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(kind: Pipeline) -> None:
+    """One table on one of two ranks, no host time and no latencies."""
+    table = make_table(num_embeddings=10**6)
+    topology = make_topology(local_world_size=2)
+    free = dataclasses.replace(topology.device, kernel_latency_s=0.0, launch_latency_s=0.0)
+    link = dataclasses.replace(topology.host_link, latency_s=0.0)
+    topology = dataclasses.replace(topology, device=free, host_link=link)
+    workload = make_workload(table, local_batch_size=8192, pipeline=kind)
+    plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(plan)
+    assert bound(pipeline, work) > 0.8 * float(pipeline.iteration_times(work))
+
+
+def test_a_slow_rank_does_not_slow_its_cache_fetch() -> None:
+    """The fetch runs on the host link; dividing it by the speed made the bound too high."""
+    table = make_table(num_embeddings=10**6)
+    topology = make_topology(local_world_size=2, speed_by_rank_ratio=(0.1, 0.1))
+    placement = make_placement(
+        table,
+        ShardingType.TABLE_WISE,
+        topology,
+        kernel=ComputeKernel.FUSED_UVM_CACHING,
+        cache_load_factor_ratio=0.01,
+    )
+    pipeline = CostPipeline(make_workload(table, local_batch_size=8192), topology)
+    work = pipeline.plan_work(Plan(placements=(placement,)))
+    assert bound(pipeline, work) <= float(pipeline.iteration_times(work))
+
+
+# ------------------------------------------------------------------ phases
+
+
+@settings(max_examples=60)
+@given(planned_workloads(), st.data())
+def test_phases_are_homogeneous_and_convex(
+    case: tuple[Workload, Topology, Plan], data: st.DataObject
+) -> None:
+    workload, topology, plan = case
+    pipeline = CostPipeline(workload, topology)
+    one, other = pipeline.plan_work(plan), pipeline.plan_work(data.draw(plans(workload, topology)))
+    mean = pipeline.phase_times((one + other) / 2)
+    assert np.all(
+        mean <= (pipeline.phase_times(one) + pipeline.phase_times(other)) / 2 * (1 + 1e-9)
+    )
+    np.testing.assert_allclose(
+        pipeline.phase_times(3.0 * one), 3.0 * pipeline.phase_times(one), rtol=1e-9
+    )
+
+
+def test_phases_broadcast_over_leading_axes() -> None:
+    topology = make_topology(2, 2)
+    workload = make_workload()
+    pipeline = CostPipeline(workload, topology)
+    works = np.random.default_rng(0).uniform(0, 1e6, (3, 5, 4, NUM_COLUMNS))
+    times = pipeline.phase_times(works)
+    assert times.shape == (3, 5, 4, len(pipeline.phase_weights))
+    np.testing.assert_allclose(times[1, 2], pipeline.phase_times(works[1, 2]))
+
+
+# ------------------------------------------------------------------ tangents
+
+
+def assert_tangent(pipeline: CostPipeline, at: FloatArray, work: FloatArray) -> None:
+    """Every rank's phases lie above the tangent taken at ``at``."""
+    gradient = pipeline.phase_gradient(at)
+    assert np.all(gradient >= 0)
+    below = work @ gradient.T
+    above = pipeline.phase_times(work)
+    assert np.all(below <= above * (1 + 1e-9) + 1e-18)
+
+
+@settings(max_examples=100)
+@given(planned_workloads(), st.data())
+def test_tangents_lie_below_the_phases_of_every_plan(
+    case: tuple[Workload, Topology, Plan], data: st.DataObject
+) -> None:
+    workload, topology, plan = case
+    pipeline = CostPipeline(workload, topology)
+    other = pipeline.plan_work(data.draw(plans(workload, topology)))
+    at = pipeline.plan_work(plan)[data.draw(st.integers(0, topology.world_size - 1))]
+    for point in (at, np.zeros(NUM_COLUMNS), other.mean(axis=0)):
+        assert_tangent(pipeline, point, other)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", list(Pipeline))
+def test_tangents_lie_below_the_phases_of_random_work(seed: int, kind: Pipeline) -> None:
+    """Any non-negative work, also with entries and whole kernels missing."""
+    rng = np.random.default_rng(seed)
+    topology = make_topology(3, 2, domain_hosts=2, speed_by_rank_ratio=(1, 2, 0.5, 1, 1, 0.3))
+    pipeline = CostPipeline(make_workload(pipeline=kind), topology)
+    size = (50, 6, NUM_COLUMNS)
+    work = 10 ** rng.uniform(-2, 10, size) * (rng.random(size) < 0.6)
+    at = 10 ** rng.uniform(-2, 10, NUM_COLUMNS) * (rng.random(NUM_COLUMNS) < 0.6)
+    for kernel in KERNELS:
+        if rng.random() < 0.5:
+            at[lookup_columns(kernel)] = 0.0
+        work[rng.random(50) < 0.5, :, lookup_columns(kernel)] = 0.0
+    assert_tangent(pipeline, at, work)
+
+
+def test_tangents_touch_the_lookup_phases_where_they_are_taken() -> None:
+    topology = make_topology(local_world_size=2)
+    tables = tuple(make_table(f"t{i}", num_embeddings=10 ** (3 + i)) for i in range(3))
+    pipeline = CostPipeline(make_workload(*tables), topology)
+    placed = tuple(make_placement(t, ShardingType.TABLE_WISE, topology) for t in tables)
+    work = pipeline.plan_work(Plan(placements=placed))
+    below = pipeline.phase_gradient(work[0]) @ work[0]
+    np.testing.assert_allclose(below[:2], pipeline.phase_times(work)[0, :2], rtol=1e-3)
+
+
+def test_no_work_costs_no_phase_and_exchanges_are_free_on_one_rank() -> None:
+    topology = make_topology(1, 1)
+    pipeline = CostPipeline(make_workload(), topology)
+    assert np.all(pipeline.phase_times(np.zeros((1, NUM_COLUMNS))) == 0)
+    work = np.full((1, NUM_COLUMNS), 1e6)
+    assert np.all(pipeline.phase_times(work)[0, 2:] == 0)
