@@ -40,7 +40,7 @@ class PhaseModel:
         columns = [lookup[..., 0], lookup[..., 1]]
         for f in range(len(FAMILIES)):
             columns.extend(self._stages.family_growth(work, f))
-        columns.append(self._stages.all_reduce_s(work[..., REPLICATED]))
+        columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
     @cached_property

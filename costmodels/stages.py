@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -26,7 +28,14 @@ _BUCKET_BYTES = 25 * 1024**2
 _MAX_BUCKETS = 8
 _BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
+_AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 _HIERARCHICAL = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+
+
+class _Reduction(Protocol):
+    def __call__(
+        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
+    ) -> FloatArray: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +77,6 @@ class StageModel:
         self._fixed_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
-        self._fixed_in_host_s = models.collective.fixed_s(
-            topology, ranks=topology.local_world_size, across_hosts=False
-        )
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -88,24 +94,30 @@ class StageModel:
         return forward, backward, fetch
 
     def family_growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Size-dependent seconds per rank: first exchange, second exchange, index exchange."""
+        """Growing part per rank: first exchange, second exchange, index exchange."""
+        model = self.models.collective
+        return self._exchanges(work, family, model.all_to_all, model.reduce_scatter)
+
+    def _exchanges(
+        self, work: FloatArray, family: int, all_to_all: _AllToAll, reduce_scatter: _Reduction
+    ) -> tuple[FloatArray, ...]:
+        """First exchange, second exchange, index exchange per rank, as the two price them."""
         out, arriving = work[..., OUTPUT + family], work[..., INPUT + family]
         local, domain = self.topology.local_world_size, self.topology.domain_size
-        collective, zero = self.models.collective, np.zeros_like(out)
+        zero = np.zeros_like(out)
         own, others = spread_by_level(arriving, local=local, domain=domain)
-        indices = collective.all_to_all(others, own, self.topology)
+        indices = all_to_all(others, own, self.topology)
         kind = FAMILIES[family]
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
-            first = collective.reduce_scatter(world_bytes, self.topology, within_host=False)
-            return first, zero, indices
+            return reduce_scatter(world_bytes, self.topology, within_host=False), zero, indices
         if kind in _HIERARCHICAL:
-            first = collective.reduce_scatter(world_bytes, self.topology, within_host=True)
-            return first, self._across_hosts(out), indices
+            first = reduce_scatter(world_bytes, self.topology, within_host=True)
+            return first, self._across_hosts(out, all_to_all), indices
         own, others = spread_by_level(out, local=local, domain=domain)
-        return collective.all_to_all(own, others, self.topology), zero, indices
+        return all_to_all(own, others, self.topology), zero, indices
 
-    def _across_hosts(self, per_peer: FloatArray) -> FloatArray:
+    def _across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
         """All-to-all among ranks of the same local index, one per host."""
         topology = self.topology
         hosts, local = topology.num_hosts, topology.local_world_size
@@ -114,32 +126,33 @@ class StageModel:
         shape = (*per_peer.shape[:-1], hosts, local)
         lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
         own, others = spread_by_level(lanes, local=1, domain=topology.domain_size // local)
-        seconds = self.models.collective.all_to_all(own, others, topology)
+        seconds = all_to_all(own, others, topology)
         return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
 
-    def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
+    def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part of an all-reduce over all ranks."""
         return self.models.collective.all_reduce(num_bytes, self.topology)
 
     def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
+        model = self.models.collective
         first, second, indices = (
-            g.max(axis=-1, keepdims=True) * factor for g in self.family_growth(work, family)
+            seconds.max(axis=-1, keepdims=True) * factor
+            for seconds in self._exchanges(work, family, model.all_to_all_s, model.reduce_scatter_s)
         )
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         kind = FAMILIES[family]
-        world_s = self._fixed_s * factor
-        outputs: list[tuple[str, FloatArray]] = [("all-to-all", first + world_s)]
+        outputs: list[tuple[str, FloatArray]] = [("all-to-all", first)]
         if kind is ShardingType.ROW_WISE and self._pooled:
-            outputs = [("reduce-scatter", first + world_s)]
+            outputs = [("reduce-scatter", first)]
         elif kind in _HIERARCHICAL:
-            outputs = [("reduce-scatter", first + self._fixed_in_host_s * factor)]
+            outputs = [("reduce-scatter", first)]
             if self.topology.num_hosts > 1:
-                outputs.append(("all-to-all", second + world_s))
+                outputs.append(("all-to-all", second))
         return FamilyTimes(
             name=kind.value,
             present=present,
-            input_s=(indices + 2.0 * world_s) * present,
+            input_s=(indices + self._fixed_s * factor) * present,
             outputs_s=tuple((label, seconds * present) for label, seconds in outputs),
         )
 
@@ -151,7 +164,7 @@ class StageModel:
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_bytes = self._tail_bytes() + work[..., REPLICATED].max(axis=-1, keepdims=True)
-        tail_s = self.all_reduce_s(tail_bytes) + 2.0 * self._fixed_s * (tail_bytes > 0)
+        tail_s = self._all_reduce_s(tail_bytes)
         bottom_host_s, top_host_s = self._operators
         dense, speeds, host = self.dense, self.speeds, scale.host_ratio
         return StageTimes(
@@ -166,8 +179,7 @@ class StageModel:
             families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
             input_splits_s=self._fixed_s * scale.collective_ratio,
             bucket_s=tuple(
-                (self.all_reduce_s(np.array(b)) + 2.0 * self._fixed_s) * scale.collective_ratio
-                for b in self._buckets[:-1]
+                self._all_reduce_s(np.array(b)) * scale.collective_ratio for b in self._buckets[:-1]
             ),
             tail_bucket_s=tail_s * scale.collective_ratio,
             bottom_host_s=bottom_host_s * host,
@@ -177,6 +189,11 @@ class StageModel:
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
             floor_s=self._input_floor_s(),
         )
+
+    def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
+        """An all-reduce over all ranks; nothing to reduce takes no time."""
+        seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
+        return seconds * (num_bytes > 0)
 
     @cached_property
     def _operators(self) -> tuple[float, float]:
@@ -201,7 +218,7 @@ class StageModel:
 
     def tail_all_reduce_s(self) -> float:
         """Growing part of the last dense all-reduce, without replicated tables."""
-        return float(self.all_reduce_s(np.array(self._tail_bytes())))
+        return float(self.all_reduce_growth(np.array(self._tail_bytes())))
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s

@@ -106,7 +106,7 @@ class Topology:
     share a scale-up fabric such as one NVLink domain: link ``host`` joins ranks of one host,
     ``domain`` ranks of different hosts inside a domain, ``network`` everything else.
     ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
-    device; empty means all equal.
+    device; empty means all equal. ``collective_curves`` names sets of measured curves, best first.
     """
 
     name: str
@@ -122,6 +122,7 @@ class Topology:
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     speed_by_rank_ratio: tuple[float, ...] = ()
     provenance: tuple[Provenance, ...] = ()
+    collective_curves: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
@@ -166,7 +167,9 @@ class Topology:
 
     def resized(self, num_hosts: int, local_world_size: int) -> Topology:
         """The same system with another number of ranks; the domain keeps its size where it fits."""
-        domain = max(local_world_size, self.domain_size - self.domain_size % local_world_size)
+        spans_hosts = self.domain_size > self.local_world_size
+        domain = self.domain_size if spans_hosts else local_world_size
+        domain = max(local_world_size, domain - domain % local_world_size)
         return replace(
             self,
             num_hosts=num_hosts,

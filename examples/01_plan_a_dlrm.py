@@ -14,7 +14,7 @@ from planner import load_system, load_workload, plan
 
 WORKLOAD = """
 name: small_dlrm
-training: {batch_size_per_rank: 4096, optimizer: rowwise_adagrad, output_dtype: fp16}
+training: {batch_size_per_rank: 16_384, optimizer: rowwise_adagrad, output_dtype: fp16}
 dense:
   num_dense_features: 13
   bottom_mlp: [512, 256, 128]

@@ -69,10 +69,12 @@ def main() -> None:
             f"worst/mean rank {estimate.imbalance_ratio:.2f}"
         )
     print(f"{'slowest rank of each stage':<32} {slow.name:>10} {fast.name:>10}")
-    times = {stage.name: max(stage.duration_s) for stage in fast.estimate.stages}
-    for stage in slow.estimate.stages:
-        before, after = max(stage.duration_s), times.get(stage.name, 0.0)
-        print(f"{stage.name:<32} {before / MS:7.3f} ms {after / MS:7.3f} ms")
+    before, after = (
+        {stage.name: max(stage.duration_s) for stage in candidate.estimate.stages}
+        for candidate in (slow, fast)
+    )
+    for stage in dict.fromkeys([*before, *after]):
+        print(f"{stage:<32} {before.get(stage, 0) / MS:7.3f} ms {after.get(stage, 0) / MS:7.3f} ms")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Add a cost model: one class, and every plan is priced with it.
 
-A file `costmodels/collective/<name>.py` with this class would be found by `shardplan list`. Every API
-also takes an instance, so nothing needs to be registered. Run: python examples/04_add_a_cost_model.py
+A file `costmodels/collective/<name>.py` with this class would be found by `shardplan list`. Every
+API also takes an instance, so nothing needs to be registered.
+Run: python examples/04_add_a_cost_model.py
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Congested(AbstractCollectiveModel):
     """Alpha-beta with all-to-alls slowed by other jobs on the network."""
 
     slowdown_ratio: float
-    inner: AlphaBeta = AlphaBeta()
+    inner: AlphaBeta
     sources: ClassVar[tuple[str, ...]] = ("this example",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
@@ -48,7 +49,7 @@ def main() -> None:
     workload = load_workload("dlrm_dcnv2_mlperf")
     topology = load_system("h100_sxm", gpus=16)
     best = plan(workload, topology, time_limit_s=2).plan
-    for name, model in (("quiet", AlphaBeta()), ("congested", Congested(3.0))):
+    for name, model in (("quiet", AlphaBeta()), ("congested", Congested(3.0, AlphaBeta()))):
         pipeline = CostPipeline(workload, topology, CostModels(collective=model))
         print(f"{name:10} {format_time(pipeline.estimate(best).time.time_s)}")
 

@@ -25,7 +25,9 @@ class InvalidInputError(PlannerError, ValueError):
 class InfeasibleError(PlannerError):
     """No plan fits. ``advice`` lists changes that would make one fit."""
 
-    def __init__(self, message: str, *, shortfall_bytes: float, advice: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, shortfall_bytes: float, advice: tuple[str, ...] = ()
+    ) -> None:
         """Keep the shortfall (bytes per rank) and the advice beside the message."""
         self.shortfall_bytes = shortfall_bytes
         self.advice = advice

@@ -1,7 +1,7 @@
 """Predictions beside published measurements (``shardplan validate published``).
 
-The cases in ``configs/published`` have the role ``validate``: nothing is fitted to them. The plan of
-each case is the one its log printed, or that of a run with the same arguments.
+The cases in ``configs/published`` have the role ``validate``: nothing is fitted to them. The plan
+of each case is the one its log printed, or that of a run with the same arguments.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from costmodels.workload import DataType, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
+from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem
 
 _REPLICATION_SLACK = 1.02
@@ -68,7 +69,7 @@ def load_cases() -> tuple[PublishedCase, ...]:
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    cases = []
+    cases: list[PublishedCase] = []
     for path in sorted((configs_folder() / "published").glob("*.csv")):
         rows = csv.DictReader(text_io.StringIO(path.read_text(encoding="utf-8")))
         cases.extend(_case(row) for row in rows if row["role"] == "validate")
@@ -78,7 +79,9 @@ def load_cases() -> tuple[PublishedCase, ...]:
 def predict(case: PublishedCase) -> PublishedPrediction:
     """Price the case's own plan."""
     problem = case.problem
-    estimate = CostPipeline(problem.workload, problem.topology).estimate(case.plan)
+    topology = problem.topology
+    pipeline = CostPipeline(problem.workload, topology, default_models(topology))
+    estimate = pipeline.estimate(case.plan)
     return PublishedPrediction(
         case=case,
         predicted=estimate.time,

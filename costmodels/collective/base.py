@@ -2,20 +2,33 @@
 
 Bytes are what crosses links: what a rank keeps for itself is not counted. They are split by link
 level, last axis: ``HOST`` (same host), ``DOMAIN`` (same scale-up domain, other host), ``NETWORK``.
+
+Two sets of methods. Those that end in ``_s`` give the time of a collective, start to end. Those
+without (``all_to_all``, ``reduce_scatter``, ``all_reduce``) give a convex, homogeneous part of it
+that is never above it: what a search needs to prove a bound.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import math
 from abc import ABC, abstractmethod
-from enum import IntEnum
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels import discovery
+from costmodels.errors import require
 from costmodels.topology import Topology
 
 FloatArray = NDArray[np.float64]
+
+ANALYTIC_SPREAD = 0.8
+"""90 % of the shipped curves' points lie within this factor of the law of link rates alone."""
 
 
 class Level(IntEnum):
@@ -29,11 +42,90 @@ class Level(IntEnum):
 NUM_LEVELS = len(Level)
 
 
+class Collective(StrEnum):
+    """What the ranks do together. Sizes follow nccl-tests.
+
+    Bytes each rank sends in all (all-to-all), gets in all (all-gather), gives in all
+    (reduce-scatter), or holds (all-reduce).
+    """
+
+    ALL_TO_ALL = "all_to_all"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+
+
+class Basis(StrEnum):
+    """What a predicted time rests on, strongest first.
+
+    Measured on this system in this shape and at this size; calibrated: carried over from measured
+    figures of a like system; analytic: from link rates alone; extrapolated: measured figures of
+    another shape or size.
+    """
+
+    MEASURED = "measured"
+    CALIBRATED = "calibrated"
+    ANALYTIC = "analytic"
+    EXTRAPOLATED = "extrapolated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """Basis of a time and its 90 % interval, ``time * (1 + spread)`` to either side."""
+
+    basis: Basis
+    spread_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCurve:
+    """Time of one collective against size (as nccl-tests states it) for one shape.
+
+    ``domains`` scale-up domains take part with ``ranks / domains`` ranks each.
+    ``network_bytes_per_s`` is the nominal rate of a rank's network link, 0 where none is used or
+    it is not known. ``priority`` 0 is the system's own curve; curves of like systems have 1 and
+    more and serve only where there is none of a lower number.
+    """
+
+    collective: Collective
+    ranks: int
+    domains: int
+    size_bytes: tuple[float, ...]
+    time_s: tuple[float, ...]
+    network_bytes_per_s: float = 0.0
+    version: str = ""
+    source: str = ""
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        """Check shape, sizes and times."""
+        sizes = self.size_bytes
+        require(self.ranks >= 2, f"a collective curve needs at least 2 ranks, got {self.ranks}")
+        require(
+            self.domains >= 1 and self.ranks % self.domains == 0,
+            f"{self.ranks} ranks do not divide over {self.domains} domains",
+        )
+        require(
+            len(sizes) == len(self.time_s) and len(sizes) >= 2,
+            f"a curve needs as many sizes as times and at least 2, "
+            f"got {len(sizes)} and {len(self.time_s)}",
+        )
+        rising = all(a < b for a, b in itertools.pairwise(sizes))
+        require(rising and sizes[0] > 0, "sizes of a curve must be above 0 and rise")
+        require(all(math.isfinite(t) and t > 0 for t in self.time_s), "times must be above 0")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(ranks, domains)."""
+        return self.ranks, self.domains
+
+
 class AbstractCollectiveModel(ABC):
     """Predicts how long a rank is busy in a collective once every member has arrived.
 
-    The collective ends when its slowest member does. ``fixed_s`` is the size-independent part;
-    the other methods give the part that grows with bytes: convex, homogeneous, non-decreasing.
+    The collective ends when its slowest member does. ``fixed_s`` is the time of an empty one;
+    ``all_to_all``, ``reduce_scatter`` and ``all_reduce`` grow with bytes: convex, homogeneous,
+    non-decreasing, and never above the time that the ``_s`` methods give.
     """
 
     __slots__ = ()
@@ -59,6 +151,93 @@ class AbstractCollectiveModel(ABC):
     ) -> FloatArray:
         """Reduce-scatter, then all-gather, of a buffer of ``num_bytes``."""
         return 2.0 * self.reduce_scatter(num_bytes, topology, within_host=within_host)
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds each rank takes, ``[..., R]``; arguments as in :meth:`all_to_all`.
+
+        R is the world size, or the number of hosts for one rank of each.
+        """
+        fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=topology.num_hosts > 1)
+        return self.all_to_all(send, receive, topology) + fixed
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Seconds to reduce and scatter an input of ``num_bytes`` on each member."""
+        fixed = self._ring_fixed_s(topology, within_host=within_host)
+        return self.reduce_scatter(num_bytes, topology, within_host=within_host) + fixed
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Seconds to gather an output of ``num_bytes``."""
+        return self.reduce_scatter_s(num_bytes, topology, within_host=within_host)
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Seconds to add up a buffer of ``num_bytes`` over all members."""
+        fixed = 2.0 * self._ring_fixed_s(topology, within_host=within_host)
+        return self.all_reduce(num_bytes, topology, within_host=within_host) + fixed
+
+    def confidence(
+        self, collective: Collective, size_bytes: float, topology: Topology
+    ) -> Confidence:
+        """How far to trust the time of a balanced collective over all ranks."""
+        del collective, size_bytes, topology
+        return Confidence(basis=Basis.ANALYTIC, spread_ratio=ANALYTIC_SPREAD)
+
+    def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
+        ranks = topology.local_world_size if within_host else topology.world_size
+        across = not within_host and topology.num_hosts > 1
+        return self.fixed_s(topology, ranks=ranks, across_hosts=across)
+
+
+def default_model() -> AbstractCollectiveModel:
+    """The model that needs nothing but link rates."""
+    package = importlib.import_module("costmodels.collective")
+    return discovery.load(package, "ramp", AbstractCollectiveModel)()
+
+
+def balanced_s(
+    model: AbstractCollectiveModel,
+    collective: Collective,
+    size_bytes: FloatArray,
+    topology: Topology,
+) -> FloatArray:
+    """Seconds of balanced collectives over all ranks; sizes ``[...]`` as in nccl-tests."""
+    if collective is Collective.ALL_TO_ALL:
+        world = topology.world_size
+        per_peer = np.repeat(np.asarray(size_bytes)[..., None] / world, world, axis=-1)
+        own, others = spread_by_level(
+            per_peer, local=topology.local_world_size, domain=topology.domain_size
+        )
+        return np.asarray(model.all_to_all_s(own, others, topology).max(axis=-1))
+    if collective is Collective.ALL_REDUCE:
+        return model.all_reduce_s(size_bytes, topology)
+    if collective is Collective.ALL_GATHER:
+        return model.all_gather_s(size_bytes, topology, within_host=False)
+    return model.reduce_scatter_s(size_bytes, topology, within_host=False)
+
+
+def worst_and_mean_s(rank_times_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Time of the slowest rank, which the others wait for, and the mean, ``[...]`` each.
+
+    Some published figures of imbalanced all-to-alls are means over ranks.
+    """
+    return np.asarray(rank_times_s.max(axis=-1)), np.asarray(rank_times_s.mean(axis=-1))
+
+
+def share_network(topology: Topology, groups_per_nic: float) -> Topology:
+    """The system as one group sees it while others use the same network links.
+
+    Args:
+        topology: the system with its links idle.
+        groups_per_nic: groups that cross each network link at the same time, this one included.
+    """
+    link = topology.network_link
+    slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / groups_per_nic)
+    return replace(topology, network_link=slower)
 
 
 def spread_by_level(

@@ -25,28 +25,31 @@ _LOW_CLASSES: Final = (0, 1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97)
 _EXACT_RANKS: Final = 16
 _RANK_RATIO: Final = 1.25
 _GRID_POINTS: Final = 72
-_ROUNDS: Final = 300
+_ROUNDS: Final = 500
+_ROUNDS_PER_RANGE: Final = 300
 _SMALLEST_MASS: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Smoothed:
     """A smoothed law.
 
     Attributes:
         class_low: smallest count of each count class, ascending; the first class is "never seen".
-        class_rows: rows of each class.
-        rows: rows of each bin of the law, hottest first; the last bin holds the rows of
+        num_rows_per_class: rows of each class.
+        num_rows: rows of each bin of the law, hottest first; the last bin holds the rows of
             probability 0, and may be empty.
-        probability: of one row of each bin.
-        membership: ``[classes, bins]``: how the rows of a class spread over the bins; sums to 1.
+        probability_ratio: of one row of each bin.
+        num_draws: accesses expected of one row of each bin in the sample.
+        head_bins: bin of each class above ``LOW_COUNT``, ascending; the other bins share the rest.
     """
 
     class_low: IntArray
-    class_rows: FloatArray
-    rows: FloatArray
-    probability: FloatArray
-    membership: FloatArray
+    num_rows_per_class: FloatArray
+    num_rows: FloatArray
+    probability_ratio: FloatArray
+    num_draws: FloatArray
+    head_bins: IntArray
 
 
 def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
@@ -69,28 +72,70 @@ def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
     values = np.concatenate([[0], counts])
     number = np.concatenate([[num_embeddings - seen], rows]).astype(float)
     class_of = np.searchsorted(low, values, side="right") - 1
-    class_rows = np.bincount(class_of, number, minlength=len(low))
-    num_draws = float(counts @ rows)
+    class_rows: FloatArray = np.bincount(class_of, number, minlength=len(low)).astype(float)
 
     few = values <= LOW_COUNT
-    means, posterior = _mixture(values[few].astype(float), number[few])
-    low_classes = len(_LOW_CLASSES)
-    low_membership = _by_class(class_of[few], number[few], posterior, low_classes)
-    low_draws = class_rows[:low_classes] @ low_membership @ means
-    if low_draws > 0:
-        means = means * (float(values[few] @ number[few]) / low_draws)
+    means, mixed = _mixture(values[few], number[few])
+    if mixed @ means > 0:
+        means = means * (float(values[few] @ number[few]) / float(mixed @ means))
 
-    head_draws = np.bincount(class_of, values * number, minlength=len(low))[low_classes:]
-    all_means = np.concatenate([head_draws / class_rows[low_classes:], means])
-    num_head = len(low) - low_classes
-    membership = np.zeros((len(low), len(all_means)))
-    membership[low_classes:, :num_head] = np.eye(num_head)
-    membership[:low_classes, num_head:] = low_membership
+    head_rows = class_rows[len(_LOW_CLASSES) :]
+    draws = np.bincount(class_of, values * number, minlength=len(low))[len(_LOW_CLASSES) :]
+    all_means = np.concatenate([draws / head_rows, means])
     order = np.argsort(-all_means, kind="stable")
-    probability, membership = all_means[order] / num_draws, membership[:, order]
-    law_rows = class_rows @ membership
-    probability = probability / float(law_rows @ probability)
-    return Smoothed(low, class_rows, law_rows, probability, membership)
+    law_rows = np.concatenate([head_rows, mixed])[order]
+    means = all_means[order]
+    return Smoothed(
+        class_low=low,
+        num_rows_per_class=class_rows,
+        num_rows=law_rows,
+        probability_ratio=means / float(law_rows @ means),
+        num_draws=means,
+        head_bins=np.argsort(order, kind="stable")[: len(head_rows)],
+    )
+
+
+def smooth_ranges(law: Smoothed, low_counts: FloatArray, head_rows: FloatArray) -> FloatArray:
+    """The bins of a law in each of several id ranges, ``[ranges, bins]``.
+
+    Each range is smoothed by itself, starting from the law of the whole table: a row seen once in a
+    hot range is likely to be hotter than one seen once in a cold range.
+
+    Args:
+        law: of all ranges together.
+        low_counts: ``[ranges, LOW_COUNT + 1]``: rows seen 0, 1, 2 ... times.
+        head_rows: ``[ranges, classes above LOW_COUNT]``: rows of each class, ascending.
+    """
+    result = np.zeros((len(low_counts), len(law.num_rows)))
+    result[:, law.head_bins] = head_rows
+    is_low = np.ones(len(law.num_rows), dtype=bool)
+    is_low[law.head_bins] = False
+    poisson = _poisson(law.num_draws[is_low])
+    alive = law.num_draws[is_low] > 0
+    start = law.num_rows[is_low] * poisson[1:].sum(axis=0) + 1e-12
+    weights = np.zeros((len(low_counts), int(is_low.sum())))
+    weights[:, alive] = _from_seen(poisson[:, alive], low_counts, start[alive])
+    weights[:, ~alive] = low_counts.sum(axis=1, keepdims=True) - weights.sum(axis=1, keepdims=True)
+    kernel = poisson / poisson.sum(axis=0)
+    for _ in range(_ROUNDS_PER_RANGE):
+        weights = _round(kernel, low_counts, weights)
+    result[:, is_low] = weights
+    return result
+
+
+def _from_seen(poisson: FloatArray, counts: FloatArray, start: FloatArray) -> FloatArray:
+    """Rows of each mean by range, from the rows seen alone; at most as many as there are.
+
+    Zero-truncated: to u rows seen of mean m belong u e^-m / (1 - e^-m) that were not.
+    """
+    kernel = poisson[1:] / poisson[1:].sum(axis=0)
+    seen = counts[:, 1:]
+    weights = np.outer(seen.sum(axis=1), start / start.sum())
+    for _ in range(_ROUNDS_PER_RANGE):
+        weights = _round(kernel, seen, weights)
+    unseen = weights * (poisson[0] / poisson[1:].sum(axis=0))
+    total = np.maximum(unseen.sum(axis=1, keepdims=True), 1e-300)
+    return np.asarray(weights + unseen * np.minimum(1.0, counts[:, :1] / total))
 
 
 def _class_bounds(counts: IntArray, rows: IntArray) -> IntArray:
@@ -112,65 +157,71 @@ def _rank_edges(last: float) -> FloatArray:
     return np.concatenate([edges, _EXACT_RANKS * _RANK_RATIO ** np.arange(1, steps + 1)])
 
 
-def _mixture(values: FloatArray, number: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Means of a Poisson mixture and, per count, how likely each mean is behind it.
+def _mixture(values: IntArray, number: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Means of a Poisson mixture, the first of them 0, and the rows that have them.
 
     Counts above ``LOW_COUNT`` were cut off, so each Poisson law is the one conditional on that.
+    First the rows seen are explained, by zero-truncated laws. If the rows never seen that belong to
+    these are no more than there are, the others have mean 0, and this is the maximum; otherwise
+    none has, and all rows are explained together.
     """
-    means = _grid(number)
-    kernel = _truncated_poisson(values, means)
-    weights = np.full(len(means), number.sum() / len(means))
+    never, counts = float(number[0]), np.zeros(LOW_COUNT + 1)
+    counts[values] = number
+    seen = counts[1:]
+    if seen.sum() == 0:
+        return np.zeros(1), np.array([never])
+    means = _grid(never, float(counts[1]))
+    poisson = _poisson(means)
+    rows = _maximum(poisson[1:], seen, np.full(len(means), seen.sum() / len(means)))
+    rows /= poisson[1:].sum(axis=0) / poisson.sum(axis=0)
+    if rows.sum() > number.sum():
+        rows = _maximum(poisson, counts, rows * (number.sum() / rows.sum()))
+    kept = rows * means > _SMALLEST_MASS * max(float(rows @ means), 1.0)
+    dead = max(float(number.sum() - rows[kept].sum()), 0.0)
+    return np.append(0.0, means[kept]), np.append(dead, rows[kept])
+
+
+def _grid(never: float, once: float) -> FloatArray:
+    """Log-spaced means.
+
+    The smallest would spread the unseen mass over twice the rows never seen, or leave one row seen
+    twice: what is smaller cannot be told apart.
+    """
+    spread = 0.5 * once / max(never, 1.0)
+    smallest = min(0.02, max(spread, 2.0 / max(once, 1.0)))
+    return np.geomspace(smallest, 1.3 * LOW_COUNT, _GRID_POINTS)
+
+
+def _poisson(means: FloatArray) -> FloatArray:
+    """P(count | mean) for counts up to ``LOW_COUNT``, ``[counts, means]``."""
+    every = np.arange(LOW_COUNT + 1.0)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(every[1:]))])
+    log_mean = np.log(np.maximum(means, 1e-300))
+    return np.asarray(np.exp(np.outer(every, log_mean) - means - log_factorial[:, None]))
+
+
+def _maximum(poisson: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weights of the maximum likelihood, by accelerated EM."""
+    kernel = poisson / poisson.sum(axis=0)
     for _ in range(_ROUNDS):
-        weights = _accelerated(kernel, number, weights)
-    joint = kernel * weights
-    posterior = joint / joint.sum(axis=1, keepdims=True)
-    rows = number @ posterior
-    mass = rows * means
-    kept = (mass > _SMALLEST_MASS * max(float(mass.sum()), 1.0)) | (means == 0)
-    posterior = posterior[:, kept]
-    return means[kept], posterior / posterior.sum(axis=1, keepdims=True)
+        weights = _accelerated(kernel, counts, weights)
+    return weights
 
 
-def _accelerated(kernel: FloatArray, number: FloatArray, weights: FloatArray) -> FloatArray:
+def _accelerated(kernel: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
     """Three rounds of EM, the third from an extrapolated point (SQUAREM, Varadhan 2008)."""
-    first = _round(kernel, number, weights)
-    second = _round(kernel, number, first)
+    first = _round(kernel, counts, weights)
+    second = _round(kernel, counts, first)
     step, bend = first - weights, (second - first) - (first - weights)
     size = float(bend @ bend)
     stride = -1.0 if size <= 0 else min(-1.0, -float(np.sqrt((step @ step) / size)))
     ahead = weights - 2.0 * stride * step + stride * stride * bend
     ahead = np.where(ahead > 0, ahead, second)
-    ahead *= number.sum() / ahead.sum()
-    return _round(kernel, number, ahead)
+    ahead *= counts.sum() / ahead.sum()
+    return _round(kernel, counts, ahead)
 
 
-def _round(kernel: FloatArray, number: FloatArray, weights: FloatArray) -> FloatArray:
-    return np.asarray(weights * ((number / np.maximum(kernel @ weights, 1e-300)) @ kernel))
-
-
-def _grid(number: FloatArray) -> FloatArray:
-    """Log-spaced means; the smallest spreads the unseen mass over all rows never seen."""
-    never, once = float(number[0]), float(number[1]) if len(number) > 1 else 0.0
-    spread = 0.5 * max(once, 1.0) / max(never, 1.0)
-    smallest = min(0.02, max(spread, 1e-7))
-    return np.concatenate([[0.0], np.geomspace(smallest, 1.3 * LOW_COUNT, _GRID_POINTS)])
-
-
-def _truncated_poisson(values: FloatArray, means: FloatArray) -> FloatArray:
-    """P(count | mean, count <= ``LOW_COUNT``), ``[values, means]``."""
-    every = np.arange(LOW_COUNT + 1.0)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(every[1:]))])
-    log_mean = np.log(np.maximum(means, 1e-300))
-    full = np.exp(np.outer(every, log_mean) - means - log_factorial[:, None])
-    return np.asarray((full / full.sum(axis=0))[values.astype(np.int64)])
-
-
-def _by_class(
-    class_of: IntArray, number: FloatArray, posterior: FloatArray, num_classes: int
-) -> FloatArray:
-    """Posterior of a class: that of its counts, weighted by their rows."""
-    membership = np.zeros((num_classes, posterior.shape[1]))
-    np.add.at(membership, class_of, number[:, None] * posterior)
-    total = membership.sum(axis=1, keepdims=True)
-    membership[total[:, 0] == 0, 0] = 1.0
-    return np.asarray(membership / np.maximum(membership.sum(axis=1, keepdims=True), 1e-300))
+def _round(kernel: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
+    """One round of EM; any number of samples at once, one a row."""
+    expected = np.maximum(weights @ kernel.T, 1e-300)
+    return np.asarray(weights * ((counts / expected) @ kernel))

@@ -51,7 +51,7 @@ class AbstractIndexDistribution(ABC):
             return rows * (num_rows / self.num_embeddings)
         ends = np.cumsum(rows)
         inside = np.minimum(ends, row_offset + num_rows) - np.maximum(ends - rows, row_offset)
-        return np.maximum(inside, 0.0)
+        return np.asarray(np.maximum(inside, 0.0))
 
     def effective_draws(self, num_indices: float) -> float:
         """Independent draws that touch as many rows as ``num_indices`` indices of one batch do.

@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from costmodels.errors import CostModelError
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingType,
-    TablePlacement,
-    check_plan,
-)
+from costmodels.sharding import ComputeKernel, Plan, TablePlacement, check_plan
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_json
-from planner.io.problems import validate
+from planner.io.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSchema
+from planner.io.plan_shards import shards_of
+from planner.io.problems import collect, validate
+from planner.io.yaml_reader import dotted
 
-SCHEMA_VERSION = 1
-_MOST_LINES = 20
+DEFAULT_LOAD_FACTOR: Final = 0.2
+"""Cache load factor where a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
-Count = Annotated[int, Field(ge=0)]
-Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
-
-
-class _Loose(BaseModel):
-    """TorchRec may add keys; ours are read strictly."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class ShardSchema(_Loose):
-    """One shard of one table."""
-
-    shard_offsets: Pair
-    shard_sizes: Pair
-    placement: Annotated[str, Field(pattern=r"^rank:\d+/\S+$")]
-
-
-class ParameterSchema(_Loose):
-    """One table."""
-
-    sharding_type: Annotated[ShardingType, Field(strict=False)]
-    compute_kernel: Annotated[ComputeKernel, Field(strict=False)]
-    ranks: list[Count] | None = None
-    shards: list[ShardSchema] | None = None
-    cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
-
-
-class PlanSchema(_Loose):
-    """The whole file."""
-
-    plan: dict[str, dict[str, ParameterSchema]]
-    schema_version: int = SCHEMA_VERSION
-    system: str | None = None
-    world_size: Annotated[int, Field(ge=1)] | None = None
-    local_world_size: Annotated[int, Field(ge=1)] | None = None
+_MOST_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +32,9 @@ class SavedPlan:
     system: str | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    batch_size_per_rank: int | None = None
+    inputs_hash: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def load_plan(
@@ -81,23 +44,27 @@ def load_plan(
 
     Args:
         path: the file.
-        workload: gives shapes where the file has none (replicated tables).
+        workload: gives shapes where the file has none (replicated tables), and the names of tables
+            that several modules have.
         topology: with it and the workload, the plan is checked to be one of both.
 
     Raises:
-        InvalidInputError: not well formed, or not a plan of this workload on this many ranks, with a
+        InvalidInputError: not well formed, or not a plan of this workload on this many ranks; one
             line for each table that differs.
     """
     path = Path(path)
-    schema = validate(PlanSchema, _document(path))
+    document = _document(path)
+    schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
         message = (
-            f"{path}: schema_version {schema.schema_version} is newer than {SCHEMA_VERSION}; "
+            f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
             "update shardplan"
         )
         raise InvalidInputError(message)
-    shapes = {t.name: t for t in workload.tables} if workload else {}
-    plan = Plan(placements=tuple(_placements(schema, shapes, path)))
+    local = topology.local_world_size if topology else schema.local_world_size
+    names = _Names(schema, workload)
+    placements, warnings = _placements(schema, names, path, local)
+    plan = Plan(placements=placements)
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
     return SavedPlan(
@@ -105,6 +72,9 @@ def load_plan(
         system=schema.system,
         world_size=schema.world_size,
         local_world_size=schema.local_world_size,
+        batch_size_per_rank=schema.batch_size_per_rank,
+        inputs_hash=schema.inputs_hash,
+        warnings=warnings,
     )
 
 
@@ -114,10 +84,14 @@ def plan_json_schema() -> dict[str, Any]:
 
 
 def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
-    """The plan in TorchRec's ``ShardingPlan._serialize()`` shape, modules and tables in order."""
-    modules = {t.name: t.module for t in workload.tables}
+    """The plan in TorchRec's ``ShardingPlan._serialize()`` shape, modules and tables in order.
+
+    Beyond TorchRec's own: shards of replicated tables, and ``cache_load_factor``.
+    """
+    tables = {t.name: t for t in workload.tables}
     tree: dict[str, dict[str, Any]] = {}
     for placement in plan.placements:
+        table = tables[placement.table]
         entry: dict[str, Any] = {
             "sharding_type": placement.sharding_type.value,
             "compute_kernel": placement.kernel.value,
@@ -133,83 +107,107 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
         }
         if placement.cache_load_factor_ratio is not None:
             entry["cache_load_factor"] = placement.cache_load_factor_ratio
-        tree.setdefault(modules[placement.table], {})[placement.table] = entry
+        tree.setdefault(table.module, {})[_parameter_name(table)] = entry
     return tree
+
+
+def _parameter_name(table: Table) -> str:
+    """The name of a table inside its module: without the path that tells namesakes apart."""
+    return table.name.removeprefix(f"{table.module}.") if table.module else table.name
+
+
+class _Names:
+    """Which table of the workload an entry of the file means.
+
+    Module paths may differ: a workload written by hand does not know the model's. Then the name
+    decides, if only one table has it.
+    """
+
+    def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
+        tables = workload.tables if workload else ()
+        counts = Counter(_parameter_name(t) for t in tables)
+        self._exact = {(t.module, _parameter_name(t)): t for t in tables}
+        self._unique = {_parameter_name(t): t for t in tables if counts[_parameter_name(t)] == 1}
+        self._planned = Counter(name for entries in schema.plan.values() for name in entries)
+
+    def table(self, module: str, name: str) -> Table | None:
+        """The table of the workload, if there is one."""
+        unique = self._unique.get(name) if self._planned[name] == 1 else None
+        return self._exact.get((module, name), unique)
+
+    def name(self, module: str, name: str) -> str:
+        """The table's name in the workload; a name made from the file's where there is none."""
+        table = self.table(module, name)
+        if table is not None:
+            return table.name
+        return name if self._planned[name] == 1 or not module else f"{module}.{name}"
 
 
 def _document(path: Path) -> Document:
     value = read_json(path)
     if not isinstance(value, dict) or not value:
-        message = f"{path}: a plan is an object with the key 'plan'"
+        message = f"{path}: must hold a plan: an object with the key 'plan'"
         raise InvalidInputError(message)
-    if "plan" not in value and all(isinstance(v, dict) for v in value.values()):
+    if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
     return Document(path, value, {})
 
 
-def _placements(schema: PlanSchema, shapes: dict[str, Table], path: Path) -> list[TablePlacement]:
+def _is_module(value: object) -> bool:
+    """Whether this is a module's tables rather than the modules of a plan."""
+    entries = value.values() if isinstance(value, dict) else ()
+    return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
+
+
+def _placements(
+    schema: PlanSchema, names: _Names, path: Path, local_world_size: int | None
+) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
     placements: list[TablePlacement] = []
     problems: list[str] = []
-    for module, tables in schema.plan.items():
-        for name, entry in tables.items():
-            where = f"{path}: plan.{module}.{name}"
-            if any(p.table == name for p in placements):
-                problems.append(f"{where}: table {name!r} is planned in two modules")
-                continue
-            shards = _shards(entry, shapes.get(name), schema.world_size)
-            if shards is None:
-                problems.append(
-                    f"{where}: has no shards; its shape is only known with the workload"
-                )
-                continue
-            if entry.ranks is not None and [s.rank for s in shards] != entry.ranks:
-                problems.append(
-                    f"{where}: ranks {entry.ranks} disagree with the shards' placements"
-                )
-                continue
-            placements.append(
-                TablePlacement(
-                    table=name,
-                    sharding_type=entry.sharding_type,
-                    kernel=entry.compute_kernel,
-                    shards=shards,
-                    cache_load_factor_ratio=_load_factor(entry),
-                )
-            )
+    bare_caches = 0
+    for module, entries in schema.plan.items():
+        for name, entry in entries.items():
+            where = f"{path}: {dotted(('plan', module, name))}"
+            build = partial(_placement, entry, module, name, names, schema, local_world_size)
+            placement = collect(problems, where, build)
+            if placement is not None:
+                placements.append(placement)
+                bare_caches += _given_load_factor(entry) is None and _load_factor(entry) is not None
     if problems:
-        raise InvalidInputError(problems)
-    return placements
+        raise InvalidInputError(_shortened(path, problems))
+    note = f"{bare_caches} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
+    return tuple(placements), (f"{path}: {note}",) if bare_caches else ()
+
+
+def _placement(
+    entry: ParameterSchema,
+    module: str,
+    name: str,
+    names: _Names,
+    schema: PlanSchema,
+    local_world_size: int | None,
+) -> TablePlacement:
+    table = names.table(module, name)
+    return TablePlacement(
+        table=names.name(module, name),
+        sharding_type=entry.sharding_type,
+        kernel=entry.compute_kernel,
+        shards=shards_of(entry, table, schema.world_size, local_world_size),
+        cache_load_factor_ratio=_load_factor(entry),
+    )
+
+
+def _given_load_factor(entry: ParameterSchema) -> float | None:
+    if entry.cache_load_factor is not None or entry.cache_params is None:
+        return entry.cache_load_factor
+    return entry.cache_params.load_factor
 
 
 def _load_factor(entry: ParameterSchema) -> float | None:
-    """TorchRec's file drops the load factor; its default is 0.2 (``constants.py``)."""
     if entry.compute_kernel is not ComputeKernel.FUSED_UVM_CACHING:
         return None
-    return 0.2 if entry.cache_load_factor is None else entry.cache_load_factor
-
-
-def _shards(
-    entry: ParameterSchema, table: Table | None, world_size: int | None
-) -> tuple[Shard, ...] | None:
-    """The shards; TorchRec writes none for replicated tables, only their ranks."""
-    if entry.shards:
-        return tuple(
-            Shard(
-                rank=int(s.placement[len("rank:") :].split("/")[0]),
-                row_offset=s.shard_offsets[0],
-                num_rows=s.shard_sizes[0],
-                col_offset=s.shard_offsets[1],
-                num_cols=s.shard_sizes[1],
-            )
-            for s in entry.shards
-        )
-    ranks = entry.ranks if entry.ranks is not None else list(range(world_size or 0))
-    if table is None or not ranks or entry.sharding_type is not ShardingType.DATA_PARALLEL:
-        return None
-    rows, columns = table.num_embeddings, table.embedding_dim
-    return tuple(
-        Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns) for r in ranks
-    )
+    given = _given_load_factor(entry)
+    return DEFAULT_LOAD_FACTOR if given is None else given
 
 
 def _check(
@@ -217,18 +215,55 @@ def _check(
 ) -> None:
     made_for, world = schema.world_size, topology.world_size
     if made_for is not None and made_for != world:
-        message = f"{path}: made for {made_for} ranks, not for {world}; plan again or use --gpus"
+        message = (
+            f"{path}: world_size: value {made_for}: made for {made_for} ranks, not for {world}; "
+            f"plan again, or use --gpus {made_for}"
+        )
         raise InvalidInputError(message)
-    planned = {p.table for p in plan.placements}
-    expected = {t.name for t in workload.tables}
-    lines = [f"{path}: table {n!r} is not in the workload" for n in sorted(planned - expected)]
-    lines += [f"{path}: table {n!r} is not in the plan" for n in sorted(expected - planned)]
-    if lines:
-        rest = len(lines) - _MOST_LINES
-        more = [f"{path}: ... and {rest} more"] if rest > 0 else []
-        raise InvalidInputError(lines[:_MOST_LINES] + more)
-    try:
-        check_plan(plan, workload, world)
-    except CostModelError as error:
-        message = f"{path}: {error}"
-        raise InvalidInputError(message) from error
+    planned = {p.table: p for p in plan.placements}
+    expected = {t.name: t for t in workload.tables}
+    problems = [
+        f"{path}: table {n!r} ({_extent(p)}): in the plan, not in the workload"
+        for n, p in planned.items()
+        if n not in expected
+    ]
+    problems += [
+        f"{path}: table {n!r} ({_shape(t)}): in the workload, not in the plan"
+        for n, t in expected.items()
+        if n not in planned
+    ]
+    for name, placement in planned.items():
+        if name in expected:
+            _check_table(problems, path, placement, workload, world)
+    if problems:
+        raise InvalidInputError(_shortened(path, problems))
+
+
+def _check_table(
+    problems: list[str], path: Path, placement: TablePlacement, workload: Workload, world: int
+) -> None:
+    table = workload.table(placement.table)
+    if _extent(placement) != _shape(table):
+        problems.append(
+            f"{path}: table {table.name!r}: {_extent(placement)} in the plan, {_shape(table)} "
+            "in the workload"
+        )
+        return
+    alone = replace(workload, tables=(table,))
+    collect(problems, str(path), lambda: check_plan(Plan(placements=(placement,)), alone, world))
+
+
+def _shape(table: Table) -> str:
+    return f"{table.num_embeddings} x {table.embedding_dim}"
+
+
+def _extent(placement: TablePlacement) -> str:
+    rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
+    columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
+    return f"{rows} x {columns}"
+
+
+def _shortened(path: Path, problems: list[str]) -> list[str]:
+    if len(problems) <= _MOST_LINES:
+        return problems
+    return [*problems[:_MOST_LINES], f"{path}: and {len(problems) - _MOST_LINES} more"]

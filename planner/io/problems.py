@@ -1,43 +1,52 @@
-"""From pydantic's errors to lines that say file, line, key, value and rule."""
+"""From pydantic's errors to lines that say file, line, key, value, rule and remedy."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
-from pydantic.json_schema import WithJsonSchema
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from costmodels.errors import CostModelError
-from costmodels.units import parse_quantity
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
+from planner.io.yaml_reader import Keys
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
-_LONGEST_VALUE = 60
+_LONGEST_VALUE: Final = 60
+_LONGEST_RULE: Final = 400
+_MOST_PROBLEMS: Final = 100
+
+_RULES: Final = {
+    "int_type": "must be a whole number, without quotes, point or exponent",
+    "float_type": "must be a number, without quotes",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put quotes around it",
+    "list_type": "must be a list, such as [a, b]",
+    "dict_type": "must hold keys and values",
+    "model_type": "must hold keys and values",
+    "model_attributes_type": "must hold keys and values",
+    "finite_number": "must be finite",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries, got {actual_length}",
+    "too_long": "must have at most {max_length} entries, got {actual_length}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "literal_error": "must be one of {expected}",
+}
 
 
 class Strict(BaseModel):
     """Base of every schema: no unknown keys, no silent conversion."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-def quantity(dimension: str, example: str) -> Any:
-    """A pydantic type for text with a unit, read as SI."""
-
-    def read(value: object) -> float:
-        return parse_quantity(value, dimension)
-
-    schema = {"type": "string", "examples": [example], "description": f"{dimension}, with its unit"}
-    return Annotated[
-        float,
-        BeforeValidator(read),
-        PlainSerializer(lambda v: v),
-        WithJsonSchema(schema),
-    ]
 
 
 def validate(schema: type[M], document: Document) -> M:
@@ -49,29 +58,24 @@ def validate(schema: type[M], document: Document) -> M:
     try:
         return schema.model_validate(document.value)
     except ValidationError as error:
-        problems = [_line(document, item) for item in error.errors(include_url=False)]
-        raise InvalidInputError(list(dict.fromkeys(problems))) from error
+        found = [_line(document, schema, item) for item in error.errors(include_url=False)]
+        problems = list(dict.fromkeys(found))
+        if len(problems) > _MOST_PROBLEMS:
+            rest = len(problems) - _MOST_PROBLEMS
+            problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
+        raise InvalidInputError(problems) from error
 
 
-def _line(document: Document, item: Any) -> str:
-    keys = tuple(k for k in item["loc"] if not _is_branch(k, document, item["loc"]))
-    rule = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        rule = "unknown key; remove it or check its spelling"
-    if item["type"] == "missing":
-        return f"{document.where(keys[:-1])}: key {keys[-1]!r} is missing; add it"
-    shown = repr(item.get("input"))
-    if len(shown) > _LONGEST_VALUE:
-        shown = shown[:_LONGEST_VALUE] + "..."
-    return f"{document.where(keys)}: value {shown}: {rule}"
+def nearest(word: str, known: list[str]) -> str:
+    """``did you mean 'x'? `` when there is a near word, else nothing."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
-def _is_branch(key: str | int, document: Document, loc: tuple[str | int, ...]) -> bool:
-    """Whether a location part names a branch of a union rather than a key of the file."""
-    if isinstance(key, int):
-        return False
-    position = loc.index(key)
-    return (*loc[:position], key) not in document.lines and position < len(loc) - 1
+def show(value: object) -> str:
+    """A value as messages quote it: its text, cut short."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None:
@@ -81,3 +85,71 @@ def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None
     except (CostModelError, InvalidInputError) as error:
         problems.extend(f"{where}: {line}" for line in str(error).splitlines())
         return None
+
+
+def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
+    keys = _keys(document, item)
+    if item["type"] == "missing":
+        return f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
+    rule = _rule(schema, keys, item)
+    if len(rule) > _LONGEST_RULE:
+        rule = f"{rule[:_LONGEST_RULE]}..."
+    return f"{document.where(keys)}: value {show(item['input'])}: {rule}"
+
+
+def _keys(document: Document, item: Any) -> Keys:
+    """The error's place in the file: pydantic's, without the names of branches of unions."""
+    keys: list[str | int] = []
+    value = document.value
+    for position, part in enumerate(item["loc"]):
+        last = position == len(item["loc"]) - 1
+        if _holds(value, part):
+            value = value[part]
+        elif not (last and item["type"] == "missing"):
+            continue
+        keys.append(part)
+    return tuple(keys)
+
+
+def _holds(value: object, part: str | int) -> bool:
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
+def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
+    context = item.get("ctx", {})
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(schema, keys[:-1])
+        hint = nearest(str(keys[-1]), known)
+        return f"unknown key; {hint}known here: {', '.join(known)}"
+    if kind == "enum":
+        known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
+            "; "
+        )
+    if kind in _RULES:
+        return _RULES[kind].format(**context)
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _known_keys(schema: type[BaseModel], keys: Keys) -> list[str]:
+    """Keys of the model that a path leads to."""
+    model = schema
+    for key in keys:
+        if isinstance(key, str) and key in model.model_fields:
+            inner = _model_in(model.model_fields[key].annotation)
+            model = inner or model
+    return list(model.model_fields)
+
+
+def _model_in(hint: object) -> type[BaseModel] | None:
+    """The first schema in a type such as ``list[TableSchema]`` or ``LinkSchema | None``."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return hint
+    for part in get_args(hint):
+        found = _model_in(part)
+        if found is not None:
+            return found
+    return None

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 import costmodels
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from planner.io.atomic import write_text_atomic
-from planner.io.plan_file import SCHEMA_VERSION, plan_to_json
+from planner.io.plan_file import plan_to_json
+from planner.io.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult
+from planner.result import Candidate, PlanningResult, SolverReport, Status
+
+GIVEN: Final = "given"
+"""The strategy of a plan that was not searched for but read from a file: it has no solver."""
+
+_LINE_CHARACTERS: Final = 100
 
 
 def result_to_json(result: PlanningResult) -> dict[str, Any]:
-    """The result as plain JSON values, in a fixed order."""
+    """The result as plain JSON values, in a fixed order; null stands for what is not finite.
+
+    The same result gives the same values. Wall-clock times of the search are in it only if the
+    clock or the user ended it: else two runs of one seed would differ in nothing but them.
+    """
     problem, topology = result.problem, result.problem.topology
-    solver = asdict(result.solver)
-    solver["status"] = result.solver.status.value
-    solver["gap_ratio"] = result.solver.gap_ratio
-    solver["progress"] = [list(p) for p in result.solver.progress]
-    return {
+    solver = {} if result.solver.strategy == GIVEN else {"solver": _solver(result.solver)}
+    values = {
         "plan": plan_to_json(result.plan, problem.workload, topology.local_world_size),
         "schema_version": SCHEMA_VERSION,
         "tool": f"shardplan {costmodels.__version__}",
@@ -36,18 +46,20 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "batch_size_per_rank": problem.workload.local_batch_size,
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
-        "solver": solver,
+        **solver,
         "alternatives": [_alternative(c) for c in result.runners_up],
         "baselines": [_alternative(c) for c in result.baselines],
         "unfit_baselines": list(result.unfit_baselines),
-        "provenance": [{**asdict(p), "source": p.source.value} for p in result.estimate.provenance],
+        "provenance": [asdict(p) for p in result.estimate.provenance],
         "warnings": [*result.warnings, *result.estimate.warnings],
     }
+    plain: dict[str, Any] = _plain(values)
+    return plain
 
 
 def plan_text(result: PlanningResult) -> str:
     """The text of ``plan.json``."""
-    return json.dumps(result_to_json(result), indent=1, allow_nan=False) + "\n"
+    return _render(result_to_json(result), "") + "\n"
 
 
 def save_plan(path: str | Path, result: PlanningResult) -> None:
@@ -66,14 +78,60 @@ def inputs_hash(problem: PlanningProblem) -> str:
 
 
 def _canonical(value: object) -> Any:
+    """All that makes two values equal, with the types of dataclasses."""
     if is_dataclass(value) and not isinstance(value, type):
-        items = {f.name: _canonical(getattr(value, f.name)) for f in fields(value)}
+        items = {f.name: _canonical(getattr(value, f.name)) for f in fields(value) if f.compare}
         return {"type": type(value).__name__, **items}
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, tuple | list):
         return [_canonical(v) for v in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
+
+
+def _render(value: Any, indent: str) -> str:
+    """JSON with one line for what fits in one: people read plans, and versions are compared."""
+    flat = json.dumps(value, allow_nan=False)
+    if not isinstance(value, dict | list) or len(indent) + len(flat) <= _LINE_CHARACTERS:
+        return flat
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        items = [f"{json.dumps(k)}: {_render(v, inner)}" for k, v in value.items()]
+        first, last = "{}"
+    else:
+        items = [_render(v, inner) for v in value]
+        first, last = "[]"
+    body = ",\n".join(f"{inner}{item}" for item in items)
+    return f"{first}\n{body}\n{indent}{last}"
+
+
+def _solver(report: SolverReport) -> dict[str, Any]:
+    timed = report.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
+    return {
+        "strategy": report.strategy,
+        "objective": report.objective,
+        "status": report.status,
+        "value": report.value,
+        "bound": report.bound,
+        "gap_ratio": report.gap_ratio,
+        "seconds": report.seconds if timed else None,
+        "seed": report.seed,
+        "evaluations": report.evaluations,
+        "progress": report.progress if timed else (),
+    }
 
 
 def _predicted(estimate: IterationEstimate) -> dict[str, Any]:

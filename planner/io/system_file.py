@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from costmodels.topology import Device, Host, Link, Topology
 from planner.errors import InvalidInputError
 from planner.io.documents import read_yaml
 from planner.io.library import locate
+from planner.io.numbers import Sourced
 from planner.io.problems import Strict, validate
-from planner.io.system_schema import DeviceSchema, LinkSchema, Sourced, SystemSchema
+from planner.io.system_schema import DeviceSchema, LinkSchema, SystemSchema
 
 _MOST_RANKS = 65_536
 
@@ -34,10 +36,17 @@ def load_system(
     domain = schema.layout.domain_size or local
     domain = max(local, domain - domain % local)
     try:
-        return _topology(schema, num_hosts, local, domain)
+        topology = _topology(schema, num_hosts, local, domain)
     except CostModelError as error:
         message = f"{path}: {error}"
         raise InvalidInputError(message) from error
+    curves = tuple(_beside(name, path) for name in schema.collective_curves)
+    return replace(topology, collective_curves=curves)
+
+
+def _beside(name: str, path: Path) -> str:
+    """A set of curves by its name; a CSV file lies where the system file does."""
+    return str(path.parent / name) if name.endswith(".csv") else name
 
 
 def system_json_schema() -> dict[str, Any]:
@@ -55,9 +64,10 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     if total < per_host:
         per_host = total
     if total % per_host:
+        below = total - total % per_host
         message = (
             f"--gpus {total} is not a multiple of {per_host} GPUs per host; use "
-            f"{total - total % per_host} or {total - total % per_host + per_host}, or --gpus-per-host"
+            f"{below} or {below + per_host}, or --gpus-per-host"
         )
         raise InvalidInputError(message)
     return total // per_host, per_host

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.distribution.uniform import Uniform
-from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_text, read_yaml
+from planner.io.documents import Document, read_yaml
 from planner.io.library import locate
+from planner.io.overrides import override
 from planner.io.problems import collect, validate
+from planner.io.table_laws import law_of, stats_of
+from planner.io.table_list import DEFAULT_BATCH, read_table_list
 from planner.io.workload_schema import (
-    DistributionSchema,
+    MAX_TABLES,
     TableConstraintSchema,
     TableSchema,
     TrainingSchema,
@@ -27,16 +27,14 @@ from planner.io.workload_schema import (
 )
 from planner.problem import Constraints, TableConstraint
 
-_CSV_DEFAULT_BATCH = 4096
-_NUMBER = re.compile(r"^[+-]?[0-9][0-9_]*$")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFile:
-    """A workload and the constraints written beside its tables."""
+    """A workload, the constraints written beside its tables, and what had to be assumed."""
 
     workload: Workload
     constraints: Constraints
+    warnings: tuple[str, ...] = ()
 
 
 def load_workload(source: str | Path) -> Workload:
@@ -61,10 +59,11 @@ def load_workload_file(
         InvalidInputError: lists every broken rule with file, line, key and value.
     """
     path = locate(source, "workloads")
-    document = _from_csv(path) if path.suffix == ".csv" else read_yaml(path)
+    is_list = path.suffix == ".csv"
+    document = read_table_list(path) if is_list else read_yaml(path)
     for key, text in overrides:
-        _override(document, key, text)
-    return _build(validate(WorkloadSchema, document), document)
+        override(document, key, text)
+    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
 
 
 def workload_json_schema() -> dict[str, Any]:
@@ -72,39 +71,85 @@ def workload_json_schema() -> dict[str, Any]:
     return WorkloadSchema.model_json_schema()
 
 
-def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
+def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> WorkloadFile:
+    total = sum(entry.count for entry in schema.tables)
+    if total > MAX_TABLES:
+        msg = (
+            f"{document.where(('tables',))}: value {total:,} tables: must be at most {MAX_TABLES:,}"
+        )
+        raise InvalidInputError(msg)
     problems: list[str] = []
     tables: list[Table] = []
     limits: list[TableConstraint] = []
     for index, entry in enumerate(schema.tables):
         where = document.where(("tables", index))
-        for number in range(entry.count):
-            name = entry.name if entry.count == 1 else f"{entry.name}_{number}"
-            table = collect(
-                problems,
-                where,
-                lambda e=entry, n=name: _table(e, n, schema.training, document.path),  # type: ignore[misc]
-            )
+        for name in _names(entry):
+            build = partial(_table, entry, name, schema.training, document.path.parent)
+            table = collect(problems, where, build)
             if table is not None:
                 tables.append(table)
             if entry.constraints != TableConstraintSchema():
                 limits.append(_constraint(_literal(name), entry.constraints))
     limits.extend(_constraint(c.tables, c) for c in schema.constraints)
-    for index, limit in enumerate(schema.constraints):
-        where = document.where(("constraints", index, "tables"))
-        pattern = TableConstraint(pattern=limit.tables)
-        if not any(pattern.matches(t.name) for t in tables):
-            problems.append(
-                f"{where}: value {limit.tables!r}: matches no table; check its spelling"
-            )
-    workload = (
-        None
-        if problems
-        else collect(problems, str(document.path), lambda: _workload(schema, tables))
-    )
-    if problems or workload is None:
+    problems += _duplicates(schema, document)
+    problems += _unmatched(schema, document)
+    workload = None
+    if not problems:
+        workload = collect(problems, str(document.path), lambda: _workload(schema, tables))
+    if workload is None:
         raise InvalidInputError(list(dict.fromkeys(problems)))
-    return WorkloadFile(workload=workload, constraints=Constraints(tables=tuple(limits)))
+    return WorkloadFile(
+        workload=workload,
+        constraints=Constraints(tables=tuple(limits)),
+        warnings=_assumptions(schema, is_list=is_list),
+    )
+
+
+# ------------------------------------------------------------------ rules across tables
+
+
+def _names(entry: TableSchema) -> Iterator[str]:
+    """The name, or those of ``count`` tables alike."""
+    if entry.count == 1:
+        yield entry.name
+    else:
+        yield from (f"{entry.name}_{number}" for number in range(entry.count))
+
+
+def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
+    counts = Counter(name for entry in schema.tables for name in _names(entry))
+    return [
+        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
+        "this name; give each its own"
+        for index, entry in enumerate(schema.tables)
+        for name in _names(entry)
+        if counts[name] > 1
+    ]
+
+
+def _unmatched(schema: WorkloadSchema, document: Document) -> list[str]:
+    names = [name for entry in schema.tables for name in _names(entry)]
+    return [
+        f"{document.where(('constraints', index, 'tables'))}: value {limit.tables!r}: matches no "
+        "table; check its spelling"
+        for index, limit in enumerate(schema.constraints)
+        if not any(map(TableConstraint(pattern=limit.tables).matches, names))
+    ]
+
+
+def _assumptions(schema: WorkloadSchema, *, is_list: bool) -> tuple[str, ...]:
+    warnings = []
+    bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
+    if bare:
+        warnings.append(f"{bare} tables have no distribution: every row is taken as equally likely")
+    if schema.memory.reserve == 0:
+        warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
+    if is_list and schema.training.batch_size_per_rank == DEFAULT_BATCH:
+        warnings.append(f"a CSV list has no batch size: {DEFAULT_BATCH} samples per rank are taken")
+    return tuple(warnings)
+
+
+# ------------------------------------------------------------------ schema to nouns
 
 
 def _workload(schema: WorkloadSchema, tables: list[Table]) -> Workload:
@@ -133,18 +178,20 @@ def _workload(schema: WorkloadSchema, tables: list[Table]) -> Workload:
     )
 
 
-def _table(entry: TableSchema, name: str, training: TrainingSchema, path: Path) -> Table:
-    suffix = name.removeprefix(entry.name)
-    features = [f"{f}{suffix}" for f in entry.features] if entry.features else [name]
+def _table(entry: TableSchema, name: str, training: TrainingSchema, folder: Path) -> Table:
+    features = _feature_names(entry, name)
+    stats = stats_of(entry.distribution, name, features, folder)
     factors = entry.pooling_factor
     if not isinstance(factors, list):
         factors = [factors] * len(features)
+    if stats is not None and "pooling_factor" not in entry.model_fields_set:
+        factors = [stats.features.get(f, stats.pooling).mean for f in features]
     if len(factors) != len(features):
-        message = (
-            f"pooling_factor has {len(factors)} entries for {len(features)} features; "
-            "give one for each, or a single number"
+        msg = (
+            f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
+            "features; give one for each, or a single number"
         )
-        raise InvalidInputError(message)
+        raise InvalidInputError(msg)
     return Table(
         name=name,
         num_embeddings=entry.num_embeddings,
@@ -152,7 +199,7 @@ def _table(entry: TableSchema, name: str, training: TrainingSchema, path: Path) 
         features=tuple(
             Feature(name=f, pooling_factor=float(p)) for f, p in zip(features, factors, strict=True)
         ),
-        distribution=_distribution(entry.distribution, entry.num_embeddings, name, path),
+        distribution=law_of(entry.distribution, entry.num_embeddings, stats),
         dtype=entry.dtype or training.embedding_dtype,
         pooling=entry.pooling,
         is_weighted=entry.is_weighted,
@@ -160,33 +207,16 @@ def _table(entry: TableSchema, name: str, training: TrainingSchema, path: Path) 
     )
 
 
-def _distribution(
-    entry: DistributionSchema, num_embeddings: int, table: str, path: Path
-) -> AbstractIndexDistribution:
-    if entry.stats is not None:
-        message = (
-            f"distribution.stats {entry.stats!r} of table {table!r} in {path}: measured statistics "
-            "cannot be read yet; give kind and exponent"
-        )
-        raise InvalidInputError(message)
-    if entry.kind is None:
-        message = "distribution needs kind (uniform or zipf) or stats"
-        raise InvalidInputError(message)
-    if entry.kind == "uniform":
-        if entry.exponent is not None or entry.ids_per_draw != 1 or entry.shift:
-            message = "a uniform distribution has no exponent, shift or ids_per_draw; use kind zipf"
-            raise InvalidInputError(message)
-        return Uniform(num_embeddings=num_embeddings, scattered=entry.scattered)
-    if entry.exponent is None:
-        message = "a zipf distribution needs its exponent, such as 1.05"
-        raise InvalidInputError(message)
-    return Zipf(
-        num_embeddings=num_embeddings,
-        exponent=entry.exponent,
-        shift=entry.shift,
-        scattered=entry.scattered,
-        ids_per_draw=entry.ids_per_draw,
-    )
+def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
+    """As given; those of one of several alike get its number; without any, the table's name."""
+    if entry.features is None:
+        return (name,)
+    twice = [f for f, count in Counter(entry.features).items() if count > 1]
+    if twice:
+        msg = f"features: value {twice[0]!r}: is there twice; name each feature once"
+        raise InvalidInputError(msg)
+    number = name.removeprefix(entry.name)
+    return tuple(f"{feature}{number}" for feature in entry.features)
 
 
 def _constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
@@ -204,85 +234,3 @@ def _constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
 def _literal(name: str) -> str:
     """A pattern that matches exactly this name."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _override(document: Document, key: str, text: str) -> None:
-    """Set one value before validation; the path must lead through what exists.
-
-    Raises:
-        InvalidInputError: the path leads nowhere or the text is not a YAML value.
-    """
-    import yaml
-
-    where = f"--set {key}={text}"
-    parts = [int(p) if p.isdigit() else p for p in key.split(".")]
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        message = f"{where}: {text!r} is not a value"
-        raise InvalidInputError(message) from error
-    if isinstance(value, str) and _NUMBER.match(value):
-        value = int(value.replace("_", ""))
-    holder = document.value
-    try:
-        for part in parts[:-1]:
-            holder = holder[part]
-        if isinstance(holder, list):
-            holder[cast("int", parts[-1])] = value
-        elif isinstance(holder, dict) and isinstance(parts[-1], str):
-            holder[parts[-1]] = value
-        else:
-            raise TypeError  # noqa: TRY301 - the same message as a path that leads nowhere
-    except (KeyError, IndexError, TypeError) as error:
-        message = f"{where}: the file has no such key; give a path such as training.pipeline"
-        raise InvalidInputError(message) from error
-
-
-def _from_csv(path: Path) -> Document:
-    """A list of tables as a workload without dense part; the batch comes from --batch-size.
-
-    Columns: name, num_embeddings (or rows), embedding_dim (or dim), and optionally pooling_factor,
-    zipf_exponent, pooling, dtype.
-    """
-    rows = list(csv.DictReader(io.StringIO(read_text(path))))
-    if not rows:
-        message = f"{path}: no tables; the first line must name the columns"
-        raise InvalidInputError(message)
-    renamed = {"rows": "num_embeddings", "dim": "embedding_dim"}
-    lines: dict[tuple[str | int, ...], int] = {}
-    tables = []
-    for index, row in enumerate(rows):
-        lines["tables", index] = index + 2
-        entry: dict[str, Any] = {}
-        for column, text in row.items():
-            if column is None or text is None:
-                message = (
-                    f"{path}:{index + 2}: has not as many values as the first line has columns"
-                )
-                raise InvalidInputError(message)
-            _csv_value(entry, renamed.get(column.strip(), column.strip()), text.strip())
-        tables.append(entry)
-    value = {
-        "name": path.stem,
-        "training": {"batch_size_per_rank": _CSV_DEFAULT_BATCH},
-        "tables": tables,
-    }
-    return Document(path, value, lines)
-
-
-def _csv_value(entry: dict[str, Any], column: str, text: str) -> None:
-    if not text:
-        return
-    if column == "zipf_exponent":
-        entry["distribution"] = {"kind": "zipf", "exponent": _number(text)}
-    else:
-        entry[column] = text if column in ("name", "pooling", "dtype", "module") else _number(text)
-
-
-def _number(text: str) -> int | float | str:
-    if _NUMBER.match(text):
-        return int(text.replace("_", ""))
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, WithJsonSchema
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
-from planner.io.problems import Strict, quantity
+from planner.io.numbers import Unit
+from planner.io.problems import Strict
+
+MAX_TABLES: Final = 100_000
+
+_DIGITS: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
+"""Editors that follow YAML 1.2 take ``40_000_000`` for text."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-PoolingFactor = Annotated[float, Field(ge=0, le=1e6, strict=False)]
+Positive = Annotated[
+    int,
+    Field(ge=1, le=2**53),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _DIGITS]}),
+]
+Count = Annotated[
+    int,
+    Field(ge=0, le=2**53),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS]}),
+]
+Width = Annotated[Positive, Field(le=10**6)]
+PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = quantity("bytes", "6 GiB")
+Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
 
 
 class DistributionSchema(Strict):
     """How indices fall on rows: a law, or statistics measured by ``shardplan profile``."""
 
     kind: Literal["uniform", "zipf"] | None = None
-    exponent: Annotated[float, Field(ge=0, le=10, strict=False)] | None = None
-    shift: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    exponent: Annotated[float, Field(ge=0, le=10)] | None = None
+    shift: Annotated[float, Field(ge=0, lt=1e12)] = 0.0
     scattered: bool = True
     ids_per_draw: Positive = 1
     stats: Name | None = None
@@ -32,12 +47,12 @@ class DistributionSchema(Strict):
 class TableConstraintSchema(Strict):
     """Limits on how a table may be sharded; empty means no limit."""
 
-    sharding_types: list[Annotated[ShardingType, Field(strict=False)]] = []
-    kernels: list[Annotated[ComputeKernel, Field(strict=False)]] = []
-    ranks: list[Count] = []
-    hosts: list[Count] = []
+    sharding_types: list[Annotated[ShardingType, Field(strict=False)]] = Field(default_factory=list)
+    kernels: list[Annotated[ComputeKernel, Field(strict=False)]] = Field(default_factory=list)
+    ranks: list[Count] = Field(default_factory=list)
+    hosts: list[Count] = Field(default_factory=list)
     min_column_width: Positive = 4
-    cache_load_factors: list[Ratio] = []
+    cache_load_factors: list[Ratio] = Field(default_factory=list)
 
 
 class PatternConstraintSchema(TableConstraintSchema):
@@ -50,23 +65,23 @@ class TableSchema(Strict):
     """One table, or ``count`` alike."""
 
     name: Name
-    num_embeddings: Positive
-    embedding_dim: Positive
-    features: list[Name] | None = None
+    num_embeddings: Annotated[Positive, Field(le=2**48)]
+    embedding_dim: Annotated[Positive, Field(le=16_384)]
+    features: Annotated[list[Name], Field(min_length=1)] | None = None
     pooling_factor: PoolingFactor | list[PoolingFactor] = 1.0
-    distribution: DistributionSchema = DistributionSchema(kind="uniform")
+    distribution: DistributionSchema | None = None
     dtype: Annotated[DataType, Field(strict=False)] | None = None
     pooling: Annotated[Pooling, Field(strict=False)] = Pooling.SUM
     is_weighted: bool = False
     module: str = "embedding_bag_collection"
-    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = TableConstraintSchema()
 
 
 class TrainingSchema(Strict):
     """How a step is run."""
 
-    batch_size_per_rank: Positive
+    batch_size_per_rank: Annotated[Positive, Field(le=10**8)]
     optimizer: Annotated[Optimizer, Field(strict=False)] = Optimizer.ROWWISE_ADAGRAD
     embedding_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
@@ -74,15 +89,15 @@ class TrainingSchema(Strict):
     pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
     index_bytes: Literal[4, 8] = 8
     cuda_graph: bool = False
-    input_samples_per_s: Annotated[float, Field(gt=0, strict=False)] | None = None
+    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
 
 
 class DenseSchema(Strict):
     """The dense part of the model."""
 
-    num_dense_features: Count = 0
-    bottom_mlp: list[Positive] = []
-    top_mlp: list[Positive] = []
+    num_dense_features: Annotated[Count, Field(le=10**6)] = 0
+    bottom_mlp: list[Width] = Field(default_factory=list)
+    top_mlp: list[Width] = Field(default_factory=list)
     interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT
     dcn_num_layers: Count = 0
     dcn_low_rank_dim: Count = 0
@@ -103,4 +118,4 @@ class WorkloadSchema(Strict):
     dense: DenseSchema = DenseSchema()
     memory: MemorySchema = MemorySchema()
     tables: Annotated[list[TableSchema], Field(min_length=1)]
-    constraints: list[PatternConstraintSchema] = []
+    constraints: list[PatternConstraintSchema] = Field(default_factory=list)

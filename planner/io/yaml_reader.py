@@ -1,22 +1,23 @@
 """YAML to plain values, with the line of every key; stricter than YAML where YAML surprises.
 
-Refused: duplicate keys, tags, aliases that multiply, deep nesting, several documents. Only the words
-``true``, ``false``, ``null`` and decimal or hexadecimal numbers (with underscores if liked) are more
-than text: ``no``, ``on``, ``1:30``, ``010`` and dates stay text. ``1e6`` is a number.
+Refused: duplicate keys, tags, aliases that multiply, deep nesting, several documents. Only
+``true``, ``false``, ``null`` and decimal or hexadecimal numbers (underscores may group digits) are
+more than text: ``no``, ``on``, ``1:30``, ``010`` and dates stay text. ``1e6`` is a number.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
 import yaml
 
 from planner.errors import InvalidInputError
 
-Path = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
+"""Where a value is: ``("tables", 3, "name")``."""
 
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4_000_000
@@ -50,24 +51,10 @@ _FLOAT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A file as plain values (dict, list, str, int, float, bool, None).
-
-    ``lines`` maps the path of a value to its line, counted from 1.
-    """
-
-    source: str
-    value: object
-    lines: dict[Path, int] = field(repr=False, default_factory=dict)
-
-    def where(self, path: Path) -> str:
-        """``file:line`` of a value, or of the nearest one around it that has a line."""
-        for length in range(len(path), -1, -1):
-            line = self.lines.get(path[:length])
-            if line is not None:
-                return f"{self.source}:{line}" if line else self.source
-        return self.source
+def dotted(keys: Keys) -> str:
+    """``tables[3].name``."""
+    text = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)
+    return text.removeprefix(".")
 
 
 def parse_scalar(text: str) -> object:
@@ -83,12 +70,15 @@ def parse_scalar(text: str) -> object:
     return text
 
 
-def parse_yaml(text: str, source: str) -> Document:
+def parse_yaml(text: str, source: str) -> tuple[object, dict[Keys, int]]:
     """Read one document.
 
     Args:
         text: the YAML.
         source: what to call it in messages.
+
+    Returns:
+        Plain values (dict, list, str, int, float, bool, None), and the line of each, from 1.
 
     Raises:
         InvalidInputError: not YAML, or YAML that is refused; one line with the place.
@@ -98,7 +88,7 @@ def parse_yaml(text: str, source: str) -> Document:
         value = reader.document()
     except yaml.YAMLError as error:
         raise InvalidInputError(_syntax_error(error, source)) from error
-    return Document(source=source, value=value, lines=reader.lines)
+    return value, reader.lines
 
 
 class _Reader:
@@ -106,8 +96,8 @@ class _Reader:
 
     def __init__(self, text: str, source: str) -> None:
         self.source = source
-        self.lines: dict[Path, int] = {}
-        self._events = yaml.parse(text, Loader=_LOADER)
+        self.lines: dict[Keys, int] = {}
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._anchors: dict[str, tuple[object, int]] = {}
         self._num_nodes = 0
         self._num_aliased = 0
@@ -124,10 +114,10 @@ class _Reader:
                 value = self._value(next(self._events), ())
         return value
 
-    def _value(self, event: yaml.Event, path: Path) -> object:
-        if len(path) > MAX_DEPTH:
+    def _value(self, event: Any, keys: Keys) -> object:
+        if len(keys) > MAX_DEPTH:
             self._fail(event, f"values are nested deeper than {MAX_DEPTH} levels")
-        self.lines.setdefault(path, event.start_mark.line + 1)
+        self.lines.setdefault(keys, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         before = self._num_nodes + self._num_aliased
@@ -136,47 +126,48 @@ class _Reader:
             self._fail(event, f"the file has more than {MAX_NODES:,} values")
         if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
             self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
+        value: object
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(path)
+            value = self._sequence(keys)
         else:
-            value = self._mapping(path)
+            value = self._mapping(keys)
         if event.anchor is not None:
             size = self._num_nodes + self._num_aliased - before
             self._anchors[event.anchor] = (value, size)
         return value
 
     @staticmethod
-    def _scalar(event: yaml.ScalarEvent) -> object:
+    def _scalar(event: Any) -> object:
         plain = event.implicit[0] and event.tag is None
         return parse_scalar(event.value) if plain else event.value
 
-    def _sequence(self, path: Path) -> list[object]:
+    def _sequence(self, keys: Keys) -> list[object]:
         items: list[object] = []
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, (*path, len(items))))
+            items.append(self._value(event, (*keys, len(items))))
         return items
 
-    def _mapping(self, path: Path) -> dict[str, object]:
+    def _mapping(self, keys: Keys) -> dict[str, object]:
         found: dict[str, object] = {}
         merged: dict[str, object] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+        while not isinstance((event := next(self._events)), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
             if not isinstance(event, yaml.ScalarEvent):
                 self._fail(event, "a key must be a word, not a list or mapping")
-            key = event.value
+            key = str(event.value)
             if key in found:
-                self._fail(event, f"key {key!r} appears twice; keep one")
-            line = event.start_mark.line + 1
-            value = self._value(next(self._events), (*path, key))
-            self.lines[(*path, key)] = line
+                self._fail(event, f"{dotted((*keys, key))}: key given twice; keep one")
+            value = self._value(next(self._events), (*keys, key))
+            self.lines[*keys, key] = line
             if key == "<<":
                 merged = {**self._merge(event, value), **merged}
             else:
                 found[key] = value
         return {**merged, **found}
 
-    def _merge(self, event: yaml.Event, value: object) -> dict[str, object]:
+    def _merge(self, event: Any, value: object) -> dict[str, object]:
         parts = value if isinstance(value, list) else [value]
         merged: dict[str, object] = {}
         for part in reversed(parts):
@@ -185,7 +176,7 @@ class _Reader:
             merged.update(part)
         return merged
 
-    def _alias(self, event: yaml.AliasEvent) -> object:
+    def _alias(self, event: Any) -> object:
         if event.anchor not in self._anchors:
             self._fail(event, f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it")
         value, size = self._anchors[event.anchor]
@@ -198,8 +189,9 @@ class _Reader:
             )
         return value
 
-    def _fail(self, event: yaml.Event, message: str) -> NoReturn:
-        raise InvalidInputError(f"{self.source}:{event.start_mark.line + 1}: {message}")
+    def _fail(self, event: Any, message: str) -> NoReturn:
+        msg = f"{self.source}:{event.start_mark.line + 1}: {message}"
+        raise InvalidInputError(msg)
 
 
 def _syntax_error(error: yaml.YAMLError, source: str) -> str:
@@ -210,6 +202,9 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     where = f"{source}:{mark.line + 1}" if mark is not None else source
     hints = {
         "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
+        "tab character": "indent with spaces, not tabs",
+        "expected node content": "a value is missing, or a bracket is not closed",
+        "expected key": "check the indentation of this line and the one before",
         "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
         "expected <block end>": "check the indentation of this line and the one before",
         "expected ',' or": "a bracket is not closed, or a comma is missing",

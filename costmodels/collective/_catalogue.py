@@ -1,0 +1,211 @@
+"""Which measured curve answers for a group, as it is or carried over to its shape and links."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from costmodels.collective._curve import (
+    Table,
+    between,
+    joined,
+    left_out_residuals,
+    with_floor,
+)
+from costmodels.collective._law import (
+    Group,
+    Law,
+    bus_factor,
+    busiest_factor,
+    fabric_law,
+    network_law,
+)
+from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
+
+_LARGE_BYTES: Final = 2**20
+_SAME_LINK: Final = (0.55, 1.15)
+"""Achieved over nominal rate of a network link within which it counts as the one measured."""
+_TYPICAL_EFFICIENCY: Final = 0.82
+"""Achieved over nominal rate of tuned fabrics: all-gather and all-reduce of two hosts."""
+_PLAUSIBLE: Final = (0.6, 1.3)
+"""Measured over expected rate that may be carried over to another network."""
+_MIRRORED: Final = {
+    Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
+    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
+}
+"""Within 5 % of each other wherever both were measured."""
+_SMALLEST_SPREADS: Final = (0.10, 0.05)
+"""Below and above 1 MiB: small messages also tell how kernels were launched."""
+_OTHER_SYSTEM: Final = 0.10
+"""Added spread of figures that come from a like system."""
+_OTHER_CLUSTER: Final = 0.15
+"""Added spread across a network: clusters of one nominal rate differ by more than repeats."""
+_OTHER_SIZE: Final = 0.30
+_OTHER_RANKS: Final = 0.25
+_OTHER_DOMAINS: Final = 1.0
+"""90 % spreads of what was not measured (benchmarks/collectives.py)."""
+
+
+class Found(NamedTuple):
+    """A table over bytes on the busiest link, and what it rests on."""
+
+    table: Table
+    curves: tuple[CollectiveCurve, ...]
+    same_shape: bool
+
+
+class Catalogue:
+    """The curves of a system, ready to be asked."""
+
+    def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
+        """Keep the curves; tables are made when first asked for."""
+        self._curves = tuple(curves)
+        self._known: dict[tuple[Collective, Group], Found | None] = {}
+        self._spreads: dict[tuple[Collective, Group, bool], float] = {}
+
+    def find(self, collective: Collective, group: Group) -> Found | None:
+        """What is known of a collective in a group; None where no curve helps."""
+        key = (collective, group)
+        if key not in self._known:
+            self._known[key] = self._search(collective, group) if group.ranks > 1 else None
+        return self._known[key]
+
+    def confidence(
+        self, collective: Collective, group: Group, size_bytes: float
+    ) -> Confidence | None:
+        """Measured inside a curve's range, extrapolated for other shapes and sizes."""
+        found = self.find(collective, group)
+        if found is None:
+            return None
+        large = bool(size_bytes >= _LARGE_BYTES)
+        carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
+        if not found.same_shape:
+            spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
+            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
+        spread = carried + self._spread(collective, group, found, large=large)
+        if group.domains > 1:
+            spread += _OTHER_CLUSTER
+        smallest = min(c.size_bytes[0] for c in found.curves)
+        largest = max(c.size_bytes[-1] for c in found.curves)
+        if not smallest <= size_bytes <= largest:
+            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
+        basis = Basis.CALIBRATED if carried else Basis.MEASURED
+        return Confidence(basis=basis, spread_ratio=spread)
+
+    def _spread(self, collective: Collective, group: Group, found: Found, *, large: bool) -> float:
+        key = (collective, group, large)
+        if key not in self._spreads:
+            factor = busiest_factor(collective, group)
+            self._spreads[key] = _spread(found, factor, large=large)
+        return self._spreads[key]
+
+    def _search(self, collective: Collective, group: Group) -> Found | None:
+        search = self._inside if group.domains == 1 else self._across
+        found = search(collective, group)
+        if found is None and collective in _MIRRORED:
+            found = search(_MIRRORED[collective], group)
+            return found._replace(same_shape=False) if found is not None else None
+        return found
+
+    def _inside(self, collective: Collective, group: Group) -> Found | None:
+        """Curves of one domain, the best priority that there is."""
+        curves = _best([c for c in self._curves if c.collective is collective and c.domains == 1])
+        if not curves:
+            return None
+        by_ranks: dict[int, list[CollectiveCurve]] = defaultdict(list)
+        for curve in curves:
+            by_ranks[curve.ranks].append(curve)
+        floor_s = fabric_law(collective, group).floor_s
+        tables = {
+            ranks: with_floor(joined(repeats, bus_factor(collective, ranks)), floor_s)
+            for ranks, repeats in by_ranks.items()
+        }
+        if group.ranks in tables:
+            return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
+        return Found(between(tables, collective, group.ranks), curves, same_shape=False)
+
+    def _across(self, collective: Collective, group: Group) -> Found | None:
+        """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
+        fabric = self.find(collective, group.within_domain)
+        inner = fabric.table.law if fabric is not None else None
+        law = network_law(collective, group, inner)
+        curves = [c for c in self._curves if c.collective is collective and c.domains > 1]
+        if not curves:
+            return None if fabric is None else _by_law(fabric, law)
+        nearest = min(curves, key=lambda c: _distance(c, group))
+        repeats = _best([c for c in curves if _repeats(c, nearest)])
+        there = _group_there(nearest, group)
+        known = network_law(collective, there, inner)
+        table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
+        alike = _same_link(nearest, group)
+        exact = alike and nearest.shape == (group.ranks, group.domains)
+        if not exact:
+            table = _carried(table, known, law, same_link=alike)
+        return Found(table, repeats, same_shape=exact)
+
+
+def _carried(table: Table, known: Law, law: Law, *, same_link: bool) -> Table:
+    """A table moved as the law moves; another network keeps the shape, but has its own floor."""
+    reached = table.law.rate / known.rate
+    if not same_link:
+        reached = min(max(reached, _PLAUSIBLE[0]), _PLAUSIBLE[1])
+        return table.moved(Law(law.floor_s, law.rate * reached))
+    return table.moved(Law(table.law.floor_s * law.floor_s / known.floor_s, law.rate * reached))
+
+
+def _by_law(fabric: Found, law: Law) -> Found:
+    """No curve crosses the network: the law, with the fabric as measured."""
+    log_bytes = np.arange(45.0) * math.log(2.0)
+    table = Table(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
+    return Found(table, fabric.curves, same_shape=False)
+
+
+def _best(curves: list[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
+    first = min((c.priority for c in curves), default=0)
+    return tuple(c for c in curves if c.priority == first)
+
+
+def _repeats(one: CollectiveCurve, other: CollectiveCurve) -> bool:
+    same_network = one.network_bytes_per_s == other.network_bytes_per_s
+    return one.shape == other.shape and same_network
+
+
+def _same_link(curve: CollectiveCurve, group: Group) -> bool:
+    low, high = _SAME_LINK
+    nominal = curve.network_bytes_per_s
+    return not nominal or low <= group.network_rate / nominal <= high
+
+
+def _group_there(curve: CollectiveCurve, group: Group) -> Group:
+    """The group that was measured, on the links of ``group`` unless the network was another."""
+    rate = group.network_rate
+    if not _same_link(curve, group):
+        rate = _TYPICAL_EFFICIENCY * curve.network_bytes_per_s
+    return group._replace(
+        ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
+    )
+
+
+def _distance(curve: CollectiveCurve, group: Group) -> float:
+    """How unlike shape and network are, in doublings; a like system counts half of one."""
+    there = _group_there(curve, group)
+    apart = abs(math.log2(there.per_domain / group.per_domain))
+    apart += abs(math.log2(curve.domains / group.domains))
+    return apart + abs(math.log2(there.network_rate / group.network_rate)) + 0.5 * curve.priority
+
+
+def _spread(found: Found, factor: float, *, large: bool) -> float:
+    """90th percentile of the errors: points left out in turn, and repeats against the whole."""
+    errors: list[float] = []
+    for curve in found.curves:
+        sizes = np.array(curve.size_bytes)
+        whole = found.table.log_time_at(np.log(sizes * factor)) - np.log(curve.time_s)
+        inner, left_out = left_out_residuals(curve)
+        errors.extend(np.abs(whole)[(sizes >= _LARGE_BYTES) == large])
+        errors.extend(np.abs(left_out)[(inner >= _LARGE_BYTES) == large])
+    smallest = _SMALLEST_SPREADS[large]
+    return max(smallest, math.expm1(float(np.quantile(errors, 0.9)))) if errors else smallest

@@ -1,0 +1,186 @@
+"""Measured curves: time against size, made monotone, joined, and read between the points."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from costmodels.collective._law import Law, fabric_growth
+from costmodels.collective.base import Collective, CollectiveCurve, FloatArray
+
+_STEPS_PER_INTERVAL: Final = 8
+_OLDER_VERSION_WEIGHT: Final = 0.5
+"""Each older library version counts half of the next: newest fits, the others are repeats."""
+_SHOWS_FLOOR_BYTES: Final = 128 * 1024
+"""A curve that starts above this size has not seen the floor."""
+
+
+class Table:
+    """Log time over log bytes on the busiest link, as a fine polyline with a line's slope beyond.
+
+    Above the last point time is proportional to bytes; below the first it is constant, or follows
+    the ramp down to a floor that the curve has not reached.
+    """
+
+    def __init__(self, log_bytes: FloatArray, log_time: FloatArray) -> None:
+        """Points must rise in both."""
+        self.log_bytes = log_bytes
+        self.log_time = log_time
+        self._fine_bytes, self._fine_time = _refined(log_bytes, log_time)
+
+    def log_time_at(self, log_bytes: FloatArray) -> FloatArray:
+        """Logarithm of seconds at that of bytes."""
+        inside = np.interp(log_bytes, self._fine_bytes, self._fine_time)
+        return np.asarray(inside + np.maximum(log_bytes - self.log_bytes[-1], 0.0))
+
+    def time_s(self, num_bytes: FloatArray) -> FloatArray:
+        """Seconds for bytes on the busiest link."""
+        return np.exp(self.log_time_at(np.log(np.maximum(num_bytes, 1.0))))
+
+    @cached_property
+    def law(self) -> Law:
+        """Floor and best rate: time is never below bytes / rate."""
+        rate = math.exp(float((self._fine_bytes - self._fine_time).max()))
+        return Law(math.exp(float(self._fine_time[0])), rate)
+
+    def moved(self, law: Law) -> Table:
+        """The same shape between another floor and another rate."""
+        own = self.law
+        slower = math.log(law.floor_s / own.floor_s)
+        wider = slower + math.log(law.rate / own.rate)
+        return Table(self.log_bytes + wider, self.log_time + slower)
+
+
+def joined(curves: Sequence[CollectiveCurve], factor: float) -> Table:
+    """One table from repeats of a shape: the weighted geometric mean, newest version first.
+
+    Args:
+        curves: same collective and shape.
+        factor: bytes on the busiest link per byte of size.
+    """
+    log_sizes = np.unique(np.log(np.concatenate([c.size_bytes for c in curves])))
+    total, weights = np.zeros_like(log_sizes), np.zeros_like(log_sizes)
+    for curve, weight in zip(curves, _weights(curves), strict=True):
+        own_sizes, own_times = np.log(curve.size_bytes), cleaned(np.log(curve.time_s))
+        covered = (log_sizes >= own_sizes[0]) & (log_sizes <= own_sizes[-1])
+        times = Table(own_sizes, own_times).log_time_at(log_sizes)
+        total += covered * weight * times
+        weights += covered * weight
+    return Table(log_sizes + math.log(factor), _isotonic(total / weights))
+
+
+def with_floor(table: Table, floor_s: float) -> Table:
+    """Continue a table that starts at large sizes down to a floor."""
+    first_bytes, first_time = float(table.log_bytes[0]), float(table.log_time[0])
+    floor_s = min(floor_s, math.exp(first_time))
+    if first_bytes <= math.log(_SHOWS_FLOOR_BYTES):
+        return table
+    law = Law(floor_s, table.law.rate)
+    below = np.log(2.0) * np.arange(math.ceil(first_bytes / math.log(2.0)) - 1)
+    at_first = math.log(float(law.time_s(np.exp(np.array(first_bytes)))))
+    floor = math.log(floor_s)
+    rise = max((first_time - floor) / max(at_first - floor, 1e-9), 0.0)
+    times = floor + (np.log(law.time_s(np.exp(below))) - floor) * rise
+    return Table(np.append(below, table.log_bytes), _isotonic(np.append(times, table.log_time)))
+
+
+def between(tables: dict[int, Table], collective: Collective, ranks: int) -> Table:
+    """A rank count that was not measured, from those that were; all inside one domain.
+
+    The floor is a power of the ranks (above the largest known it grows as the law says), the rate
+    a function of 1 / ranks, so that it levels off, and the shape between floor and rate is that of
+    the two nearest, mixed.
+    """
+    known = sorted(tables)
+    upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
+    high = tables[known[upper]]
+    floor_growth, rate_growth = fabric_growth(collective, known[upper], ranks)
+    if len(known) == 1:
+        return high.moved(Law(high.law.floor_s * floor_growth, high.law.rate * rate_growth))
+    below, above = known[upper - 1], known[upper]
+    low = tables[below]
+    by_log = math.log(ranks / below) / math.log(above / below)
+    by_inverse = (1 / ranks - 1 / below) / (1 / above - 1 / below)
+    floor = low.law.floor_s * (high.law.floor_s / low.law.floor_s) ** by_log
+    if ranks > above:
+        floor = high.law.floor_s * floor_growth
+    law = Law(floor, low.law.rate * (high.law.rate / low.law.rate) ** by_inverse)
+    return _mixed(low.moved(law), high.moved(law), min(max(by_log, 0.0), 1.0))
+
+
+def _mixed(low: Table, high: Table, part: float) -> Table:
+    grid = np.unique(np.concatenate([low.log_bytes, high.log_bytes]))
+    times = (1 - part) * low.log_time_at(grid) + part * high.log_time_at(grid)
+    return Table(grid, _isotonic(times))
+
+
+def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
+    """Sizes, and ln(predicted / measured) when each inner point is left out in turn."""
+    log_sizes, raw = np.log(curve.size_bytes), np.log(curve.time_s)
+    inner = range(1, len(raw) - 1)
+    residuals = []
+    for i in inner:
+        rest = np.delete(np.arange(len(raw)), i)
+        table = Table(log_sizes[rest], cleaned(raw[rest]))
+        residuals.append(float(table.log_time_at(log_sizes[i : i + 1])[0]) - raw[i])
+    return np.array([curve.size_bytes[i] for i in inner]), np.array(residuals)
+
+
+def cleaned(log_time: FloatArray) -> FloatArray:
+    """Monotone times: single spikes replaced by the median of three, then isotonic regression."""
+    if len(log_time) < 3:
+        return _isotonic(log_time)
+    windows = np.stack([log_time[:-2], log_time[1:-1], log_time[2:]])
+    smooth = log_time.copy()
+    smooth[1:-1] = np.median(windows, axis=0)
+    smooth[0] = min(log_time[0], float(np.median(log_time[:3])))
+    return _isotonic(smooth)
+
+
+def _weights(curves: Sequence[CollectiveCurve]) -> list[float]:
+    """1 for the newest version and for unknown ones, half as much for each older."""
+    versions = sorted({_version(c.version) for c in curves} - {()}, reverse=True)
+    return [
+        _OLDER_VERSION_WEIGHT ** versions.index(_version(c.version)) if _version(c.version) else 1.0
+        for c in curves
+    ]
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split(".")
+    return tuple(int(p) for p in parts) if all(p.isdecimal() for p in parts) else ()
+
+
+def _isotonic(values: FloatArray) -> FloatArray:
+    """Least-squares non-decreasing fit (pool adjacent violators)."""
+    means: list[float] = []
+    counts: list[int] = []
+    for value in values:
+        means.append(float(value))
+        counts.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            count = counts[-2] + counts[-1]
+            mean = (means[-2] * counts[-2] + means[-1] * counts[-1]) / count
+            means[-2:], counts[-2:] = [mean], [count]
+    return np.repeat(means, counts)
+
+
+def _refined(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Points between those given: alpha-beta from the first time to the best rate, scaled.
+
+    The logarithm of measured over alpha-beta is interpolated linearly, which bends the line where
+    latency gives way to bandwidth; each piece stays between its two ends.
+    """
+    floor_s, rate = math.exp(float(y[0])), math.exp(float((x - y).max()))
+    part = np.arange(_STEPS_PER_INTERVAL) / _STEPS_PER_INTERVAL
+    fine = (x[:-1, None] + np.diff(x)[:, None] * part).ravel()
+    guide = np.log(floor_s + np.exp(fine) / rate)
+    above = y - np.log(floor_s + np.exp(x) / rate)
+    raw = (guide + np.interp(fine, x, above)).reshape(-1, _STEPS_PER_INTERVAL)
+    inside = np.clip(raw, y[:-1, None], y[1:, None]).ravel()
+    return np.append(fine, x[-1]), np.maximum.accumulate(np.append(inside, y[-1]))

@@ -1,0 +1,197 @@
+"""What links allow: latency and rate of a collective, and how time grows from one to the other.
+
+A collective of x bytes on its busiest link takes
+
+    t = (floor^q + (x / rate)^q)^(1/q),  q = 0.6.
+
+With q = 1 this is alpha-beta. Real collectives reach their rate far later: with messages in the
+middle they run in small chunks and cheaper protocols. Of 170 measured curves (NVLink 3 to 5, PCIe,
+xGMI, InfiniBand) the best q lies between 0.55 and 0.66 for half, and q = 0.6 follows them within
+6 % on either side of 1 MiB once floor and rate are right.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from costmodels.collective.base import Collective, FloatArray, Level
+from costmodels.topology import Topology
+
+_SOFTNESS: Final = 0.6
+_REFERENCE_RANKS: Final = 8
+_RATE_LOSS_PER_INVERSE_RANK: Final = 0.77
+"""ln of the bus bandwidth against 1 / ranks: 2 ranks reach 0.75 of what 8 do (NVSwitch hosts)."""
+_ALL_REDUCE_GAIN: Final = 1.2
+"""Bus bandwidth of an all-reduce over that of an all-to-all: 1.06 to 1.48 on NVSwitch hosts."""
+_FLOORS: Final = {
+    Collective.ALL_TO_ALL: (1.0, 0.0),
+    Collective.ALL_GATHER: (0.45, 0.5),
+    Collective.REDUCE_SCATTER: (0.45, 0.5),
+    Collective.ALL_REDUCE: (0.5, 0.67),
+}
+"""Empty collective over n ranks: a n^b latencies of the fabric, up to 8 ranks."""
+_SMALLEST_FLOOR_S: Final = 1e-7
+_FLOOR_PER_DOUBLING: Final = 0.35
+"""Growth of the floor per doubling beyond 8 ranks, where trees take over."""
+_HOPS: Final = {
+    Collective.ALL_TO_ALL: 1.0,
+    Collective.ALL_GATHER: 1.0,
+    Collective.REDUCE_SCATTER: 1.0,
+    Collective.ALL_REDUCE: 0.6,
+}
+"""Network latencies that each doubling of the domains adds (A100 and V100, 2 to 32 hosts)."""
+
+
+class Group(NamedTuple):
+    """Who takes part, and over which links; rates in bytes per second, per rank and direction.
+
+    ``per_domain`` ranks of the group share a fabric; those of different domains meet on the
+    network, where every rank has a link of its own.
+    """
+
+    ranks: int
+    per_domain: int
+    fabric_latency_s: float
+    fabric_rate: float
+    network_latency_s: float
+    network_rate: float
+
+    @property
+    def domains(self) -> int:
+        """Scale-up domains that the group spans."""
+        return -(-self.ranks // self.per_domain)
+
+    @property
+    def within_domain(self) -> Group:
+        """The members of one domain as a group."""
+        return self._replace(ranks=self.per_domain)
+
+
+class Law(NamedTuple):
+    """Floor in seconds, and rate in bytes per second on the busiest link."""
+
+    floor_s: float
+    rate: float
+
+    def time_s(self, num_bytes: FloatArray) -> FloatArray:
+        """Seconds for bytes on the busiest link."""
+        x = np.asarray(num_bytes, dtype=float) / self.rate
+        return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
+
+
+def group_of(topology: Topology, *, within_host: bool = False) -> Group:
+    """All ranks, or those of one host."""
+    local = topology.local_world_size
+    ranks = local if within_host else topology.world_size
+    per_domain = min(ranks, topology.domain_size)
+    crosses = per_domain > local
+    return _group(topology, ranks, per_domain, crosses_hosts=crosses)
+
+
+def group_of_peers(send: FloatArray, topology: Topology) -> Group:
+    """Who exchanges ``send``, ``[..., R, levels]``: all ranks, or one rank of each host."""
+    hosts = topology.num_hosts
+    if send.shape[-2] == topology.world_size:
+        return group_of(topology)
+    per_domain = min(hosts, topology.domain_size // topology.local_world_size)
+    return _group(topology, hosts, per_domain, crosses_hosts=per_domain > 1)
+
+
+def _group(topology: Topology, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
+    host, domain, network = topology.host_link, topology.domain_link, topology.network_link
+    rate, latency = host.bandwidth_bytes_per_s, host.latency_s
+    if crosses_hosts:
+        rate = min(rate, domain.bandwidth_bytes_per_s)
+        latency = max(latency, domain.latency_s)
+    return Group(
+        ranks=ranks,
+        per_domain=per_domain,
+        fabric_latency_s=latency,
+        fabric_rate=rate,
+        network_latency_s=network.latency_s,
+        network_rate=network.bandwidth_bytes_per_s,
+    )
+
+
+def busiest_bytes(
+    send: FloatArray, receive: FloatArray, topology: Topology, group: Group
+) -> tuple[FloatArray, FloatArray]:
+    """Bytes on the fabric and on the network in the busier direction, ``[..., R]`` each.
+
+    Those to other hosts of a domain share the fabric with those inside the host; each counts by
+    the time of its own link.
+    """
+    busiest = np.maximum(send, receive)
+    host, domain = topology.host_link, topology.domain_link
+    fabric = busiest[..., Level.HOST] * (group.fabric_rate / host.bandwidth_bytes_per_s) + busiest[
+        ..., Level.DOMAIN
+    ] * (group.fabric_rate / domain.bandwidth_bytes_per_s)
+    return fabric, busiest[..., Level.NETWORK]
+
+
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Bytes on the busiest link per byte of size (nccl-tests doc/PERFORMANCE.md)."""
+    passes = 2.0 if collective is Collective.ALL_REDUCE else 1.0
+    return passes * (ranks - 1) / ranks
+
+
+def busiest_factor(collective: Collective, group: Group) -> float:
+    """Bytes that set the pace per byte of size: of an all-to-all over domains, those between."""
+    if collective is Collective.ALL_TO_ALL and group.domains > 1:
+        return (group.ranks - group.per_domain) / group.ranks
+    return bus_factor(collective, group.ranks)
+
+
+def fabric_law(collective: Collective, group: Group) -> Law:
+    """A group inside one domain."""
+    ranks = group.per_domain
+    floor, rate = _fabric_scale(collective, ranks)
+    return Law(max(floor * group.fabric_latency_s, _SMALLEST_FLOOR_S), group.fabric_rate * rate)
+
+
+def fabric_growth(collective: Collective, known: int, ranks: int) -> tuple[float, float]:
+    """Factors on floor and rate from one number of ranks in a domain to another."""
+    floor, rate = _fabric_scale(collective, ranks)
+    known_floor, known_rate = _fabric_scale(collective, known)
+    return floor / known_floor, rate / known_rate
+
+
+def _fabric_scale(collective: Collective, ranks: int) -> tuple[float, float]:
+    scale, power = _FLOORS[collective]
+    floor = scale * min(ranks, _REFERENCE_RANKS) ** power
+    floor *= 1.0 + _FLOOR_PER_DOUBLING * power * max(0.0, math.log2(ranks / _REFERENCE_RANKS))
+    lost = max(0.0, 1.0 / ranks - 1.0 / _REFERENCE_RANKS) * _RATE_LOSS_PER_INVERSE_RANK
+    gain = _ALL_REDUCE_GAIN if collective is Collective.ALL_REDUCE else 1.0
+    return floor, gain * math.exp(-lost)
+
+
+def network_law(collective: Collective, group: Group, fabric: Law | None = None) -> Law:
+    """A group over several domains.
+
+    Rings (all-gather, reduce-scatter) run at the pace of the fabric or of a domain's network links
+    together. An all-reduce reduces inside, exchanges over the network, and spreads inside; the
+    steps overlap. An all-to-all sends what leaves the domain over each rank's own link.
+
+    Args:
+        collective: which.
+        group: spans at least two domains.
+        fabric: the same collective inside a domain, where that is known better than from links.
+    """
+    if fabric is None:
+        fabric = fabric_law(collective, group)
+    hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
+    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
+    floor = inside + hop * _HOPS[collective] * math.log2(group.domains)
+    floor = max(floor, _SMALLEST_FLOOR_S)
+    if collective is Collective.ALL_TO_ALL:
+        return Law(floor, group.network_rate)
+    together = group.per_domain * group.network_rate
+    inner = fabric.rate if group.per_domain > 1 else math.inf
+    if collective is Collective.ALL_REDUCE:
+        domains = group.domains
+        outer = together * bus_factor(collective, group.ranks) * domains / (2.0 * (domains - 1))
+        return Law(floor, min(inner, outer))
+    return Law(floor, min(inner, together))

@@ -1,0 +1,182 @@
+"""Measured curves where there are some, another model where there are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import numpy as np
+
+from costmodels.collective._catalogue import Catalogue
+from costmodels.collective._curve import Table
+from costmodels.collective._law import (
+    Group,
+    bus_factor,
+    busiest_bytes,
+    group_of,
+    group_of_peers,
+)
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Collective,
+    CollectiveCurve,
+    Confidence,
+    FloatArray,
+    default_model,
+)
+from costmodels.topology import Topology
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(AbstractCollectiveModel):
+    """Log-log curves of time over bytes on the busiest link, one per collective and shape.
+
+    Repeats of a shape are joined, newest library first; times are made monotone, and between two
+    points follow alpha-beta. Beyond the largest size time grows with bytes. A number of ranks that
+    was not measured follows from those that were; so does another number of hosts, through the law
+    of link rates. Curves hold for balanced messages: an uneven all-to-all is read at the bytes that
+    leave or enter each rank, whichever is more, so its slowest rank sets the pace. The network
+    works beside the fabric. The growing part is bytes over the best rate seen, never above the
+    curve.
+
+    Args:
+        curves: of this system, or of like ones with a priority above 0.
+        otherwise: prices what no curve covers.
+    """
+
+    curves: tuple[CollectiveCurve, ...] = ()
+    otherwise: AbstractCollectiveModel = field(default_factory=default_model)
+    _catalogue: Catalogue = field(init=False, repr=False, compare=False)
+
+    sources: ClassVar[tuple[str, ...]] = (
+        "Curves and their sources: configs/calibrations/collectives.csv",
+        "nccl-tests doc/PERFORMANCE.md: bus bandwidth factors",
+    )
+
+    def __post_init__(self) -> None:
+        """Index the curves."""
+        object.__setattr__(self, "_catalogue", Catalogue(self.curves))
+
+    # -- growing part ---------------------------------------------------------------------------
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Time of an empty all-to-all."""
+        if ranks <= 1:
+            return 0.0
+        within = not across_hosts and ranks == topology.local_world_size
+        group = group_of(topology, within_host=within)
+        found = self._catalogue.find(Collective.ALL_TO_ALL, group)
+        if found is None:
+            return self.otherwise.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
+        return found.table.law.floor_s
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Bytes over the best rate, on fabric and network side by side."""
+        group = group_of_peers(send, topology)
+        tables = self._all_to_all_tables(group)
+        if tables is None:
+            return self.otherwise.all_to_all(send, receive, topology)
+        moved = busiest_bytes(send, receive, topology, group)
+        seconds = np.zeros_like(moved[0])
+        for num_bytes, table in zip(moved, tables, strict=True):
+            if table is not None:
+                seconds = np.maximum(seconds, num_bytes / table.law.rate)
+        return seconds
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Bytes over the best rate of reduce-scatter and all-gather."""
+        group = group_of(topology, within_host=within_host)
+        both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+        found = [f for c in both if (f := self._catalogue.find(c, group)) is not None]
+        if not found:
+            return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
+        rate = max(f.table.law.rate for f in found)
+        return np.asarray(num_bytes * (bus_factor(Collective.REDUCE_SCATTER, group.ranks) / rate))
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Bytes over the best rate."""
+        group = group_of(topology, within_host=within_host)
+        found = self._catalogue.find(Collective.ALL_REDUCE, group)
+        if found is None:
+            return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
+        factor = bus_factor(Collective.ALL_REDUCE, group.ranks)
+        return np.asarray(num_bytes * (factor / found.table.law.rate))
+
+    # -- times ----------------------------------------------------------------------------------
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """The curve at each rank's busier direction, on fabric and network side by side."""
+        group = group_of_peers(send, topology)
+        tables = self._all_to_all_tables(group)
+        if tables is None:
+            return self.otherwise.all_to_all_s(send, receive, topology)
+        moved = busiest_bytes(send, receive, topology, group)
+        seconds = np.zeros_like(moved[0])
+        for num_bytes, table in zip(moved, tables, strict=True):
+            if table is not None:
+                seconds = np.maximum(seconds, table.time_s(num_bytes))
+        return seconds
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """The curve of reduce-scatter."""
+        group = group_of(topology, within_host=within_host)
+        seconds = self._curve_s(Collective.REDUCE_SCATTER, num_bytes, group)
+        if seconds is None:
+            return self.otherwise.reduce_scatter_s(num_bytes, topology, within_host=within_host)
+        return seconds
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """The curve of all-gather."""
+        group = group_of(topology, within_host=within_host)
+        seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, group)
+        if seconds is None:
+            return self.otherwise.all_gather_s(num_bytes, topology, within_host=within_host)
+        return seconds
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """The curve of all-reduce."""
+        group = group_of(topology, within_host=within_host)
+        seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, group)
+        if seconds is None:
+            return self.otherwise.all_reduce_s(num_bytes, topology, within_host=within_host)
+        return seconds
+
+    def confidence(
+        self, collective: Collective, size_bytes: float, topology: Topology
+    ) -> Confidence:
+        """Measured inside a curve's range, extrapolated for other shapes and sizes."""
+        known = self._catalogue.confidence(collective, group_of(topology), size_bytes)
+        return known or self.otherwise.confidence(collective, size_bytes, topology)
+
+    # -- private --------------------------------------------------------------------------------
+
+    def _curve_s(
+        self, collective: Collective, num_bytes: FloatArray, group: Group
+    ) -> FloatArray | None:
+        if group.ranks <= 1:
+            return np.zeros_like(num_bytes)
+        found = self._catalogue.find(collective, group)
+        if found is None:
+            return None
+        return found.table.time_s(np.asarray(num_bytes) * bus_factor(collective, group.ranks))
+
+    def _all_to_all_tables(self, group: Group) -> tuple[Table | None, Table | None] | None:
+        """Tables of fabric and network, None for a level that the group lacks or nothing tells."""
+        fabric = self._catalogue.find(Collective.ALL_TO_ALL, group.within_domain)
+        if group.domains == 1:
+            return None if fabric is None else (fabric.table, None)
+        network = self._catalogue.find(Collective.ALL_TO_ALL, group)
+        if network is None:
+            return None
+        return (fabric.table if fabric is not None else None), network.table

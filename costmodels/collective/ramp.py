@@ -1,0 +1,113 @@
+"""Latency and bandwidth with a slow rise from one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, final
+
+import numpy as np
+
+from costmodels.collective._law import (
+    Group,
+    Law,
+    bus_factor,
+    busiest_bytes,
+    fabric_law,
+    group_of,
+    group_of_peers,
+    network_law,
+)
+from costmodels.collective.base import AbstractCollectiveModel, Collective, FloatArray
+from costmodels.topology import Topology
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ramp(AbstractCollectiveModel):
+    """t = (floor^q + (bytes / rate)^q)^(1/q) with q = 0.6, on the busiest link of each rank.
+
+    Floor and rate follow from the link levels, the collective and the number of ranks
+    (``_law.py``). The part that grows is bytes / rate, which is never above t.
+
+    Valid from empty messages to any size; within 6 % of measured curves where floor and rate are
+    right, some 10 to 30 % where they come from datasheets.
+    """
+
+    sources: ClassVar[tuple[str, ...]] = (
+        "Thakur, Rabenseifner, Gropp 2005: alpha-beta cost of collectives",
+        "Softness q = 0.6: fit to the curves of configs/calibrations/collectives.csv",
+    )
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Floor of an all-to-all."""
+        if ranks <= 1:
+            return 0.0
+        within = not across_hosts and ranks == topology.local_world_size
+        return _law(Collective.ALL_TO_ALL, group_of(topology, within_host=within)).floor_s
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Busiest link of each rank; the network works beside the fabric."""
+        group = group_of_peers(send, topology)
+        fabric, network = busiest_bytes(send, receive, topology, group)
+        fabric_s = fabric / _law(Collective.ALL_TO_ALL, group.within_domain).rate
+        return np.maximum(fabric_s, network / group.network_rate)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Ring over the members."""
+        group = group_of(topology, within_host=within_host)
+        moved = num_bytes * bus_factor(Collective.REDUCE_SCATTER, group.ranks)
+        return np.asarray(moved / _law(Collective.REDUCE_SCATTER, group).rate)
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Reduced inside the domains, exchanged between them."""
+        group = group_of(topology, within_host=within_host)
+        moved = num_bytes * bus_factor(Collective.ALL_REDUCE, group.ranks)
+        return np.asarray(moved / _law(Collective.ALL_REDUCE, group).rate)
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Fabric and network side by side; the slower one counts."""
+        group = group_of_peers(send, topology)
+        fabric, network = busiest_bytes(send, receive, topology, group)
+        if group.ranks <= 1:
+            return np.zeros_like(fabric)
+        seconds = np.zeros_like(fabric)
+        if group.per_domain > 1:
+            seconds = _law(Collective.ALL_TO_ALL, group.within_domain).time_s(fabric)
+        if group.domains > 1:
+            law = _law(Collective.ALL_TO_ALL, group)
+            seconds = np.maximum(seconds, law.time_s(network))
+        return seconds
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Ring over the members."""
+        return self._time_s(
+            Collective.REDUCE_SCATTER, num_bytes, group_of(topology, within_host=within_host)
+        )
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Reduced inside the domains, exchanged between them."""
+        return self._time_s(
+            Collective.ALL_REDUCE, num_bytes, group_of(topology, within_host=within_host)
+        )
+
+    @staticmethod
+    def _time_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+        if group.ranks <= 1:
+            return np.zeros_like(num_bytes)
+        return _law(collective, group).time_s(num_bytes * bus_factor(collective, group.ranks))
+
+
+@lru_cache(maxsize=4096)
+def _law(collective: Collective, group: Group) -> Law:
+    if group.domains > 1:
+        return network_law(collective, group)
+    return fabric_law(collective, group)

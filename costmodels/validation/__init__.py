@@ -1,0 +1,1 @@
+"""Predicted against measured: scores, and how measurements on a shared machine are made."""

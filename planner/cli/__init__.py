@@ -1,0 +1,1 @@
+"""The command line: parse, call the planner, print. Nothing else is decided here."""

@@ -1,0 +1,62 @@
+"""``shardplan check``: is a file well formed? All its errors at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.console import Settings, write_json
+from planner.cli.flags import FILE, output_options
+
+KINDS = ("workload", "system", "plan")
+
+EXAMPLES = """\b
+Examples:
+  shardplan check dlrm.yaml
+  shardplan check run1/plan.json --json
+  shardplan check --schema workload > workload.schema.json"""
+
+
+@click.command(
+    short_help="Validate a workload, system or plan file; print its schema.", epilog=EXAMPLES
+)
+@click.argument("file", type=FILE, required=False)
+@click.option(
+    "--schema", type=click.Choice(KINDS), help="Print the JSON schema of a kind of file instead."
+)
+@output_options
+@click.pass_obj
+def command(settings: Settings, *, file: Path | None, schema: str | None) -> int:
+    """Read a workload, a system or a plan and list every error with its place in the file.
+
+    The kind is told from the content. Exit code 2 if the file is not well formed. Editors that know
+    JSON schemas complete and check the YAML files with the output of --schema.
+    """
+    if (file is None) == (schema is None):
+        message = "give either FILE or --schema KIND"
+        raise click.UsageError(message, click.get_current_context())
+    if schema is not None:
+        from planner.cli import inputs
+
+        write_json(inputs.json_schema(schema))
+        return 0
+    return _check(settings, file) if file is not None else 0
+
+
+def _check(settings: Settings, file: Path) -> int:
+    from planner.cli import inputs
+    from planner.errors import InvalidInputError
+
+    try:
+        kind, summary = inputs.check_file(file)
+    except InvalidInputError as error:
+        if not settings.json:
+            raise
+        write_json({"ok": False, "file": str(file), "problems": error.problems})
+        return 2
+    if settings.json:
+        write_json({"ok": True, "file": str(file), "kind": kind, "summary": summary})
+    else:
+        click.echo(f"OK  {file}: {kind}: {summary}")
+    return 0

@@ -1,0 +1,124 @@
+"""``shardplan plan``: search for the fastest plan, print it, write it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.cli.console import Settings, remark, write_json
+from planner.cli.flags import (
+    FILE,
+    ProblemFlags,
+    output_options,
+    problem_options,
+    search_options,
+)
+from planner.cli.show import print_result
+
+if TYPE_CHECKING:
+    from planner.result import PlanningResult
+
+EXIT_STOPPED = 4
+
+EXAMPLES = """\b
+Examples:
+  shardplan plan dlrm.yaml --system h100_sxm --gpus 16
+  shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
+  shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json"""
+
+
+@click.command(short_help="Find the fastest plan for a workload on a system.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@problem_options
+@search_options
+@click.option(
+    "-o", "--output", type=FILE, metavar="DIR", help="Write plan.json, report.md and results.csv."
+)
+@click.option("--force", is_flag=True, help="Write into a folder that holds other files.")
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    flags: ProblemFlags,
+    strategy: str,
+    objective: str,
+    time_limit: float,
+    seed: int,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Search for the plan with the shortest training iteration.
+
+    Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
+    from the proven optimum. Ctrl-C stops the search and keeps the best plan so far. Exit code 4
+    says that the search was stopped, by Ctrl-C or the time limit; 3 that nothing fits.
+    """
+    from planner.cli.inputs import load_problem
+    from planner.cli.interrupt import StopOnInterrupt
+    from planner.cli.output import check_folder
+    from planner.cli.progress import live_progress
+
+    if output is not None:
+        check_folder(output, force=force)
+    inputs = load_problem(workload, flags)
+    problem = inputs.problem
+    from planner import api  # after the cheap checks: this import is the slow one
+
+    with StopOnInterrupt() as should_stop, live_progress(settings, objective) as progress:
+        result = api.plan(
+            problem.workload,
+            problem.topology,
+            constraints=problem.constraints,
+            strategy=strategy,
+            objective=objective,
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=progress,
+            should_stop=should_stop,
+        )
+    result = replace(result, warnings=(*inputs.warnings, *result.warnings))
+    written = () if output is None else _write(output, result)
+    if settings.json:
+        from planner import io
+
+        write_json(io.result_to_json(result))
+        if written:
+            remark(settings, "wrote " + "  ".join(map(str, written)))
+    else:
+        print_result(settings, result, written=written)
+    return _exit_code(settings, result)
+
+
+def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
+    """Write the files of a run: before anything is printed, so that nothing can get lost."""
+    from planner import io
+    from planner.cli import output
+    from planner.report._csv import render_csv
+    from planner.report._markdown import render_markdown
+    from planner.report.base import build_sections
+
+    title = f"Sharding plan of {result.problem.workload.name}"
+    texts = {
+        output.PLAN_FILE: io.plan_text(result),
+        output.REPORT_FILE: render_markdown(title, build_sections(result)),
+        output.RESULTS_FILE: render_csv(result),
+    }
+    return output.write_run(folder, texts)
+
+
+def _exit_code(settings: Settings, result: PlanningResult) -> int:
+    from planner.result import Status
+
+    stopped = {
+        Status.INTERRUPTED: "stopped by Ctrl-C",
+        Status.TIME_LIMIT: "stopped by the time limit",
+    }.get(result.solver.status)
+    if stopped is None:
+        return 0
+    remark(settings, f"{stopped}: this is the best plan so far (exit code {EXIT_STOPPED})")
+    return EXIT_STOPPED

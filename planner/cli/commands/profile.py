@@ -1,0 +1,262 @@
+"""``shardplan profile``: index statistics per table from raw indices."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from costmodels import discovery
+from planner.cli.console import Settings, remark, stderr_console, stdout_console, write_json
+from planner.cli.flags import FILE, Count, Quantity, output_options
+from planner.profiling import readers as readers_package
+
+if TYPE_CHECKING:
+    from planner.profiling.profiler import ProfileOptions
+    from planner.profiling.stats import Stats, TableStats
+    from planner.report.base import Cell
+
+NUMBER = Count(2**48)
+FORMATS = ("auto", *discovery.names(readers_package), "torch")
+
+
+class BatchSizes(click.ParamType[tuple[int, ...]]):
+    """``2048,16384``."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Refuse anything but whole numbers from 1 to 10^8."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).split(",")
+        if not all(p.strip().isdecimal() and 1 <= int(p) <= 10**8 for p in parts):
+            self.fail(f"{value!r} is not a list of batch sizes such as '2048,16384'", param, ctx)
+        return tuple(int(p) for p in parts)
+
+
+EXAMPLES = """\b
+Examples:
+  shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
+  shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
+  shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
+  shardplan profile /data/criteo --dask tcp://head:8786"""
+
+
+@click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
+@click.argument("data", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", type=FILE, default="stats.json", show_default=True, metavar="FILE")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), default="auto")
+@click.option(
+    "--table-map",
+    "table_map",
+    multiple=True,
+    metavar="FILE|FEATURE=TABLE",
+    help="Which features share a table: a workload, lines 'feature: table', or one pair.",
+)
+@click.option("--features", multiple=True, metavar="NAME", help="Only these; may be repeated.")
+@click.option("--rows", type=NUMBER, metavar="N", help="Read only the first N samples.")
+@click.option(
+    "--sample-rows", type=NUMBER, metavar="N", help="Read about N samples, spread over the data."
+)
+@click.option(
+    "--max-ind-range", type=NUMBER, metavar="N", help="Fold ids modulo N, as DLRM's flag does."
+)
+@click.option(
+    "--batch-sizes",
+    type=BatchSizes(),
+    default="2048,16384",
+    show_default=True,
+    metavar="N,N",
+    help="Samples per batch, for distinct rows and reuse.",
+)
+@click.option(
+    "--empty",
+    type=click.Choice(("zero", "skip")),
+    default="zero",
+    show_default=True,
+    help="An empty category of a Criteo file: id 0, as DLRM reads it, or no index.",
+)
+@click.option(
+    "--memory",
+    "memory_bytes",
+    type=Quantity("bytes", positive=True),
+    default="2 GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="For counting, all processes together; beyond it, counts go to disk.",
+)
+@click.option("--jobs", type=Count(1024), metavar="N", help="Processes.  [default: cores]")
+@click.option(
+    "--dask", metavar="local|ADDRESS", help="Work on a Dask cluster that shares this disk."
+)
+@click.option(
+    "--resume/--restart",
+    "resume",
+    default=None,
+    help="Continue a stopped profile, or drop it.  [default: continue if there is one]",
+)
+@output_options
+@click.pass_obj
+def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **flags: Any) -> int:
+    """Measure how indices fall on the rows of each table, and write stats.json.
+
+    DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
+    .npz, parquet with integer or list columns, and files of torch.save with KeyedJaggedTensors or
+    (indices, offsets, lengths). Counts are exact however large the data is. When stopped, run the
+    same command again: finished parts are kept beside the output.
+    """
+    from planner.profiling.profiler import profile_files
+
+    options = _options(flags)
+    readers = _readers(skip_empty=flags["empty"] == "skip")
+    try:
+        with _progress(settings) as progress:
+            stats = profile_files(data, output, options, readers=readers, progress=progress)
+    except KeyboardInterrupt:
+        remark(settings, "\nstopped; run the same command again to continue")
+        raise
+    if settings.json:
+        from planner.profiling.stats import stats_text
+
+        write_json(json.loads(stats_text(stats)))
+        remark(settings, f"wrote {output}")
+        return 0
+    _print(stats, output)
+    return 0
+
+
+def _options(flags: dict[str, Any]) -> ProfileOptions:
+    from planner.profiling.profiler import ProfileOptions
+    from planner.profiling.table_map import parse_table_map
+    from planner.profiling.units import Selection
+
+    if flags["rows"] is not None and flags["sample_rows"] is not None:
+        message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ProfileOptions(
+        format_name=flags["format_name"],
+        features=flags["features"],
+        by_feature=parse_table_map(flags["table_map"]),
+        batch_sizes=flags["batch_sizes"],
+        max_ind_range=flags["max_ind_range"],
+        selection=Selection(first_samples=flags["rows"], sample_rows=flags["sample_rows"]),
+        memory_bytes=flags["memory_bytes"],
+        jobs=flags["jobs"] or cores or 1,
+        dask=flags["dask"],
+        resume=flags["resume"],
+    )
+
+
+def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
+    """All formats; the one that needs torch too, which imports it only when it meets a file."""
+    from planner.integrations.torch_indices import TorchReader
+    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+    from planner.profiling.units import default_readers
+
+    chosen = CriteoTsvReader(empty_is_zero=not skip_empty)
+    found = (chosen if isinstance(r, CriteoTsvReader) else r for r in default_readers())
+    return (TorchReader(), *found)
+
+
+@contextmanager
+def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None] | None]:
+    """A bar on stderr, or None when progress is not shown."""
+    if not settings.shows_progress:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=stderr_console(), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: float, total: float) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield show
+
+
+def _print(stats: Stats, output: Path) -> None:
+    from planner.report._terminal import print_facts, print_sections
+    from planner.report.base import Column, Fact, Kind, Section
+
+    batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
+    columns = (
+        Column(title="table"),
+        Column(title="rows", kind=Kind.COUNT),
+        Column(title="seen", kind=Kind.COUNT, optional=True),
+        Column(title="pool", kind=Kind.COUNT),
+        Column(title="p99", kind=Kind.COUNT),
+        Column(title="unique", kind=Kind.SHARE),
+        Column(title="s", kind=Kind.COUNT),
+        Column(title="q", kind=Kind.COUNT, optional=True),
+        Column(title="KS", kind=Kind.COUNT),
+        Column(title="hot 1%", kind=Kind.SHARE),
+        Column(title="cache 10%", kind=Kind.SHARE),
+        Column(title="clustered"),
+    )
+    rows = tuple(_row(name, table) for name, table in stats.tables.items())
+    hashed = any(table.ids_are_hashes for table in stats.tables.values())
+    notes: tuple[str, ...] = (
+        f"unique: distinct rows per index in a batch of {batch:,} samples. s, q: Zipf-Mandelbrot "
+        "(k + q)^-s; KS: its distance from the data, 0 is perfect. hot 1%: accesses on the "
+        "hottest 1 % of rows. cache 10%: hits of a cache with 10 % of the rows.",
+    )
+    if hashed:
+        notes += (
+            "Ids are hashes: rows are estimated from those seen once and twice. With "
+            "--max-ind-range they are folded to row numbers.",
+        )
+    console = stdout_console()
+    source = stats.source
+    print_facts(
+        console,
+        (
+            Fact(
+                label="Data",
+                parts=(
+                    f"{source.num_samples:,} samples",
+                    f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
+                    f"{len(stats.tables)} tables",
+                    f"{len(source.files)} files of {', '.join(source.formats)}",
+                ),
+            ),
+        ),
+    )
+    print_sections(
+        console,
+        (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),),
+    )
+    print_facts(console, (Fact(label="Wrote", parts=(str(output),)),))
+
+
+def _row(name: str, table: TableStats) -> tuple[Cell, ...]:
+    batch = max(table.batches, key=lambda b: b.batch_size)
+    zipf = table.zipf
+    hottest = next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
+    cached = next(c.hit_ratio for c in table.cache if c.cached_rows_ratio == 0.1)
+    places = {True: "yes", False: "no", None: "-"}
+    return (
+        name,
+        table.num_embeddings,
+        table.num_unique_rows,
+        f"{table.pooling.mean:.4g}",
+        table.pooling.p99,
+        batch.mean_unique_rows / max(batch.mean_indices, 1.0),
+        "-" if zipf is None else f"{zipf.exponent:.2f}",
+        "-" if zipf is None else f"{zipf.shift:.3g}",
+        "-" if zipf is None else f"{zipf.ks_ratio:.3f}",
+        hottest,
+        cached,
+        places[None if table.ranges is None else table.ranges.clustered],
+    )

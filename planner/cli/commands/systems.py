@@ -1,0 +1,99 @@
+"""``shardplan systems``: the hardware that plans can be made for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.cli.console import Settings, write_json
+from planner.cli.flags import output_options
+from planner.cli.show import print_rows
+
+if TYPE_CHECKING:
+    from costmodels.topology import Topology
+
+EXAMPLES = """\b
+Examples:
+  shardplan systems
+  shardplan systems show h100_sxm"""
+
+
+@click.group(
+    short_help="List known systems; 'systems show NAME' prints one.",
+    epilog=EXAMPLES,
+    invoke_without_command=True,
+)
+@output_options
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """List the systems that are shipped, with their key numbers per device.
+
+    Bandwidths are what one device reaches in one direction. A file of your own works wherever a
+    name does; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    return _list(ctx.obj)
+
+
+@command.command("show")
+@click.argument("name")
+@output_options
+@click.pass_obj
+def show(settings: Settings, *, name: str) -> int:
+    """Print the file of a system: every number with its unit and its source."""
+    from planner.cli.inputs import system_text
+
+    text = system_text(name)
+    if settings.json:
+        write_json({"name": name, "text": text})
+    else:
+        click.echo(text, nl=not text.endswith("\n"))
+    return 0
+
+
+def _measured(topology: Topology) -> str:
+    """How many numbers of a system rest on measurements, rather than datasheets and defaults."""
+    from costmodels.estimates import Source
+
+    sources = [entry.source for entry in topology.provenance]
+    firm = sum(source in (Source.MEASURED, Source.CALIBRATED) for source in sources)
+    return f"{firm} of {len(sources)}"
+
+
+def _list(settings: Settings) -> int:
+    from costmodels import units
+    from planner import io
+
+    systems = {name: io.load_system(name) for name in io.names("systems")}
+    if settings.json:
+        data = {
+            name: {
+                "hbm_capacity_bytes": t.device.hbm_capacity_bytes,
+                "hbm_bandwidth_bytes_per_s": t.device.hbm_bandwidth_bytes_per_s,
+                "gpus_per_host": t.local_world_size,
+                "host_link_bytes_per_s": t.host_link.bandwidth_bytes_per_s,
+                "network_link_bytes_per_s": t.network_link.bandwidth_bytes_per_s,
+                "price_usd_per_hour": t.price_per_device_usd_per_hour,
+                "weakest_source": t.weakest_source(),
+            }
+            for name, t in systems.items()
+        }
+        write_json(data)
+        return 0
+    rows = [
+        (
+            name,
+            units.format_bytes(t.device.hbm_capacity_bytes),
+            units.format_rate(t.device.hbm_bandwidth_bytes_per_s),
+            str(t.local_world_size),
+            units.format_rate(t.host_link.bandwidth_bytes_per_s),
+            units.format_rate(t.network_link.bandwidth_bytes_per_s),
+            _measured(t),
+        )
+        for name, t in systems.items()
+    ]
+    columns = ("system", "memory", "bandwidth", "per host", "in host", "network", "measured")
+    print_rows("Systems", columns, rows)
+    return 0

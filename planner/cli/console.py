@@ -1,0 +1,72 @@
+"""Where output goes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_WIDTH = 100
+
+
+@dataclass(slots=True)
+class Settings:
+    """What the shared output flags chose; one per command line."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    debug: bool = False
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether live progress may be drawn: on a terminal, and not told to be quiet."""
+        return not self.json and not self.quiet and sys.stderr.isatty()
+
+
+def stdout_console() -> Console:
+    """A console for results: at most 100 columns; plain when NO_COLOR is set or not a terminal."""
+    from rich.console import Console
+
+    return Console(
+        file=sys.stdout, width=_width(), no_color=_no_color(), highlight=False, soft_wrap=False
+    )
+
+
+def stderr_console() -> Console:
+    """A console for progress and remarks."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr, width=_width(), no_color=_no_color(), highlight=False)
+
+
+def write_json(data: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(data, indent=2, allow_nan=False))
+
+
+def remark(settings: Settings, text: str) -> None:
+    """A line on stderr, unless told to be quiet."""
+    if not settings.quiet:
+        click.echo(text, err=True)
+
+
+def _width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return min(int(columns), MAX_WIDTH)
+    if sys.stdout.isatty():
+        return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    return MAX_WIDTH
+
+
+def _no_color() -> bool:
+    return bool(os.environ.get("NO_COLOR"))

@@ -1,0 +1,234 @@
+"""Checks of the environment, read from package metadata before anything is imported.
+
+The rule behind most broken installations: fbgemm-gpu 1.X is built against torch 2.(X+5) and no
+other; see CONTRIBUTING.md for the set this project is tested with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+from costmodels import units
+
+TORCH_MINOR_OFFSET = 5
+MIN_PYTHON = (3, 11)
+MIN_MEMORY_BYTES = 2 * units.GIB
+DISTRIBUTION = "shardplan"
+PAIRS = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
+
+Versions = Callable[[str], str | None]
+
+
+class Level(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the doctor: what was looked at, how it ended, and what to do about it."""
+
+    level: Level
+    subject: str
+    finding: str
+    fix: str = ""
+
+
+def installed_version(name: str) -> str | None:
+    """Version of an installed distribution, without importing it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def owns_fbgemm_files(name: str) -> bool:
+    """Whether a distribution brings the ``fbgemm_gpu`` package; an empty stand-in does not."""
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError:
+        return False
+    return any(file.parts[0] == "fbgemm_gpu" for file in files)
+
+
+def has_nvml() -> bool:
+    """Whether the NVIDIA driver's management library can be loaded."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def check_python() -> Check:
+    """Python is new enough."""
+    running = sys.version_info[:3]
+    version = ".".join(map(str, running))
+    if running < MIN_PYTHON:
+        needed = ".".join(map(str, MIN_PYTHON))
+        return Check(
+            level=Level.FAIL,
+            subject="python",
+            finding=f"{version}; {needed} or newer is needed",
+            fix=f"make an environment with Python {needed}",
+        )
+    return Check(level=Level.OK, subject="python", finding=version)
+
+
+def check_packages(
+    version_of: Versions = installed_version, requirements: list[str] | None = None
+) -> list[Check]:
+    """Every required package is installed in a version that fits."""
+    needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
+    checks = []
+    for line in needed:
+        match = re.match(r"[A-Za-z0-9._-]+", line)
+        if match is None or "extra ==" in line:
+            continue
+        name, limits = match.group(), line[match.end() :].split(";")[0].strip()
+        version = version_of(name)
+        if version is None:
+            finding = "not installed"
+        elif not satisfies(version, limits):
+            finding = f"{version} installed, {limits} needed"
+        else:
+            checks.append(Check(level=Level.OK, subject=name, finding=version))
+            continue
+        fix = f"pip install '{name}{limits}'"
+        checks.append(Check(level=Level.FAIL, subject=name, finding=finding, fix=fix))
+    return checks
+
+
+def satisfies(version: str, limits: str) -> bool:
+    """Whether a version meets limits such as ``>=1.2,<3``; other operators are not judged."""
+    found = _numbers(version)
+    for limit in filter(None, (part.strip() for part in limits.split(","))):
+        match = re.match(r"(>=|<)\s*(.+)", limit)
+        if match is None:
+            continue
+        bound = _numbers(match.group(2))
+        if (found >= bound) != (match.group(1) == ">="):
+            return False
+    return True
+
+
+def check_torch_stack(
+    version_of: Versions = installed_version,
+    owns_files: Callable[[str], bool] = owns_fbgemm_files,
+    nvml: Callable[[], bool] = has_nvml,
+) -> list[Check]:
+    """Torch, fbgemm and TorchRec fit each other. None of them is needed for planning."""
+    torch, torchrec = version_of("torch"), version_of("torchrec")
+    builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
+    if torch is None and torchrec is None and not builds:
+        finding = (
+            "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
+        )
+        return [Check(level=Level.OK, subject="torchrec", finding=finding)]
+    checks = [_check_torchrec(torchrec)]
+    checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
+    if torchrec is not None and not builds:
+        checks.append(_missing_fbgemm(torch))
+    if len(builds) == 2:
+        checks.append(
+            Check(
+                level=Level.WARN,
+                subject="fbgemm",
+                finding="fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other",
+                fix="pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want",
+            )
+        )
+    if "fbgemm-gpu" in builds and not nvml():
+        checks.append(
+            Check(
+                level=Level.FAIL,
+                subject="nvidia driver",
+                finding="libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported",
+                fix="install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU",
+            )
+        )
+    return checks
+
+
+def check_machine() -> list[Check]:
+    """Cores and memory for the search."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    checks = [Check(level=Level.OK, subject="cores", finding=f"{cores} usable")]
+    memory = available_memory_bytes()
+    if memory is None:
+        return checks
+    enough = memory >= MIN_MEMORY_BYTES
+    finding = f"{units.format_bytes(memory)} available"
+    fix = "" if enough else "large workloads may need more; close other programs"
+    level = Level.OK if enough else Level.WARN
+    return [*checks, Check(level=level, subject="memory", finding=finding, fix=fix)]
+
+
+def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
+    """Memory that a new program may take, as the kernel says; None where it does not."""
+    try:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if match is None else float(match.group(1)) * units.KIB
+
+
+def _check_torchrec(version: str | None) -> Check:
+    if version is None:
+        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+        finding = "not installed, though parts of its stack are"
+        return Check(level=Level.WARN, subject="torchrec", finding=finding, fix=fix)
+    return Check(level=Level.OK, subject="torchrec", finding=version)
+
+
+def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
+    subject = f"torch / {name}"
+    if torch is None:
+        fix = f"pip install {PAIRS}"
+        return Check(level=Level.FAIL, subject=subject, finding="torch is not installed", fix=fix)
+    ours, theirs = _numbers(torch), _numbers(fbgemm or "")
+    if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
+        finding = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
+        return Check(level=Level.WARN, subject=subject, finding=finding)
+    if ours[1] == theirs[1] + TORCH_MINOR_OFFSET:
+        finding = f"{torch} / {fbgemm} match"
+        return Check(level=Level.OK, subject=subject, finding=finding)
+    wanted = theirs[1] + TORCH_MINOR_OFFSET
+    other = ours[1] - TORCH_MINOR_OFFSET
+    choices = [f"pip install 'torch==2.{wanted}.*'"]
+    if other >= 0:
+        choices.append(f"pip install '{name}==1.{other}.*'")
+    return Check(
+        level=Level.FAIL,
+        subject=subject,
+        finding=f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed",
+        fix=" or ".join(choices),
+    )
+
+
+def _missing_fbgemm(torch: str | None) -> Check:
+    numbers = _numbers(torch or "")
+    known = len(numbers) > 1 and numbers[0] == 2 and numbers[1] >= TORCH_MINOR_OFFSET
+    wanted = f"==1.{numbers[1] - TORCH_MINOR_OFFSET}.*" if known else "==1.8.*"
+    return Check(
+        level=Level.FAIL,
+        subject="fbgemm",
+        finding="torchrec is installed without fbgemm-gpu and cannot be imported",
+        fix=f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)",
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()

@@ -1,0 +1,95 @@
+"""The command group: finds commands by file name and imports one only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar
+
+import click
+
+import costmodels
+import planner.cli.commands as commands_package
+from costmodels import discovery
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the files of :mod:`planner.cli.commands`."""
+
+    sections: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Plan": ("plan", "estimate", "compare", "explain", "sweep", "size"),
+        "Models": ("predict", "profile", "calibrate", "validate"),
+        "Files": ("init", "check", "import", "export"),
+        "Environment": ("systems", "list", "doctor", "worker"),
+    }
+    """Headings of the help; a command that is not named here comes under ``Others``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in the order of the help."""
+        del ctx
+        found = [name.rstrip("_") for name in discovery.names(commands_package)]
+        order = [name for names in self.sections.values() for name in names]
+        known = [name for name in order if name in found]
+        return known + [name for name in found if name not in order]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the file of one command."""
+        del ctx
+        files = {name.rstrip("_"): name for name in discovery.names(commands_package)}
+        if cmd_name not in files:
+            return None
+        module = importlib.import_module(f"{commands_package.__name__}.{files[cmd_name]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands under headings."""
+        left = self.list_commands(ctx)
+        for heading, names in (*self.sections.items(), ("Others", tuple(left))):
+            shown = [name for name in names if name in left]
+            left = [name for name in left if name not in shown]
+            lines = []
+            for name in shown:
+                command = self.get_command(ctx, name)
+                if command is not None and not command.hidden:
+                    lines.append((name, command.get_short_help_str(limit=70)))
+            if lines:
+                with formatter.section(heading):
+                    formatter.write_dl(lines)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Like click's, but a misspelt command is answered with the nearest one."""
+        name = args[0] if args else ""
+        known = self.list_commands(ctx)
+        if name and name not in known and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            ctx.fail(f"no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+EPILOG = """\b
+First steps:
+  shardplan init my_model.yaml                        a commented workload to edit
+  shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1
+  shardplan compare my_model.yaml old.json run1/plan.json
+
+\b
+Exit codes: 0 done; 1 regression or failed check; 2 bad input; 3 nothing fits;
+4 stopped by the time limit or Ctrl-C, best plan written; 70 a bug in shardplan."""
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.version_option(version=costmodels.__version__, prog_name="shardplan")
+def cli() -> None:
+    """Place the embedding tables of a recommendation model on GPUs.
+
+    Predicts the time of a training iteration, finds a plan, and proves how far it is from the best.
+    """

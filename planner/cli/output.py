@@ -1,0 +1,76 @@
+"""The folder of a run: who may write there, and writing it whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from planner.errors import InvalidInputError
+
+PLAN_FILE = "plan.json"
+REPORT_FILE = "report.md"
+RESULTS_FILE = "results.csv"
+RUN_FILES = frozenset(
+    {PLAN_FILE, REPORT_FILE, RESULTS_FILE, "report.html", "a2a_matrix.txt", "trace"}
+)
+"""Everything a run may have left in its folder."""
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something other than an earlier run, before any work is done.
+
+    Raises:
+        InvalidInputError: says what stands in the way.
+    """
+    if not folder.exists():
+        parent = next(p for p in folder.absolute().parents if p.exists())
+        if not parent.is_dir():
+            message = f"--output {folder}: {parent} is a file, not a folder"
+            raise InvalidInputError(message)
+        _check_writable(folder, parent)
+        return
+    if not folder.is_dir():
+        message = f"--output {folder} is a file; name a folder"
+        raise InvalidInputError(message)
+    names = {path.name for path in folder.iterdir()}
+    holds_run = PLAN_FILE in names and names <= RUN_FILES
+    if names and not holds_run and not force:
+        shown = ", ".join(sorted(names - RUN_FILES or names)[:3])
+        message = (
+            f"--output {folder} is not empty and not an earlier run (it holds {shown}); "
+            "choose another folder or add --force"
+        )
+        raise InvalidInputError(message)
+    _check_writable(folder, folder)
+
+
+def write_run(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+    """Write the files of a run.
+
+    A new folder appears with all of them at once; in an old one each file is replaced in one step,
+    the plan last.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    where = folder if folder.exists() else folder.absolute().parent
+    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
+    try:
+        staging.chmod(0o755)
+        for name, text in texts.items():
+            (staging / name).write_text(text, encoding="utf-8")
+        if not folder.exists():
+            staging.rename(folder)
+        else:
+            for name in sorted(texts, key=lambda name: name == PLAN_FILE):
+                (staging / name).replace(folder / name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return tuple(folder / name for name in texts)
+
+
+def _check_writable(folder: Path, existing: Path) -> None:
+    if not os.access(existing, os.W_OK | os.X_OK):
+        message = f"--output {folder}: no permission to write in {existing}"
+        raise InvalidInputError(message)

@@ -1,0 +1,348 @@
+"""The search space as arrays, and the one place that prices points of it.
+
+A point is an :class:`Assignment`: per table an option and the places of its shards. Its work is the
+sum of its tables' rows, so neighbours cost one addition; its value is a function of the work.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
+from planner.enumeration import TableOptions, drop_unfit, memory_coefficients
+from planner.errors import InvalidInputError
+from planner.problem import PlanningProblem
+from planner.torchrec_rules import legal_types_and_kernels
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+ROUNDING: Final = 1.0 + 1e-9
+"""Memory may exceed its limit by this factor: sums of many shards are rounded."""
+
+WHOLE_NAMES: Final = {
+    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
+    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
+}
+"""What a plan without a column split calls these types; see :mod:`planner.enumeration`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Index of the option, and places (ranks or hosts) of its pieces, for each table in order."""
+
+    options: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long a search may go on; None means no limit.
+
+    ``max_evaluations`` counts priced plans, so that a search ends at the same point on any machine.
+    """
+
+    time_limit_s: float | None = None
+    max_evaluations: int | None = None
+
+
+class SearchSpace:
+    """Options and places of every table, with their work.
+
+    Attributes:
+        tables: options that fit on empty devices, per table.
+        first: ``[T + 1]`` index of each table's first option in the flat arrays.
+        pool: ``[M, F]`` distinct work rows; ``rows[i]`` indexes them for flat option i with shape
+            ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread, all from ``pool_first[i]`` on.
+        pool_device, pool_host: ``[M]`` bytes of each distinct row.
+        mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
+        device, host: ``[F]`` bytes per unit of work.
+    """
+
+    def __init__(
+        self, problem: PlanningProblem, pipeline: CostPipeline, tables: Sequence[TableOptions]
+    ) -> None:
+        """Flatten the options of ``tables``."""
+        self.problem = problem
+        self.pipeline = pipeline
+        self.device, self.host = memory_coefficients(pipeline)
+        self.listed = tuple(tables)
+        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in tables)
+        self.world_size = problem.topology.world_size
+        self.local_world_size = problem.topology.local_world_size
+        self.num_hosts = problem.topology.num_hosts
+        counts = [len(t.options) for t in self.tables]
+        self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.options: tuple[ShardingOption, ...] = tuple(o for t in self.tables for o in t.options)
+        self.table_of: IntArray = np.repeat(np.arange(len(counts)), counts)
+        self.pool, self.rows = _pool(
+            [w for t in self.tables for w in t.works], pipeline.num_features
+        )
+        self.pool_device, self.pool_host = self.pool @ self.device, self.pool @ self.host
+        self.pool_first: IntArray = np.array([r.flat[0] for r in self.rows], dtype=np.int64)
+        self.mean_work: FloatArray = np.array(
+            [self.pool[r].sum(axis=tuple(range(r.ndim))) / self.world_size for r in self.rows]
+        ).reshape(len(self.rows), pipeline.num_features)
+        self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
+        self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
+
+    @property
+    def num_tables(self) -> int:
+        """Number of tables."""
+        return len(self.tables)
+
+    def option(self, table: int, index: int) -> ShardingOption:
+        """Option ``index`` of a table."""
+        return self.tables[table].options[index]
+
+    def placed_rows(
+        self, table: int, index: int, places: tuple[int, ...]
+    ) -> tuple[IntArray, FloatArray]:
+        """(ranks, work rows) of one table; a rank may appear more than once."""
+        flat = int(self.first[table]) + index
+        work = self.pool[self.rows[flat]]
+        spread = self.options[flat].spread
+        if spread is Spread.UNIFORM:
+            return np.arange(self.world_size), work
+        if spread is Spread.RANKS:
+            return np.array(places, dtype=np.int64), work
+        return self.host_ranks(places), work.reshape(-1, work.shape[-1])
+
+    def host_ranks(self, hosts: Sequence[int]) -> IntArray:
+        """Ranks of the hosts, in order."""
+        local = np.arange(self.local_world_size)
+        return (np.array(hosts, dtype=np.int64)[:, None] * self.local_world_size + local).ravel()
+
+    def work(self, assignment: Assignment) -> FloatArray:
+        """Work of an assignment from scratch, ``[W, F]``."""
+        work = np.zeros((self.world_size, self.pipeline.num_features))
+        ranks: list[IntArray] = []
+        rows: list[IntArray] = []
+        for t, index in enumerate(assignment.options):
+            flat = int(self.first[t]) + index
+            spread = self.options[flat].spread
+            if spread is Spread.UNIFORM:
+                work += self.pool[self.rows[flat]]
+                continue
+            places = assignment.places[t]
+            hosts = spread is Spread.HOSTS
+            ranks.append(self.host_ranks(places) if hosts else np.array(places, dtype=np.int64))
+            rows.append(self.rows[flat].ravel())
+        if ranks:
+            shards = self.pool[np.concatenate(rows)]
+            where = np.concatenate(ranks)[None] == np.arange(self.world_size)[:, None]
+            work += where.astype(float) @ shards
+        return work
+
+    def overflow_ratio(self, work: FloatArray) -> FloatArray:
+        """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
+        limits, host_limits = self.pipeline.device_limits, self.pipeline.host_limits
+        device = np.maximum(work @ self.device - limits * ROUNDING, 0.0).sum(axis=-1)
+        per_host = (work @ self.host).reshape(*work.shape[:-2], self.num_hosts, -1).sum(axis=-1)
+        host = np.maximum(per_host - host_limits * ROUNDING, 0.0).sum(axis=-1)
+        return np.asarray((device + host) / max(float(np.abs(limits).sum()), 1.0))
+
+    def plan(self, assignment: Assignment) -> Plan:
+        """The plan of an assignment.
+
+        A sharding type that never splits columns goes by its plain name: ``table_wise`` for
+        ``column_wise``, ``table_row_wise`` for ``grid_shard``.
+        """
+        names = self._names(assignment)
+        return Plan(
+            placements=tuple(
+                self._placement(t, self.option(t, index), places, names)
+                for t, (index, places) in enumerate(
+                    zip(assignment.options, assignment.places, strict=True)
+                )
+            )
+        )
+
+    def assignment(self, plan: Plan) -> Assignment:
+        """The point of the space that a plan is; the inverse of :meth:`plan`.
+
+        Raises:
+            InvalidInputError: the plan cuts a table in a way that is not in the space.
+        """
+        found = [
+            self._located(t, plan.placement(table.table)) for t, table in enumerate(self.tables)
+        ]
+        return Assignment(options=tuple(o for o, _ in found), places=tuple(p for _, p in found))
+
+    def _located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]]:
+        """Option index and places of a placement."""
+        split = {whole: kind for kind, whole in WHOLE_NAMES.items()}
+        kind = placement.sharding_type
+        for index, option in enumerate(self.tables[table].options):
+            if option.sharding_type not in (kind, split.get(kind)):
+                continue
+            step = self.local_world_size if option.spread is Spread.HOSTS else 1
+            places = tuple(r // step for r in placement.ranks[::step])
+            uniform = option.spread is Spread.UNIFORM
+            if not uniform and len(places) != option.num_pieces:
+                continue
+            places = () if uniform else places
+            if self._placement(table, option, places, {option.sharding_type: kind}) == placement:
+                return index, places
+        msg = f"table {placement.table!r}: no option of the search space is cut like the plan"
+        raise InvalidInputError(msg)
+
+    def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
+        options = [self.option(t, i) for t, i in enumerate(assignment.options)]
+        names = {}
+        for split, whole in WHOLE_NAMES.items():
+            users = [t for t, o in enumerate(options) if o.sharding_type is split]
+            plain = all(len(options[t].column_widths) == 1 for t in users)
+            if plain and all(self._allows(t, whole) for t in users):
+                names[split] = whole
+        return names
+
+    def _allows(self, table: int, sharding_type: ShardingType) -> bool:
+        constraints = self.problem.constraints
+        item = self.problem.workload.tables[table]
+        rules = constraints.for_table(item.name)
+        named = all(not r.sharding_types or sharding_type in r.sharding_types for r in rules)
+        legal = sharding_type in legal_types_and_kernels(item)
+        return legal and named and sharding_type in constraints.sharding_types
+
+    def _placement(
+        self,
+        table: int,
+        option: ShardingOption,
+        places: tuple[int, ...],
+        names: dict[ShardingType, ShardingType],
+    ) -> TablePlacement:
+        named = ShardingOption(
+            table=option.table,
+            sharding_type=names.get(option.sharding_type, option.sharding_type),
+            kernel=option.kernel,
+            column_widths=option.column_widths,
+            cache_load_factor_ratio=option.cache_load_factor_ratio,
+        )
+        return place(
+            named,
+            self.problem.workload.tables[table].num_embeddings,
+            places,
+            world_size=self.world_size,
+            local_world_size=self.local_world_size,
+        )
+
+
+def _pool(works: list[FloatArray], num_features: int) -> tuple[FloatArray, tuple[IntArray, ...]]:
+    """Distinct rows of all works, and where each work's rows are among them."""
+    pool: list[FloatArray] = []
+    index: list[IntArray] = []
+    size = 0
+    for work in works:
+        flat = work.reshape(-1, num_features)
+        new = np.ones(len(flat), dtype=bool)
+        new[1:] = (flat[1:] != flat[:-1]).any(axis=-1)
+        index.append((size + np.cumsum(new) - 1).reshape(work.shape[:-1]))
+        pool.append(flat[new])
+        size += int(new.sum())
+    if not pool:
+        return np.zeros((0, num_features)), ()
+    return np.concatenate(pool), tuple(index)
+
+
+def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
+    mask = np.zeros((len(allowed), size), dtype=bool)
+    for i, places in enumerate(allowed):
+        mask[i, list(places)] = True
+    return mask
+
+
+class AbstractObjective(ABC):
+    """What is minimised: a value of a plan's work, with phases that bound it from below.
+
+    Phases are convex and homogeneous in one rank's work and have tangents. With ``z[k]`` the
+    largest phase k over the ranks, the value is at least ``base + slopes @ z`` for each cut.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def values(self, work: FloatArray) -> FloatArray:
+        """Objective of each plan, ``[...]`` from work ``[..., W, F]``."""
+
+    @abstractmethod
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Tangents ``[K, F]`` of the phases at one rank's work."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> FloatArray:
+        """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
+
+    @abstractmethod
+    def always(self) -> Cut:
+        """A cut that holds for every plan."""
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """A cut that holds for plans with exactly these types, best at ``phases`` (``[K]``).
+
+        None if there is nothing better than :meth:`always`.
+        """
+        del phases, types
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cut:
+    """``value >= base + slopes @ z`` with z the phases' maxima over ranks."""
+
+    base: float
+    slopes: FloatArray
+
+
+class Evaluator:
+    """Prices work and assignments, counts both, and knows when the budget is spent."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objective: AbstractObjective,
+        budget: Budget,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Start the clock."""
+        self.space = space
+        self.objective = objective
+        self.budget = budget
+        self.num_evaluations = 0
+        self._clock = clock
+        self._started = clock()
+        self._known: dict[Assignment, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        return self._clock() - self._started
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget is spent."""
+        limit, most = self.budget.time_limit_s, self.budget.max_evaluations
+        late = limit is not None and self.seconds >= limit
+        return late or (most is not None and self.num_evaluations >= most)
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Objective of many plans, infinite where memory does not suffice."""
+        self.num_evaluations += int(np.prod(work.shape[:-2]))
+        fits = self.space.overflow_ratio(work) <= 0
+        return np.where(fits, self.objective.values(work), np.inf)
+
+    def value(self, assignment: Assignment) -> float:
+        """Objective of one assignment, remembered."""
+        if assignment not in self._known:
+            self._known[assignment] = float(self.values(self.space.work(assignment)))
+        return self._known[assignment]

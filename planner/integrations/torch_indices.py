@@ -1,0 +1,230 @@
+"""Indices saved with ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InvalidInputError
+from planner.profiling.base import (
+    AbstractReader,
+    Chunk,
+    IntArray,
+    Jagged,
+    Slice,
+    checked_indices,
+    limited,
+    read_all,
+)
+
+_SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_KJT_MODULE: Final = "torchrec.sparse.jagged_tensor"
+_SHAPES: Final = (
+    "a KeyedJaggedTensor, a mapping with keys, values and lengths, a tuple (indices, offsets, "
+    "lengths) with lengths [tables, batch], or a list of these"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TorchReader(AbstractReader):
+    """Files of ``torch.save``, plain or gzip, each read as a whole.
+
+    Accepts what facebookresearch/dlrm_datasets holds, ``(indices, offsets, lengths)`` with tables
+    ``t_0``, ``t_1`` ...; KeyedJaggedTensors; mappings of ``keys``, ``values`` and ``lengths``; and
+    lists of them, one batch each. Files are loaded without running code they may hold.
+    """
+
+    name: ClassVar[str] = "torch"
+    splits: ClassVar[bool] = False
+
+    def matches(self, path: Path, head: bytes) -> bool:
+        """By its name, or as a zip archive that holds a pickle."""
+        if path.name.endswith(_SUFFIXES):
+            return True
+        return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
+
+    def feature_names(self, path: Path) -> tuple[str, ...]:
+        """Keys of the first batch."""
+        return tuple(_load(path)[0].features)
+
+    def num_positions(self, path: Path) -> int:
+        """The file is one piece."""
+        del path
+        return 1
+
+    def num_samples(self, path: Path) -> int:
+        """Samples of all batches."""
+        return sum(chunk.num_samples for chunk in _load(path))
+
+    def cut(self, path: Path, limit: int) -> tuple[int, int]:
+        """Always the whole file."""
+        return 1, min(limit, self.num_samples(path))
+
+    def read(self, piece: Slice) -> Iterator[Chunk]:
+        """Batch by batch."""
+        return limited(iter(_load(piece.path)), piece.limit)
+
+
+def _load(path: Path) -> tuple[Chunk, ...]:
+    stat = path.stat()
+    return _load_version(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _load_version(path: Path, size: int, mtime_ns: int) -> tuple[Chunk, ...]:
+    """Batches of a file; kept because a file is asked for its names before it is read."""
+    del size, mtime_ns
+    content = _unpickle(path)
+    items = content if _is_batches(content) else [content]
+    chunks = tuple(
+        _chunk(item, f"{path}: batch {i}" if len(items) > 1 else str(path))
+        for i, item in enumerate(items)
+    )
+    if not sum(chunk.num_samples for chunk in chunks):
+        message = f"{path}: holds no samples"
+        raise InvalidInputError(message)
+    names = set(chunks[0].features)
+    for i, chunk in enumerate(chunks):
+        if set(chunk.features) != names:
+            message = f"{path}: batch {i} has other features than the first one"
+            raise InvalidInputError(message)
+    return chunks
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        message = f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'"
+        raise InvalidInputError(message) from error
+    data = read_all(path)
+    try:
+        return torch.load(data, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        data.seek(0)
+        return _unpickle_kjt(torch, data, path)
+    except (RuntimeError, ValueError, EOFError) as error:
+        raise _not_saved(path, error) from error
+
+
+def _unpickle_kjt(torch: Any, data: Any, path: Path) -> Any:
+    """Once more, with KeyedJaggedTensor as the one class that may be built."""
+    try:
+        kjt = importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
+    except (ImportError, OSError) as error:
+        message = f"{path}: needs torchrec, if it holds a KeyedJaggedTensor: {error}"
+        raise InvalidInputError(message) from error
+    try:
+        with torch.serialization.safe_globals([kjt]):
+            return torch.load(data, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        raise _not_saved(path, error) from error
+
+
+def _not_saved(path: Path, error: Exception) -> InvalidInputError:
+    reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else "unreadable"
+    return InvalidInputError(f"{path}: not tensors written by torch.save: {reason}")
+
+
+def _is_batches(content: Any) -> bool:
+    if not isinstance(content, list | tuple) or not content:
+        return False
+    return not _is_tensor(content[-1])
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "numpy") and hasattr(value, "dtype") and hasattr(value, "dim")
+
+
+def _chunk(item: Any, where: str) -> Chunk:
+    if hasattr(item, "keys") and hasattr(item, "lengths_or_none"):
+        return _kjt_chunk(item, where)
+    if isinstance(item, dict) and {"keys", "values"} <= set(item):
+        keys = [str(key) for key in item["keys"]]
+        lengths = _lengths(item.get("lengths"), item.get("offsets"), len(keys), where)
+        return _from_lengths(keys, _array(item["values"], where), lengths, where)
+    if isinstance(item, list | tuple) and len(item) == 3:
+        return _tuple_chunk(item, where)
+    message = f"{where}: holds {type(item).__name__}; expected {_SHAPES}"
+    raise InvalidInputError(message)
+
+
+def _kjt_chunk(item: Any, where: str) -> Chunk:
+    if item.variable_stride_per_key():
+        message = f"{where}: batch sizes that differ per feature are not supported"
+        raise InvalidInputError(message)
+    keys = [str(key) for key in item.keys()]  # noqa: SIM118
+    lengths = _lengths(item.lengths(), None, len(keys), where)
+    return _from_lengths(keys, _array(item.values(), where), lengths, where)
+
+
+def _tuple_chunk(item: Sequence[Any], where: str) -> Chunk:
+    """FBGEMM's order (indices, offsets, lengths), or (keys, values, lengths)."""
+    first, second, third = item
+    if isinstance(first, list | tuple):
+        keys = [str(key) for key in first]
+        lengths = _lengths(third, None, len(keys), where)
+        return _from_lengths(keys, _array(second, where), lengths, where)
+    per_table = _array(third, where)
+    num_tables = per_table.shape[0] if per_table.ndim > 1 else 1
+    lengths = _lengths(third, second, num_tables, where)
+    keys = [f"t_{i}" for i in range(num_tables)]
+    return _from_lengths(keys, _array(first, where), lengths, where)
+
+
+def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
+    """``[features, batch]``, from lengths, offsets, or both if they agree."""
+    found = None if lengths is None else _array(lengths, where).reshape(-1)
+    if offsets is not None:
+        ends = _array(offsets, where).reshape(-1)
+        between = np.diff(ends)
+        if not len(ends) or ends[0] != 0 or bool(np.any(between < 0)):
+            message = f"{where}: offsets must ascend from 0"
+            raise InvalidInputError(message)
+        if found is not None and not np.array_equal(found, between):
+            message = f"{where}: offsets and lengths disagree"
+            raise InvalidInputError(message)
+        found = between
+    if found is None:
+        message = f"{where}: holds neither lengths nor offsets"
+        raise InvalidInputError(message)
+    if not num_keys or len(found) % num_keys:
+        message = f"{where}: {len(found)} lengths cannot be shared by {num_keys} features"
+        raise InvalidInputError(message)
+    return checked_indices(found, f"{where}: lengths").reshape(num_keys, -1)
+
+
+def _from_lengths(
+    keys: list[str], values: NDArray[np.generic], lengths: IntArray, where: str
+) -> Chunk:
+    flat = values.reshape(-1)
+    if int(lengths.sum()) != len(flat):
+        message = f"{where}: lengths sum to {int(lengths.sum())}, but there are {len(flat)} indices"
+        raise InvalidInputError(message)
+    if len(set(keys)) != len(keys):
+        message = f"{where}: a feature appears twice in {keys}"
+        raise InvalidInputError(message)
+    indices = checked_indices(flat, where)
+    ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
+    features = {
+        key: Jagged(indices[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)
+    }
+    return Chunk(int(lengths.shape[1]), features)
+
+
+def _array(value: Any, where: str) -> NDArray[np.generic]:
+    if not _is_tensor(value):
+        message = f"{where}: expected a tensor, found {type(value).__name__}; expected {_SHAPES}"
+        raise InvalidInputError(message)
+    array: NDArray[np.generic] = value.detach().cpu().numpy()
+    return array

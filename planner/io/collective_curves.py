@@ -1,0 +1,215 @@
+"""Measured curves of collectives: one row of a CSV file each, every one with its source.
+
+Columns: ``set`` (a system has the curves of the sets it names), ``collective``, ``nodes``,
+``gpus_per_node``, ``ranks``, ``domain_gpus`` (ranks that share a scale-up fabric), ``device``,
+``network``, ``network_GBps`` (nominal, per rank and direction), ``library``, ``version``,
+``harness``, ``role``, ``source``, ``licence``, ``notes``, ``points_bytes_us`` (``size:time``
+pairs, size as nccl-tests states it). Only rows with the role ``calibrate`` or
+``calibrate-optional`` (another class of device) ever reach a prediction.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from costmodels.collective.base import Collective, CollectiveCurve
+from costmodels.errors import CostModelError
+from costmodels.topology import Topology
+from costmodels.units import GB, US
+from planner.errors import InvalidInputError
+from planner.io.atomic import write_text_atomic
+from planner.io.documents import read_text
+from planner.io.library import configs_folder
+
+COLUMNS: Final = (
+    "set",
+    "collective",
+    "nodes",
+    "gpus_per_node",
+    "ranks",
+    "domain_gpus",
+    "device",
+    "network",
+    "network_GBps",
+    "library",
+    "version",
+    "harness",
+    "role",
+    "source",
+    "licence",
+    "notes",
+    "points_bytes_us",
+)
+PREDICTING_ROLES: Final = ("calibrate", "calibrate-optional")
+ROLES: Final = (*PREDICTING_ROLES, "validate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveRecord:
+    """One row: the curve and where it comes from."""
+
+    set_name: str
+    role: str
+    nodes: int
+    curve: CollectiveCurve
+    device: str = ""
+    network: str = ""
+    library: str = ""
+    harness: str = ""
+    licence: str = ""
+    notes: str = ""
+
+
+def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
+    """The curves that a system names, for predictions; none where it names none.
+
+    The sets named first win. Curves of a set that has not the system's name come from a like
+    system and are marked so; those of a file of one's own are not.
+
+    Raises:
+        InvalidInputError: a set or file that is not there or breaks a rule.
+    """
+    curves: list[CollectiveCurve] = []
+    for position, name in enumerate(topology.collective_curves):
+        own_file = name.endswith(".csv")
+        found = read_curves(Path(name)) if own_file else shipped_curves()
+        fitting = [r for r in found if own_file or r.set_name == name]
+        if not fitting:
+            known = ", ".join(sorted({r.set_name for r in found}))
+            message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
+            raise InvalidInputError(message)
+        priority = position + (0 if own_file or name == topology.name else 1)
+        curves.extend(
+            replace(r.curve, priority=priority) for r in fitting if r.role in PREDICTING_ROLES
+        )
+    return tuple(curves)
+
+
+def validation_curves(set_name: str) -> tuple[CurveRecord, ...]:
+    """Rows of a set that only check predictions."""
+    return tuple(r for r in shipped_curves() if r.set_name == set_name and r.role == "validate")
+
+
+@functools.lru_cache(maxsize=1)
+def shipped_curves() -> tuple[CurveRecord, ...]:
+    """All rows of ``configs/calibrations/collectives.csv``."""
+    return read_curves(configs_folder() / "calibrations" / "collectives.csv")
+
+
+def read_curves(path: Path) -> tuple[CurveRecord, ...]:
+    """The rows of a file.
+
+    Raises:
+        InvalidInputError: lists every bad row with its line.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
+    if missing:
+        message = f"{path}:1: columns missing: {', '.join(missing)}"
+        raise InvalidInputError(message)
+    records, problems = [], []
+    for row in reader:
+        try:
+            records.append(_record({k: (v or "").strip() for k, v in row.items() if k in COLUMNS}))
+        except (ValueError, CostModelError) as error:
+            problems.append(f"{path}:{reader.line_num}: {error}")
+    if problems:
+        raise InvalidInputError(problems)
+    if not records:
+        message = f"{path}: no rows"
+        raise InvalidInputError(message)
+    return tuple(records)
+
+
+def curves_text(records: Iterable[CurveRecord]) -> str:
+    """The rows as CSV."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_row(r) for r in records)
+    return out.getvalue()
+
+
+def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:
+    """Write a file of curves, whole or not at all."""
+    write_text_atomic(path, curves_text(records))
+
+
+def _record(row: dict[str, str]) -> CurveRecord:
+    if row["role"] not in ROLES:
+        message = f"role {row['role']!r} is not one of {', '.join(ROLES)}"
+        raise ValueError(message)
+    nodes, ranks, domain = (_whole(row, c) for c in ("nodes", "ranks", "domain_gpus"))
+    if row["collective"] not in list(Collective):
+        message = f"collective {row['collective']!r} is not one of {', '.join(Collective)}"
+        raise ValueError(message)
+    points = [_point(text) for text in row["points_bytes_us"].split()]
+    curve = CollectiveCurve(
+        collective=Collective(row["collective"]),
+        ranks=ranks,
+        domains=-(-ranks // domain),
+        size_bytes=tuple(size for size, _ in points),
+        time_s=tuple(time * US for _, time in points),
+        network_bytes_per_s=float(row["network_GBps"] or 0) * GB,
+        version=row["version"],
+        source=row["source"],
+    )
+    return CurveRecord(
+        set_name=row["set"],
+        role=row["role"],
+        nodes=nodes,
+        curve=curve,
+        device=row["device"],
+        network=row["network"],
+        library=row["library"],
+        harness=row["harness"],
+        licence=row["licence"],
+        notes=row["notes"],
+    )
+
+
+def _row(record: CurveRecord) -> dict[str, str]:
+    curve = record.curve
+    pairs = zip(curve.size_bytes, curve.time_s, strict=True)
+    return {
+        "set": record.set_name,
+        "collective": curve.collective.value,
+        "nodes": str(record.nodes),
+        "gpus_per_node": str(curve.ranks // record.nodes),
+        "ranks": str(curve.ranks),
+        "domain_gpus": str(curve.ranks // curve.domains),
+        "device": record.device,
+        "network": record.network,
+        "network_GBps": f"{curve.network_bytes_per_s / GB:g}" if curve.network_bytes_per_s else "",
+        "library": record.library,
+        "version": curve.version,
+        "harness": record.harness,
+        "role": record.role,
+        "source": curve.source,
+        "licence": record.licence,
+        "notes": record.notes,
+        "points_bytes_us": " ".join(f"{size:.0f}:{time / US:.6g}" for size, time in pairs),
+    }
+
+
+def _whole(row: dict[str, str], column: str) -> int:
+    text = row[column]
+    if not text.isdecimal() or int(text) < 1:
+        message = f"{column} must be a whole number of at least 1, got {text!r}"
+        raise ValueError(message)
+    return int(text)
+
+
+def _point(text: str) -> tuple[float, float]:
+    size, separator, time = text.partition(":")
+    try:
+        return float(size), float(time if separator else "")
+    except ValueError:
+        message = f"points_bytes_us: {text!r} is not size:time"
+        raise ValueError(message) from None

@@ -1,0 +1,82 @@
+"""A CSV list of tables as a workload document: quick to make, without a dense part.
+
+Columns: ``name``, ``num_embeddings`` (or ``rows``), ``embedding_dim`` (or ``dim``), and as wanted
+``pooling_factor``, ``zipf_exponent``, ``zipf_shift``, ``dtype``, ``pooling``, ``is_weighted``,
+``module``, ``count``. Empty cells mean the default.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, Final
+
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, read_text
+from planner.io.yaml_reader import Keys, parse_scalar
+
+DEFAULT_BATCH: Final = 4096
+"""Samples per rank until --batch-size says otherwise."""
+
+_OTHER_NAMES: Final = {"rows": "num_embeddings", "dim": "embedding_dim"}
+_TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module"})
+_LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
+
+
+def read_table_list(path: Path) -> Document:
+    """The tables of a CSV file.
+
+    Raises:
+        InvalidInputError: not CSV, or a row that has not one cell per column.
+    """
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    lines: dict[Keys, int] = {}
+    tables: list[dict[str, Any]] = []
+    try:
+        columns = _columns(path, next(reader, []))
+        for row in reader:
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(row) != len(columns):
+                message = (
+                    f"{path}:{reader.line_num}: {len(row)} cells, the first line names "
+                    f"{len(columns)} columns; give one cell for each"
+                )
+                raise InvalidInputError(message)
+            lines["tables", len(tables)] = reader.line_num
+            tables.append(_entry(dict(zip(columns, row, strict=True))))
+    except csv.Error as error:
+        message = f"{path}:{reader.line_num}: not well-formed CSV: {error}"
+        raise InvalidInputError(message) from error
+    if not tables:
+        message = f"{path}: no tables; below the line of column names, give one table per line"
+        raise InvalidInputError(message)
+    training = {"batch_size_per_rank": DEFAULT_BATCH}
+    return Document(path, {"name": path.stem, "training": training, "tables": tables}, lines)
+
+
+def _columns(path: Path, header: list[str]) -> list[str]:
+    columns = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in header]
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        message = f"{path}:1: column {twice[0]!r} is there twice; keep one"
+        raise InvalidInputError(message)
+    return columns
+
+
+def _entry(cells: dict[str, str]) -> dict[str, Any]:
+    """One table as the YAML file would have it."""
+    entry: dict[str, Any] = {}
+    law: dict[str, Any] = {}
+    for column, cell in cells.items():
+        text = cell.strip()
+        if not text:
+            continue
+        if column in _LAW_COLUMNS:
+            law[_LAW_COLUMNS[column]] = parse_scalar(text)
+        else:
+            entry[column] = text if column in _TEXT_COLUMNS else parse_scalar(text)
+    if law:
+        entry["distribution"] = {"kind": "zipf", **law}
+    return entry

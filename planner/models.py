@@ -1,0 +1,40 @@
+"""The cost models that fit a system: measured curves where it names some, link rates otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.collective.measured import Measured
+from costmodels.stages import CostModels
+from costmodels.topology import Topology
+from planner.io.collective_curves import load_curves, shipped_curves
+
+
+def default_models(topology: Topology) -> CostModels:
+    """The models of a system, for every command.
+
+    Raises:
+        InvalidInputError: the system names curves that are not there.
+    """
+    return CostModels(collective=collective_model(topology))
+
+
+def collective_model(topology: Topology) -> AbstractCollectiveModel:
+    """Curves that the system names; alpha-beta where it names none."""
+    curves = load_curves(topology)
+    return Measured(curves=curves) if curves else AlphaBeta()
+
+
+def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
+    """As :func:`collective_model`, but a system without curves gets those of its own name.
+
+    Such a set was measured on this device in a box that need not be typical, so that plans do not
+    rest on it; one operation at a time, it is the best there is.
+    """
+    if not topology.collective_curves and any(
+        r.set_name == topology.name for r in shipped_curves()
+    ):
+        topology = replace(topology, collective_curves=(topology.name,))
+    return collective_model(topology)

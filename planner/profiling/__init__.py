@@ -1,0 +1,1 @@
+"""Index statistics of tables, measured from raw indices."""

@@ -1,0 +1,1 @@
+"""Formats of raw indices. One file, one format; they need nothing but numpy (and pyarrow)."""

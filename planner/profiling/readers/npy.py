@@ -1,0 +1,101 @@
+"""Arrays of one-hot indices: ``day_N_sparse.npy``, samples x features, integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InvalidInputError
+from planner.profiling.base import (
+    CHUNK_SAMPLES,
+    AbstractReader,
+    Chunk,
+    Jagged,
+    Slice,
+    checked_indices,
+    fixed_lengths,
+    limited,
+)
+
+MAGIC: Final = b"\x93NUMPY"
+_DIMENSIONS: Final = (1, 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NpyReader(AbstractReader):
+    """One integer array: ``[samples, features]``, or ``[samples]`` for a single feature.
+
+    Features are called ``cat_0``, ``cat_1`` ...; a single one after its file.
+    """
+
+    name: ClassVar[str] = "npy"
+
+    def matches(self, path: Path, head: bytes) -> bool:
+        """By its magic bytes."""
+        del path
+        return head.startswith(MAGIC)
+
+    def feature_names(self, path: Path) -> tuple[str, ...]:
+        """One per column."""
+        array = _open(path)
+        if array.ndim == 1:
+            return (path.stem,)
+        return tuple(f"cat_{i}" for i in range(array.shape[1]))
+
+    def num_positions(self, path: Path) -> int:
+        """Samples."""
+        return int(_open(path).shape[0])
+
+    def num_samples(self, path: Path) -> int:
+        """Rows of the array."""
+        return self.num_positions(path)
+
+    def cut(self, path: Path, limit: int) -> tuple[int, int]:
+        """A position is a sample."""
+        samples = min(limit, self.num_positions(path))
+        return samples, samples
+
+    def read(self, piece: Slice) -> Iterator[Chunk]:
+        """Pages of the mapped file."""
+        return limited(self._chunks(piece), piece.limit)
+
+    def _chunks(self, piece: Slice) -> Iterator[Chunk]:
+        array = _open(piece.path)
+        names = self.feature_names(piece.path)
+        table = array.reshape(len(array), -1)
+        for start in range(piece.start, piece.stop, CHUNK_SAMPLES):
+            stop = min(start + CHUNK_SAMPLES, piece.stop)
+            rows = np.ascontiguousarray(table[start:stop].T)
+            ones = fixed_lengths(stop - start, 1)
+            where = f"{piece.path}: samples {start}..{stop - 1}"
+            yield Chunk(
+                stop - start,
+                {
+                    name: Jagged(checked_indices(rows[i], f"{where}, {name}"), ones)
+                    for i, name in enumerate(names)
+                },
+            )
+
+
+def _open(path: Path) -> NDArray[np.generic]:
+    try:
+        array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        message = f"{path}: not a whole .npy file: {error}"
+        raise InvalidInputError(message) from error
+    if array.dtype.kind not in "iu":
+        message = (
+            f"{path}: holds {array.dtype}, not integers; of Criteo's files per day only "
+            "day_N_sparse.npy holds indices"
+        )
+        raise InvalidInputError(message)
+    if array.ndim not in _DIMENSIONS or 0 in array.shape:
+        message = f"{path}: needs shape [samples] or [samples, features], has {list(array.shape)}"
+        raise InvalidInputError(message)
+    return array

@@ -1,0 +1,104 @@
+"""The folder of a profile under way: finished units, and what they are units of.
+
+It lies beside the output, ``.stats.json.state``, and is gone when the output is written. A profile
+that was stopped continues with the units that are missing; the manifest makes sure that data and
+options are still the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from planner.errors import InvalidInputError
+from planner.profiling.units import Source
+
+_MANIFEST: Final = "manifest.json"
+_STATE_VERSION: Final = 1
+
+
+class State:
+    """Where finished units are kept.
+
+    Args:
+        output: the file that will be written in the end.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.folder = output.absolute().parent / f".{output.name}.state"
+
+    def open(self, manifest: dict[str, Any], *, resume: bool | None) -> None:
+        """Start, or continue what was stopped.
+
+        Args:
+            manifest: describes data and options.
+            resume: True insists on something to continue; False drops it; None continues if there
+                is something.
+
+        Raises:
+            InvalidInputError: nothing to continue, or it belongs to other data or options.
+        """
+        if resume is False:
+            self.discard()
+        text = json.dumps(manifest, indent=1, sort_keys=True)
+        path = self.folder / _MANIFEST
+        if path.exists():
+            if path.read_text(encoding="utf-8") != text:
+                message = (
+                    f"{self.folder} is what a stopped profile of other data or options left; "
+                    "add --restart to drop it, or name another output"
+                )
+                raise InvalidInputError(message)
+            return
+        if resume:
+            message = f"there is nothing to resume: {self.folder} does not exist"
+            raise InvalidInputError(message)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+
+    def has(self, name: str) -> bool:
+        """Whether a unit is finished."""
+        return (self.folder / name).is_dir()
+
+    def discard(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def describe_inputs(sources: Sequence[Source], options: dict[str, Any]) -> dict[str, Any]:
+    """The manifest: every file with size and time of change, every option that matters."""
+    files = []
+    for source in sources:
+        stat = source.path.stat()
+        files.append(
+            [str(source.path.resolve()), stat.st_size, stat.st_mtime_ns, repr(source.reader)]
+        )
+    return {"version": _STATE_VERSION, "files": files, "options": options}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file in one step: whole or not at all.
+
+    Raises:
+        InvalidInputError: the folder does not take files.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        message = f"{path}: cannot be written: {error.strerror}"
+        raise InvalidInputError(message) from error
+    staging = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        staging.chmod(0o644)
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise

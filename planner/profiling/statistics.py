@@ -1,0 +1,303 @@
+"""From the counts of one table's ids to its statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution._mixture import LOW_COUNT, Smoothed, smooth, smooth_ranges
+from costmodels.distribution.empirical import Empirical
+from planner.profiling import stats as schema
+from planner.profiling.counting import Run, merge_runs
+from planner.profiling.partial import BatchSums, TableSums
+from planner.profiling.zipf_fit import fit_zipf
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+NUM_RANGES: Final = 64
+LARGEST_TABLE: Final = 2**48
+_FEWEST_ROWS_PER_RANGE: Final = 16
+_HOTTEST_LEFT_OUT: Final = 100
+_CLUSTERED: Final = 2.0
+_UNEVEN: Final = 1.25
+_SIXTEENTHS: Final = 16
+_HOTTEST_RATIOS: Final = (0.001, 0.01, 0.1)
+_CACHE_RATIOS: Final = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+_FEWEST_DRAWS: Final = 1e-4
+_MORE_RANKS: Final = (4, 16, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class TableWork:
+    """All that is known of a table when its units are done.
+
+    Attributes:
+        name: of the table, for messages.
+        sums: added up over all units.
+        runs: counts of its ids.
+        num_embeddings: rows, where the table map gives them.
+        ids_are_hashes: ids are no rows, so only how many there are means something.
+        max_ind_range: ids were taken modulo this.
+        budget_bytes: memory for merging.
+    """
+
+    name: str
+    sums: TableSums
+    runs: tuple[Run, ...]
+    num_embeddings: int | None
+    ids_are_hashes: bool
+    max_ind_range: int | None
+    budget_bytes: float
+
+
+def table_stats(work: TableWork) -> schema.TableStats:
+    """Statistics of one table; every number follows from exact counts."""
+    counts, rows, highest = _counts_of_counts(work)
+    hashed = work.num_embeddings is None and (work.ids_are_hashes or highest >= LARGEST_TABLE)
+    num_embeddings = _num_embeddings(work, counts, rows, highest, hashed=hashed)
+    law = smooth(counts, rows, num_embeddings)
+    ranges, range_rows = _ranges(work, law, counts, rows, None if hashed else num_embeddings)
+    table = schema.TableStats(
+        features={name: _pooling(c) for name, c in work.sums.feature_lengths.items()},
+        num_samples=work.sums.num_samples,
+        num_indices=int(counts @ rows),
+        num_unique_rows=int(rows.sum()),
+        num_embeddings=num_embeddings,
+        ids_are_hashes=hashed,
+        highest_index=highest,
+        unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
+        pooling=_pooling(work.sums.lengths),
+        histogram=_histogram(law, counts, rows),
+        law=_law(law, range_rows),
+        ranges=ranges,
+        zipf=None,
+        batches=[],
+        hottest_rows=[],
+        cache=[],
+    )
+    return _with_law(table, work, counts, rows)
+
+
+def _with_law(
+    table: schema.TableStats, work: TableWork, counts: IntArray, rows: IntArray
+) -> schema.TableStats:
+    """What follows from the law as a reader of the file will see it."""
+    shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
+    law = shown.distribution(table.num_embeddings)
+    num_rows = table.num_embeddings
+    drawn = min(_chao(counts, rows), num_rows)
+    more = (num_rows * factor for factor in _MORE_RANKS) if table.ids_are_hashes else ()
+    zipf = fit_zipf(law, table.num_indices, (table.num_unique_rows, drawn, num_rows, *more))
+    return table.model_copy(
+        update={
+            "zipf": None if zipf is None else schema.ZipfStats(**asdict(zipf)),
+            "batches": [
+                _batch(size, sums, shown.pooling.mean, law)
+                for size, sums in sorted(work.sums.batches.items())
+            ],
+            "hottest_rows": [
+                schema.AccessShare(
+                    hottest_rows_ratio=ratio, access_ratio=law.access_share(ratio * num_rows)
+                )
+                for ratio in _HOTTEST_RATIOS
+            ],
+            "cache": [
+                schema.CacheHit(
+                    cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
+                )
+                for ratio in _CACHE_RATIOS
+            ],
+        }
+    )
+
+
+def _counts_of_counts(work: TableWork) -> tuple[IntArray, IntArray, int]:
+    """Distinct counts, ascending, the rows accessed so often, and the highest id."""
+    total: Counter[int] = Counter()
+    highest = -1
+    for ids, counts in _blocks(work):
+        values, rows = np.unique(counts, return_counts=True)
+        total.update(dict(zip(values.tolist(), rows.tolist(), strict=True)))
+        highest = int(ids[-1])
+    values = np.array(sorted(total), dtype=np.int64)
+    return values, np.array([total[int(v)] for v in values], dtype=np.int64), highest
+
+
+def _blocks(work: TableWork) -> Iterator[tuple[IntArray, IntArray]]:
+    return merge_runs(work.runs, work.budget_bytes)
+
+
+def _num_embeddings(
+    work: TableWork, counts: IntArray, rows: IntArray, highest: int, *, hashed: bool
+) -> int:
+    """Rows of the table: given, the fold, the highest id, or for hashes Chao's estimate."""
+    if work.num_embeddings is not None:
+        return work.num_embeddings
+    if hashed:
+        return _chao(counts, rows)
+    if work.max_ind_range is not None:
+        return min(work.max_ind_range, work.sums.highest_raw + 1)
+    return highest + 1
+
+
+def _chao(counts: IntArray, rows: IntArray) -> int:
+    """Rows that are drawn at all, those not seen yet included.
+
+    Chao (1984): at least N1 (N1 - 1) / (2 (N2 + 1)) were not seen, with N1 seen once and N2 twice.
+    """
+    once, twice = (int(rows[counts == k].sum()) for k in (1, 2))
+    return min(int(rows.sum()) + once * (once - 1) // (2 * (twice + 1)), LARGEST_TABLE)
+
+
+def _histogram(law: Smoothed, counts: IntArray, rows: IntArray) -> schema.Histogram:
+    class_of = np.searchsorted(law.class_low, counts, side="right") - 1
+    accesses = np.bincount(class_of, counts * rows, minlength=len(law.class_low))
+    in_class = law.num_rows_per_class[::-1].astype(np.int64)
+    return schema.Histogram(
+        lowest_count=law.class_low[::-1].tolist(),
+        rank_end=np.cumsum(in_class).tolist(),
+        rows=in_class.tolist(),
+        accesses=accesses[::-1].astype(np.int64).tolist(),
+    )
+
+
+def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.Law:
+    """The bins: those of all ranges together, where ranges were smoothed one by one."""
+    rows = law.num_rows if range_rows is None else range_rows.sum(axis=0)
+    return schema.Law(
+        rows=rows.tolist(),
+        probability=(law.num_draws / float(rows @ law.num_draws)).tolist(),
+    )
+
+
+def _ranges(
+    work: TableWork, law: Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int | None
+) -> tuple[schema.Ranges | None, FloatArray | None]:
+    """Where on the id axis accesses and rows of each bin lie; nothing for small tables."""
+    if num_embeddings is None or num_embeddings < NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
+        return None, None
+    hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
+    places = _Places(law, hot_count)
+    for ids, seen in _blocks(work):
+        places.add(ids * NUM_RANGES // num_embeddings, seen)
+    left = counts <= hot_count
+    ratio = _clustering(places.cold, float((counts[left] ** 2.0) @ rows[left]))
+    share = places.accesses / places.accesses.sum()
+    uneven = float(share.reshape(_SIXTEENTHS, -1).sum(axis=1).max()) * _SIXTEENTHS > _UNEVEN
+    clustered = ratio > _CLUSTERED
+    in_range = places.smoothed(num_embeddings) if clustered or uneven else None
+    return (
+        schema.Ranges(
+            num_ids=num_embeddings,
+            access_ratio=share.tolist(),
+            clustering_ratio=ratio,
+            clustered=clustered,
+            rows=[] if in_range is None else _sparse(in_range),
+        ),
+        in_range,
+    )
+
+
+class _Places:
+    """Adds up, per range, accesses and rows by how often they were seen."""
+
+    def __init__(self, law: Smoothed, hot_count: int) -> None:
+        self._law = law
+        self._hot_count = hot_count
+        self._head_low = law.class_low[law.class_low > LOW_COUNT]
+        self._width = LOW_COUNT + 1 + len(self._head_low)
+        self._rows = np.zeros(NUM_RANGES * self._width, dtype=np.int64)
+        self.accesses = np.zeros(NUM_RANGES)
+        self.cold = np.zeros(NUM_RANGES)
+
+    def add(self, place: IntArray, seen: IntArray) -> None:
+        cold = np.where(seen <= self._hot_count, seen, 0)
+        self.accesses += np.bincount(place, seen, minlength=NUM_RANGES)
+        self.cold += np.bincount(place, cold, minlength=NUM_RANGES)
+        head = LOW_COUNT + np.searchsorted(self._head_low, seen, side="right")
+        column = np.where(seen <= LOW_COUNT, seen, head)
+        self._rows += np.bincount(place * self._width + column, minlength=len(self._rows))
+
+    def smoothed(self, num_embeddings: int) -> FloatArray:
+        """Rows per range and bin of the law."""
+        rows = self._rows.reshape(NUM_RANGES, self._width).astype(float)
+        edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
+        rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
+        in_range = smooth_ranges(self._law, rows[:, : LOW_COUNT + 1], rows[:, LOW_COUNT + 1 :])
+        in_range[in_range * np.maximum(self._law.num_draws, 1e-3) < _FEWEST_DRAWS] = 0.0
+        return in_range
+
+
+def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:
+    """The count that fewer than ``rank`` rows exceed; the highest one in a small sample."""
+    from_hottest = np.cumsum(rows[::-1])
+    if from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES:
+        return int(counts[-1])
+    return int(counts[::-1][np.searchsorted(from_hottest, rank)])
+
+
+def _clustering(accesses: FloatArray, squares: float) -> float:
+    """Variance of the ranges' accesses over that expected when rows are placed at random.
+
+    Placing rows of weights w at random into R ranges gives sum (A_r - mean)^2 an expectation of
+    (1 - 1/R) sum w^2.
+    """
+    if squares <= 0:
+        return 0.0
+    spread = float(((accesses - accesses.mean()) ** 2).sum())
+    return spread / (squares * (1.0 - 1.0 / NUM_RANGES))
+
+
+def _sparse(per_range: FloatArray) -> list[list[tuple[int, float]]]:
+    return [[(int(c), float(line[c])) for c in np.flatnonzero(line)] for line in per_range]
+
+
+def _pooling(lengths: Counter[int]) -> schema.Pooling:
+    values = np.array(sorted(lengths), dtype=np.int64)
+    samples = np.array([lengths[int(v)] for v in values], dtype=np.int64)
+    total, below = int(samples.sum()), np.cumsum(samples)
+
+    def quantile(share: float) -> int:
+        return int(values[np.searchsorted(below, share * total - 1e-9)])
+
+    return schema.Pooling(
+        mean=float(values @ samples) / total,
+        p50=quantile(0.5),
+        p99=quantile(0.99),
+        max=int(values[-1]),
+        empty_ratio=lengths[0] / total,
+    )
+
+
+def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) -> schema.BatchStats:
+    if not sums.num_batches:
+        indices = size * pooling_factor
+        return schema.BatchStats(
+            batch_size=size,
+            num_batches=0,
+            mean_indices=indices,
+            mean_unique_rows=law.expected_unique_rows(indices),
+            reuse_histogram_ratio=[],
+        )
+    unique = max(sums.num_unique, 1)
+    return schema.BatchStats(
+        batch_size=size,
+        num_batches=sums.num_batches,
+        mean_indices=sums.num_indices / sums.num_batches,
+        mean_unique_rows=sums.num_unique / sums.num_batches,
+        reuse_histogram_ratio=[rows / unique for rows in sums.reuse],
+    )
+
+
+def add_up(parts: Sequence[TableSums]) -> TableSums:
+    """The sums of several units."""
+    total = TableSums()
+    for part in parts:
+        total.add(part)
+    return total

@@ -1,0 +1,321 @@
+"""``stats.json``: what was measured per table, and the law of indices that follows from it."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from costmodels.distribution.empirical import Empirical
+from planner.errors import InvalidInputError
+
+SCHEMA_VERSION: Final = 1
+KIND: Final = "shardplan_stats"
+_SHOWN_ERRORS: Final = 8
+
+FloatArray = NDArray[np.float64]
+Count = Annotated[int, Field(ge=0)]
+Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+Amount = Annotated[float, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    """Strict: right types, no unknown keys, no infinities."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Pooling(_Part):
+    """Indices per sample: of one feature, or of all features of a table together."""
+
+    mean: Amount
+    p50: Count
+    p99: Count
+    max: Count
+    empty_ratio: Ratio
+
+
+class Histogram(_Part):
+    """Rows by how often they were accessed, hottest first; the last class was never seen.
+
+    Classes are log-spaced in rank (and, below 128 accesses, half an octave of counts).
+    """
+
+    lowest_count: list[Count]
+    rank_end: list[Count]
+    rows: list[Count]
+    accesses: list[Count]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Histogram:
+        lengths = {len(self.lowest_count), len(self.rank_end), len(self.rows), len(self.accesses)}
+        if len(lengths) != 1:
+            msg = "lowest_count, rank_end, rows and accesses must be of equal length"
+            raise ValueError(msg)
+        return self
+
+
+class Law(_Part):
+    """Smoothed frequency bins, hottest first; the last holds rows of probability 0."""
+
+    rows: list[Amount]
+    probability: list[Ratio]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Law:
+        if len(self.rows) != len(self.probability) or not self.rows:
+            msg = "rows and probability must be of equal length, at least 1"
+            raise ValueError(msg)
+        return self
+
+
+class Ranges(_Part):
+    """Accesses by equal ranges of ids.
+
+    ``clustering_ratio`` is the variance of the shares over that of rows placed at random, hottest
+    rows left out: about 1 when hot rows are scattered. ``rows`` lists, per range, [bin of the law,
+    rows]; empty when shares are even.
+    """
+
+    num_ids: Annotated[int, Field(ge=1)]
+    access_ratio: list[Ratio]
+    clustering_ratio: Amount
+    clustered: bool
+    rows: list[list[tuple[Count, Amount]]]
+
+
+class ZipfStats(_Part):
+    """The nearest Zipf-Mandelbrot law; ``ks_ratio`` 0 is a perfect fit."""
+
+    exponent: Amount
+    shift: Amount
+    num_ranks: Count
+    ks_ratio: Ratio
+
+
+class BatchStats(_Part):
+    """Means over the measured batches of one size; without any, what the law predicts.
+
+    ``reuse_histogram_ratio``: share of the distinct rows that occur 1, 2, 3-4, 5-8 ... times; the
+    last bin holds those above 2^15. Empty if no batch was measured.
+    """
+
+    batch_size: Annotated[int, Field(ge=1)]
+    num_batches: Count
+    mean_indices: Amount
+    mean_unique_rows: Amount
+    reuse_histogram_ratio: list[Ratio]
+
+
+class AccessShare(_Part):
+    """Accesses that fall on the hottest rows."""
+
+    hottest_rows_ratio: Ratio
+    access_ratio: Ratio
+
+
+class CacheHit(_Part):
+    """Hit ratio of an LRU cache that holds a share of the rows (Che's approximation)."""
+
+    cached_rows_ratio: Ratio
+    hit_ratio: Ratio
+
+
+class TableStats(_Part):
+    """What was measured of one table."""
+
+    features: dict[str, Pooling]
+    num_samples: Count
+    num_indices: Count
+    num_unique_rows: Count
+    num_embeddings: Annotated[int, Field(ge=1)]
+    ids_are_hashes: bool
+    highest_index: Count
+    unseen_mass_ratio: Ratio
+    pooling: Pooling
+    histogram: Histogram
+    law: Law
+    ranges: Ranges | None
+    zipf: ZipfStats | None
+    batches: list[BatchStats]
+    hottest_rows: list[AccessShare]
+    cache: list[CacheHit]
+
+    @model_validator(mode="after")
+    def _bins_exist(self) -> TableStats:
+        used = {number for line in (self.ranges.rows if self.ranges else []) for number, _ in line}
+        if used and max(used) >= len(self.law.rows):
+            msg = f"ranges.rows names bin {max(used)}, but the law has {len(self.law.rows)} bins"
+            raise ValueError(msg)
+        return self
+
+    def distribution(self, num_embeddings: int) -> Empirical:
+        """The law of indices for a table of so many rows.
+
+        Raises:
+            InvalidInputError: the data holds ids that such a table does not have.
+        """
+        least = self.num_unique_rows if self.ids_are_hashes else self.highest_index + 1
+        if num_embeddings < least:
+            what = f"{least} distinct ids" if self.ids_are_hashes else f"ids up to {least - 1}"
+            message = (
+                f"a table of {num_embeddings} rows cannot take the data's {what}; profile again "
+                f"with --max-ind-range {num_embeddings}, or correct num_embeddings"
+            )
+            raise InvalidInputError(message)
+        return Empirical.from_bins(
+            np.array(self.law.rows),
+            np.array(self.law.probability),
+            num_embeddings,
+            range_rows=self._range_rows(),
+            num_ids_in_ranges=self.ranges.num_ids if self.ranges else 0,
+            num_unique_curve=self._unique_curve(),
+        )
+
+    def _unique_curve(self) -> tuple[tuple[float, float], ...]:
+        """Measured batches, by size; distinct rows never fall with the size."""
+        measured = sorted(
+            (b.mean_indices, b.mean_unique_rows)
+            for b in self.batches
+            if b.num_batches and b.mean_unique_rows >= 1
+        )
+        curve: list[tuple[float, float]] = []
+        for indices, unique in measured:
+            if curve and indices <= curve[-1][0]:
+                continue
+            most = max(unique, curve[-1][1]) if curve else unique
+            curve.append((indices, min(most, indices)))
+        return tuple(curve)
+
+    def _range_rows(self) -> FloatArray | None:
+        """Rows per range and bin of the law, ``[ranges, bins]``; None when shares are even."""
+        if self.ranges is None or not self.ranges.rows:
+            return None
+        rows = np.zeros((len(self.ranges.rows), len(self.law.rows)))
+        for i, line in enumerate(self.ranges.rows):
+            for number, count in line:
+                rows[i, number] = count
+        return rows
+
+
+class Source(_Part):
+    """Where the numbers come from."""
+
+    formats: list[str]
+    files: list[str]
+    num_bytes: Count
+    num_samples: Count
+    first_samples: Count | None
+    sample_rows: Count | None
+    max_ind_range: Count | None
+    empty_is_zero: bool
+
+
+class Stats(_Part):
+    """The whole file."""
+
+    kind: Literal["shardplan_stats"] = KIND
+    schema_version: Literal[1] = SCHEMA_VERSION
+    source: Source
+    tables: dict[str, TableStats]
+
+    def table(self, name: str, features: tuple[str, ...] = ()) -> TableStats:
+        """Statistics of a table, by its name or, if it has one feature, by that one's name.
+
+        Raises:
+            InvalidInputError: none; lists those there are.
+        """
+        if name in self.tables:
+            return self.tables[name]
+        if len(features) == 1 and features[0] in self.tables:
+            return self.tables[features[0]]
+        shown = ", ".join(list(self.tables)[:12]) + (" ..." if len(self.tables) > 12 else "")
+        message = (
+            f"no statistics of table {name!r}; there are {shown} "
+            "('shardplan profile --table-map' names tables after features)"
+        )
+        raise InvalidInputError(message)
+
+
+def load_stats(path: Path) -> Stats:
+    """Read ``stats.json``; the tables of a workload share one reading.
+
+    Raises:
+        InvalidInputError: says what is wrong and where, one line per problem.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise InvalidInputError(message) from error
+    return _load_version(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _load_version(path: Path, size: int, mtime_ns: int) -> Stats:
+    del size, mtime_ns
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        message = f"{path}: cannot be read: {reason}"
+        raise InvalidInputError(message) from error
+    _check_kind(path, text)
+    try:
+        return Stats.model_validate_json(text)
+    except ValidationError as error:
+        problems = error.errors()
+        lines = [
+            f"{path}: {'.'.join(str(p) for p in problem['loc']) or 'file'}: {problem['msg']}"
+            for problem in problems[:_SHOWN_ERRORS]
+        ]
+        if len(problems) > _SHOWN_ERRORS:
+            lines.append(f"{path}: and {len(problems) - _SHOWN_ERRORS} more")
+        raise InvalidInputError(lines) from error
+
+
+def _check_kind(path: Path, text: str) -> None:
+    """Another kind of file, or a newer one, gets one line and not hundreds."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        message = f"{path}: not JSON: {error}"
+        raise InvalidInputError(message) from error
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        message = f"{path}: not a file of 'shardplan profile': its kind is not {KIND!r}"
+        raise InvalidInputError(message)
+    if data.get("schema_version") != SCHEMA_VERSION:
+        message = (
+            f"{path}: schema_version is {data.get('schema_version')!r}, this version reads "
+            f"{SCHEMA_VERSION}; profile again"
+        )
+        raise InvalidInputError(message)
+
+
+def stats_text(stats: Stats) -> str:
+    """The file's text: the same for the same statistics, lists on one line each."""
+    return _render(rounded(stats.model_dump(mode="json")), "") + "\n"
+
+
+def rounded(value: Any) -> Any:
+    """Floats with nine digits, which is more than any of them is worth."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return value
+
+
+def _render(value: Any, indent: str) -> str:
+    if isinstance(value, dict) and value:
+        deeper = indent + " "
+        lines = (f"{deeper}{json.dumps(k)}: {_render(v, deeper)}" for k, v in value.items())
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

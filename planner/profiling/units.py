@@ -1,0 +1,210 @@
+"""From paths to units of work: which file is read how, and how the data is cut.
+
+A unit is what is read in one go, by one process, and saved when done. Units depend on the files
+alone and not on who works on them, so any number of processes gives the same statistics.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from costmodels import discovery
+from planner.errors import InvalidInputError
+from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Slice, read_head
+
+UNIT_BYTES: Final = 64 * 2**20
+_NOT_INDICES: Final = re.compile(r"^[._]|dense|label")
+BLOCK_SAMPLES: Final = CHUNK_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file and the reader of its format."""
+
+    path: Path
+    reader: AbstractReader
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Consecutive pieces of files."""
+
+    number: int
+    pieces: tuple[tuple[AbstractReader, Slice], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Roughly what has to be read."""
+        return sum(piece.num_bytes for _, piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which samples are read.
+
+    Attributes:
+        first_samples: only so many from the start, or None.
+        sample_rows: about so many, in blocks spread evenly over the data, or None.
+        unit_bytes: how much a unit reads.
+    """
+
+    first_samples: int | None = None
+    sample_rows: int | None = None
+    unit_bytes: int = UNIT_BYTES
+
+
+def default_readers() -> tuple[AbstractReader, ...]:
+    """One reader for each file of :mod:`planner.profiling.readers`."""
+    package = importlib.import_module("planner.profiling.readers")
+    found = (discovery.load(package, name, AbstractReader)() for name in discovery.names(package))
+    return tuple(found)
+
+
+def find_sources(
+    paths: Sequence[Path], readers: Sequence[AbstractReader], name: str = "auto"
+) -> tuple[Source, ...]:
+    """Files and their readers; of folders, the files of any known format, in natural order.
+
+    Raises:
+        InvalidInputError: a path does not exist or is of no known format.
+    """
+    if name != "auto":
+        readers = [reader for reader in readers if reader.name == name]
+    problems: list[str] = []
+    sources: list[Source] = []
+    for path in paths:
+        try:
+            sources += _in_folder(path, readers) if path.is_dir() else [_source(path, readers)]
+        except InvalidInputError as error:
+            problems += error.problems
+    if problems:
+        raise InvalidInputError(problems)
+    _check_same_features(sources)
+    return tuple(sources)
+
+
+def cut_units(sources: Sequence[Source], selection: Selection) -> tuple[Unit, ...]:
+    """The pieces to read, packed into units of about equal size."""
+    if selection.first_samples is not None:
+        pieces = _first(sources, selection.first_samples)
+    elif selection.sample_rows is not None:
+        pieces = _spread(sources, selection.sample_rows)
+    else:
+        pieces = [(source.reader, source.reader.whole(source.path)) for source in sources]
+    split = [part for reader, piece in pieces for part in _split(reader, piece, selection)]
+    units: list[list[tuple[AbstractReader, Slice]]] = []
+    filled = selection.unit_bytes
+    for reader, piece in split:
+        if filled + piece.num_bytes > selection.unit_bytes:
+            units.append([])
+            filled = 0
+        units[-1].append((reader, piece))
+        filled += piece.num_bytes
+    return tuple(Unit(number, tuple(parts)) for number, parts in enumerate(units))
+
+
+def _source(path: Path, readers: Sequence[AbstractReader]) -> Source:
+    if not path.exists():
+        message = f"{path}: no such file"
+        raise InvalidInputError(message)
+    head = read_head(path)
+    reader = readers[0] if len(readers) == 1 else _recognise(path, head, readers)
+    if reader is None:
+        known = ", ".join(reader.name for reader in readers)
+        message = f"{path}: not recognised as any of {known}; name one with --format"
+        raise InvalidInputError(message)
+    return Source(path, reader)
+
+
+def _recognise(path: Path, head: bytes, readers: Sequence[AbstractReader]) -> AbstractReader | None:
+    return next((reader for reader in readers if reader.matches(path, head)), None)
+
+
+def _in_folder(folder: Path, readers: Sequence[AbstractReader]) -> list[Source]:
+    """Files of a folder that a reader knows, but those that by their name hold no indices."""
+    found = []
+    for path in sorted(folder.iterdir(), key=_natural):
+        if _NOT_INDICES.search(path.name) or not path.is_file() or not path.stat().st_size:
+            continue
+        reader = _recognise(path, read_head(path), readers)
+        if reader is not None:
+            found.append(Source(path, reader))
+    if not found:
+        message = f"{folder}: holds no file of raw indices"
+        raise InvalidInputError(message)
+    return found
+
+
+def _natural(path: Path) -> tuple[tuple[int, str], ...]:
+    """``day_2`` before ``day_10``."""
+    parts = re.split(r"(\d+)", path.name)
+    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+
+
+def _check_same_features(sources: Sequence[Source]) -> None:
+    if len({source.path.resolve() for source in sources}) < len(sources):
+        message = "a file is named twice; its accesses would count twice"
+        raise InvalidInputError(message)
+    first = set(sources[0].reader.feature_names(sources[0].path))
+    for source in sources[1:]:
+        other = set(source.reader.feature_names(source.path))
+        if other != first:
+            differing = ", ".join(sorted(first ^ other)[:6])
+            message = f"{source.path}: has other features than {sources[0].path}: {differing}"
+            raise InvalidInputError(message)
+
+
+def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
+    pieces = []
+    left = count
+    for source in sources:
+        if left <= 0:
+            break
+        stop, samples = source.reader.cut(source.path, left)
+        whole = source.reader.whole(source.path)
+        num_bytes = max(1, whole.num_bytes * stop // max(whole.stop, 1))
+        pieces.append((source.reader, Slice(source.path, 0, stop, num_bytes, left)))
+        left -= samples
+    return pieces
+
+
+def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
+    """Blocks at even distances; of each file as many samples as its share of all."""
+    sizes = [source.reader.num_samples(source.path) for source in sources]
+    total = sum(sizes)
+    pieces = []
+    for source, size in zip(sources, sizes, strict=True):
+        share = -(-count * size // total)
+        if share >= size:
+            pieces.append((source.reader, source.reader.whole(source.path)))
+            continue
+        blocks = -(-share // BLOCK_SAMPLES) if source.reader.can_split(source.path) else 1
+        block = -(-share // blocks)
+        whole = source.reader.whole(source.path)
+        edges = [whole.stop * i // blocks for i in range(blocks + 1)]
+        for start, stop in pairwise(edges):
+            num_bytes = max(1, whole.num_bytes * block // size)
+            pieces.append((source.reader, Slice(source.path, start, stop, num_bytes, block)))
+    return pieces
+
+
+def _split(
+    reader: AbstractReader, piece: Slice, selection: Selection
+) -> list[tuple[AbstractReader, Slice]]:
+    """A large piece as several; one with a limit inside stays whole."""
+    parts = -(-piece.num_bytes // selection.unit_bytes)
+    positions = piece.stop - piece.start
+    bounded = piece.limit is not None and selection.first_samples is None
+    if parts <= 1 or bounded or not reader.can_split(piece.path) or positions < parts:
+        return [(reader, piece)]
+    edges = [piece.start + positions * i // parts for i in range(parts + 1)]
+    return [
+        (reader, Slice(piece.path, start, stop, piece.num_bytes // parts))
+        for start, stop in pairwise(edges)
+    ]

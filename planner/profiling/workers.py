@@ -1,0 +1,184 @@
+"""Who does the work: this process, several processes, or a Dask cluster."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar, final
+
+from planner.errors import InvalidInputError, PlannerError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LOCAL: Final = "local"
+
+
+class WorkerError(PlannerError):
+    """A worker was lost, or the cluster cannot be reached; finished units are kept."""
+
+
+class AbstractPool(ABC):
+    """Runs one function on many items."""
+
+    @abstractmethod
+    def run(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        done: Callable[[int], None],
+    ) -> list[Result]:
+        """Results in the order of the items.
+
+        Args:
+            task: what to do; a function of a module, so that it can be sent.
+            items: what to do it to.
+            done: told the index of every finished item.
+
+        Raises:
+            InvalidInputError: the data breaks a rule; of several failures, that of the first item.
+            WorkerError: a worker was lost.
+        """
+
+
+@final
+class Serial(AbstractPool):
+    """One item after the other, here."""
+
+    def run(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        done: Callable[[int], None],
+    ) -> list[Result]:
+        """See the base."""
+        results = []
+        for i, item in enumerate(items):
+            results.append(task(item))
+            done(i)
+        return results
+
+
+@final
+class Processes(AbstractPool):
+    """Processes on this machine."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        """The executor is closed by who opened it."""
+        self._executor = executor
+
+    def run(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        done: Callable[[int], None],
+    ) -> list[Result]:
+        """See the base."""
+        futures = {self._executor.submit(task, item): i for i, item in enumerate(items)}
+        return _collect(futures, as_completed(futures), done)
+
+
+@final
+class DaskCluster(AbstractPool):
+    """Workers of a Dask cluster, which see the same files under the same paths."""
+
+    def __init__(self, client: Any) -> None:
+        """The client is closed by who opened it."""
+        self._client = client
+
+    def run(
+        self,
+        task: Callable[[Item], Result],
+        items: Sequence[Item],
+        done: Callable[[int], None],
+    ) -> list[Result]:
+        """See the base."""
+        distributed = importlib.import_module("distributed")
+        futures = {self._client.submit(task, item, pure=False): i for i, item in enumerate(items)}
+        return _collect(futures, distributed.as_completed(list(futures)), done)
+
+
+@contextmanager
+def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
+    """The workers that were asked for.
+
+    Args:
+        jobs: processes on this machine.
+        dask: address of a Dask scheduler, or ``local`` for a cluster of ``jobs`` processes here.
+
+    Raises:
+        InvalidInputError: Dask is asked for and not installed.
+        WorkerError: no scheduler answers.
+    """
+    if dask is not None:
+        with _dask_client(dask, jobs) as client:
+            yield DaskCluster(client)
+    elif jobs > 1:
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(jobs, mp_context=context)
+        try:
+            yield Processes(executor)
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+    else:
+        yield Serial()
+
+
+@contextmanager
+def _dask_client(address: str, jobs: int) -> Iterator[Any]:
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError as error:
+        message = "--dask needs Dask: pip install 'shardplan[dask]'"
+        raise InvalidInputError(message) from error
+    if address == LOCAL:
+        cluster = distributed.LocalCluster(
+            n_workers=jobs, threads_per_worker=1, processes=True, dashboard_address=None
+        )
+        with cluster, distributed.Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"no Dask scheduler answers at {address!r}: {error}"
+        raise WorkerError(message) from error
+    with client:
+        yield client
+
+
+def _collect(
+    futures: dict[Any, int], finished: Iterator[Any], done: Callable[[int], None]
+) -> list[Any]:
+    """Results in order. Data errors do not stop the other items, so that the first one is told."""
+    results: dict[int, Any] = {}
+    failed: dict[int, BaseException] = {}
+    for future in finished:
+        number = futures[future]
+        error = future.exception()
+        if error is None:
+            results[number] = future.result()
+            done(number)
+            continue
+        failed[number] = error
+        if not isinstance(error, InvalidInputError):
+            break
+    if failed:
+        _raise_first(failed)
+    return [results[i] for i in range(len(futures))]
+
+
+def _raise_first(failed: dict[int, BaseException]) -> None:
+    """Data errors as they are, others as a lost worker."""
+    error = failed[min(failed)]
+    if isinstance(error, PlannerError | OSError):
+        raise error
+    message = (
+        f"a worker failed ({type(error).__name__}: {error}); finished units are kept: run the same "
+        "command again to continue, with fewer --jobs if memory was short"
+    )
+    raise WorkerError(message) from error

@@ -1,0 +1,259 @@
+"""Plans side by side: time per stage, memory, what moved, and what moving it costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from costmodels import units
+from costmodels.sharding import Plan, Shard, ShardingType, TablePlacement
+from costmodels.workload import Workload
+from planner.report import _figures as figures
+from planner.report.base import (
+    Cell,
+    Column,
+    Fact,
+    Kind,
+    Section,
+    format_interval,
+    format_share,
+)
+from planner.result import Candidate
+
+_MOST_ROWS = 30
+_SAME_RATIO = 5e-5
+"""Below a tenth of what is printed: no difference."""
+
+_SURE_RATIO = 0.99
+"""Some hundred samples tell no more than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """One table that two plans treat differently.
+
+    ``received_bytes`` is what ranks must receive to go from the first plan to the second: weights
+    and optimizer state of cells that a rank holds afterwards and did not hold before.
+    """
+
+    table: str
+    before: TablePlacement
+    after: TablePlacement
+    received_bytes: float
+
+    @property
+    def changed_type(self) -> bool:
+        """Whether type, kernel or cache changed, rather than the place alone."""
+        return _kind(self.before) != _kind(self.after)
+
+
+def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange, ...]:
+    """The tables that differ, the most bytes to move first."""
+    found = []
+    for table in workload.tables:
+        old, new = before.placement(table.name), after.placement(table.name)
+        if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
+            continue
+        cell_bytes = table.dtype.num_bytes + (
+            workload.optimizer.state_bytes_per_row(table.embedding_dim) / table.embedding_dim
+        )
+        received = _received_cells(old, new) * cell_bytes
+        found.append(TableChange(table=table.name, before=old, after=new, received_bytes=received))
+    return tuple(sorted(found, key=lambda c: (-c.received_bytes, c.table)))
+
+
+def regression_ratio(base: Candidate, other: Candidate) -> float:
+    """How much longer ``other`` takes than ``base``: 0.03 is 3 % slower, below 0 faster."""
+    before = base.estimate.time.time_s
+    return other.estimate.time.time_s / before - 1.0 if before > 0 else 0.0
+
+
+def build_difference(
+    workload: Workload, plans: tuple[Candidate, ...], confidences: tuple[float, ...] = ()
+) -> tuple[Section, ...]:
+    """The first plan against each other one.
+
+    ``confidences`` holds, for each other plan, the probability (0..1) that it is the faster one.
+    """
+    sections = [_overview(plans, confidences), _stages(plans)]
+    for other in plans[1:]:
+        moved = changes(workload, plans[0].plan, other.plan)
+        sections.append(_moves(workload, plans[0].name, other.name, moved))
+    return tuple(sections)
+
+
+def difference_data(
+    workload: Workload, plans: tuple[Candidate, ...], confidences: tuple[float, ...] = ()
+) -> dict[str, object]:
+    """The comparison as plain values for JSON: seconds, bytes, ratios."""
+    base = plans[0]
+    sure = dict(zip((plan.name for plan in plans[1:]), confidences, strict=False))
+    return {
+        "plans": [
+            {
+                "name": plan.name,
+                "iteration_time_s": plan.estimate.time.time_s,
+                "low_s": plan.estimate.time.low_s,
+                "high_s": plan.estimate.time.high_s,
+                "samples_per_s": plan.estimate.samples_per_s,
+                "change_ratio": regression_ratio(base, plan),
+                "confidence_faster_ratio": sure.get(plan.name),
+                "exposed_communication_s": plan.estimate.exposed_communication_s,
+                "fullest_rank_bytes": plan.memory.fullest.used_bytes,
+                "fits": plan.memory.fits,
+                "stages_s": {s.name: max(s.duration_s, default=0.0) for s in plan.estimate.stages},
+            }
+            for plan in plans
+        ],
+        "moves": [
+            _moves_data(base.name, other.name, changes(workload, base.plan, other.plan))
+            for other in plans[1:]
+        ],
+    }
+
+
+def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[str, object]:
+    return {
+        "from": base,
+        "to": other,
+        "reshard_bytes": sum(change.received_bytes for change in moved),
+        "tables": [
+            {
+                "table": c.table,
+                "before": _describe(c.before),
+                "after": _describe(c.after),
+                "changed_type": c.changed_type,
+                "received_bytes": c.received_bytes,
+            }
+            for c in moved
+        ],
+    }
+
+
+def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> Section:
+    base = plans[0]
+    columns = (
+        Column(title="plan"),
+        Column(title="iteration", kind=Kind.TIME),
+        Column(title="change", kind=Kind.SHARE),
+        Column(title="samples", kind=Kind.RATE),
+        Column(title="exposed", kind=Kind.TIME, optional=True),
+        Column(title="fullest GiB", kind=Kind.GIB),
+        Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
+        Column(title="kinds"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            plan.name,
+            plan.estimate.time.time_s,
+            None if plan is base else regression_ratio(base, plan),
+            plan.estimate.samples_per_s,
+            plan.estimate.exposed_communication_s,
+            plan.memory.fullest.used_bytes,
+            plan.estimate.imbalance_ratio,
+            ", ".join(figures.sharding_kinds(plan.plan)),
+        )
+        for plan in plans
+    ]
+    known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
+    facts = tuple(
+        Fact(label="Verdict", parts=_verdict(base, other, confidence))
+        for other, confidence in zip(plans[1:], known, strict=True)
+    )
+    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
+    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=unfit)
+
+
+def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
+    ratio = regression_ratio(base, other)
+    times = (base.estimate.time, other.estimate.time)
+    (before, _), (after, _) = (format_interval(t.time_s, t.low_s, t.high_s) for t in times)
+    if abs(ratio) < _SAME_RATIO:
+        return (f"{other.name} takes as long as {base.name} ({after})",)
+    word = "slower" if ratio > 0 else "faster"
+    change = f"{format_share(abs(ratio))} {word} than {base.name} ({before} -> {after})"
+    if faster is None:
+        return (f"{other.name} is {change}",)
+    sure = 1.0 - faster if ratio > 0 else faster
+    shown = format_share(sure) if sure <= _SURE_RATIO else f"above {format_share(_SURE_RATIO)}"
+    return f"{other.name} is {change}", f"confidence that it is {word}: {shown}"
+
+
+def _stages(plans: tuple[Candidate, ...]) -> Section:
+    """Slowest rank's time of each stage, and how long the critical path spends in it."""
+    names = list(dict.fromkeys(s.name for plan in plans for s in plan.estimate.stages))
+    slowest = [
+        {s.name: max(s.duration_s, default=0.0) for s in plan.estimate.stages} for plan in plans
+    ]
+    columns = (
+        Column(title="stage (slowest rank)"),
+        *(Column(title=plan.name, kind=Kind.TIME) for plan in plans),
+    )
+    rows = tuple(
+        (name, *(times.get(name) for times in slowest))
+        for name in names
+        if any(times.get(name) for times in slowest)
+    )
+    return Section(title="Time per stage", columns=columns, rows=rows)
+
+
+def _moves(workload: Workload, base: str, other: str, moved: tuple[TableChange, ...]) -> Section:
+    total = sum(change.received_bytes for change in moved)
+    retyped = sum(change.changed_type for change in moved)
+    columns = (
+        Column(title="table"),
+        Column(title="before"),
+        Column(title="after"),
+        Column(title="to move", kind=Kind.BYTES),
+    )
+    rows = tuple(
+        (c.table, _describe(c.before), _describe(c.after), c.received_bytes)
+        for c in moved[:_MOST_ROWS]
+    )
+    parts = (
+        f"{len(moved)} of {len(workload.tables)} tables differ",
+        f"{retyped} changed type or kernel",
+        f"a re-shard moves {units.format_bytes(total)}",
+    )
+    hidden = len(moved) - len(rows)
+    return Section(
+        title=f"From {base} to {other}",
+        facts=(Fact(label="Moved", parts=parts),),
+        columns=columns,
+        rows=rows,
+        notes=(f"{hidden} tables with less to move left out.",) if hidden else (),
+    )
+
+
+def _kind(placement: TablePlacement) -> tuple[object, ...]:
+    return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
+
+
+def _describe(placement: TablePlacement) -> str:
+    short = figures.SHORT_NAMES[placement.sharding_type]
+    held = [s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
+    kernel = placement.kernel.value.removeprefix("fused_")
+    suffix = "" if kernel in ("fused", "dense") else f" {kernel}"
+    if placement.sharding_type is ShardingType.DATA_PARALLEL:
+        return f"{short}{suffix}"
+    return f"{short}{suffix} on {figures.rank_ranges(held)}"
+
+
+def _received_cells(before: TablePlacement, after: TablePlacement) -> int:
+    """Cells that a rank holds after and did not hold before. Shards of one rank never overlap."""
+    held: defaultdict[int, list[Shard]] = defaultdict(list)
+    for shard in before.shards:
+        held[shard.rank].append(shard)
+    return sum(
+        new.num_rows * new.num_cols - sum(_overlap(new, old) for old in held[new.rank])
+        for new in after.shards
+    )
+
+
+def _overlap(a: Shard, b: Shard) -> int:
+    rows = _shared(a.row_offset, a.num_rows, b.row_offset, b.num_rows)
+    return rows * _shared(a.col_offset, a.num_cols, b.col_offset, b.num_cols)
+
+
+def _shared(a: int, a_size: int, b: int, b_size: int) -> int:
+    return max(0, min(a + a_size, b + b_size) - max(a, b))

@@ -1,0 +1,98 @@
+"""Figures that several sections share: shares of tables and stages, and short names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from costmodels.estimates import IterationEstimate
+from costmodels.sharding import Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Table, Workload
+from planner.result import Candidate, PlanningResult
+
+TORCHREC_BASELINE = "torchrec_greedy"
+
+_PART = re.compile(r" \d+/\d+$")
+"""Stages that gradient buckets cut in pieces are shown as one."""
+
+SHORT_NAMES: dict[ShardingType, str] = {
+    ShardingType.TABLE_WISE: "TW",
+    ShardingType.ROW_WISE: "RW",
+    ShardingType.COLUMN_WISE: "CW",
+    ShardingType.DATA_PARALLEL: "DP",
+    ShardingType.TABLE_ROW_WISE: "TWRW",
+    ShardingType.TABLE_COLUMN_WISE: "TWCW",
+    ShardingType.GRID_SHARD: "GRID",
+}
+"""TorchRec's abbreviations of its sharding types."""
+
+
+def sharding_kinds(plan: Plan) -> tuple[str, ...]:
+    """How many tables are cut in which way: ``("TW 11", "RW 3")``; more than one kernel is said."""
+    types = Counter(p.sharding_type for p in plan.placements)
+    return tuple(f"{short} {types[kind]}" for kind, short in SHORT_NAMES.items() if types[kind])
+
+
+def kernel_kinds(plan: Plan) -> tuple[str, ...]:
+    """How many tables run with which compute kernel: ``("fused 14", "dense 2")``."""
+    kernels = Counter(p.kernel.value for p in plan.placements)
+    return tuple(f"{name} {count}" for name, count in kernels.most_common())
+
+
+def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
+    """Share (0..1) of the iteration that each stage holds on the critical path, largest first."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for step in estimate.critical_path:
+        seconds[_PART.sub("", step.stage)] += step.duration_s
+    total = estimate.time.time_s or 1.0
+    return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
+
+
+def lookup_bytes(table: Table, workload: Workload) -> float:
+    """Bytes of rows that one sample batch of one rank reads from a table, reuse not counted."""
+    return workload.local_batch_size * table.pooling_factor * table.row_bytes
+
+
+def speedup(best: Candidate, other: Candidate) -> float:
+    """How many times longer an iteration of ``other`` takes."""
+    mine = best.estimate.time.time_s
+    return other.estimate.time.time_s / mine if mine > 0 else 1.0
+
+
+def split_baselines(result: PlanningResult) -> tuple[Candidate | None, tuple[Candidate, ...]]:
+    """TorchRec's greedy plan, if it is among the baselines, and the others."""
+    incumbent = next((b for b in result.baselines if b.name == TORCHREC_BASELINE), None)
+    return incumbent, tuple(b for b in result.baselines if b is not incumbent)
+
+
+def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
+    """(name, role, plan) of every priced plan, best first; plans of one strategy are numbered."""
+    found = [("chosen", result.best)]
+    found += [("runner-up", plan) for plan in result.runners_up]
+    found += [("baseline", plan) for plan in result.baselines]
+    seen: Counter[str] = Counter()
+    named = []
+    for role, plan in found:
+        seen[plan.name] += 1
+        count = seen[plan.name]
+        named.append((plan.name if count == 1 else f"{plan.name} {count}", role, plan))
+    return named
+
+
+def cluster(topology: Topology) -> str:
+    """The cluster in a few words: ``16 x h100_sxm (2 hosts x 8)``."""
+    shape = f"{topology.num_hosts} hosts x {topology.local_world_size}"
+    where = "1 host" if topology.num_hosts == 1 else shape
+    return f"{topology.world_size} x {topology.name} ({where})"
+
+
+def rank_ranges(ranks: list[int]) -> str:
+    """Sorted ranks as ranges: ``0-3, 8``."""
+    parts: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1] = (parts[-1][0], rank)
+        else:
+            parts.append((rank, rank))
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

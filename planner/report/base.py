@@ -1,0 +1,152 @@
+"""What a section of a report is: facts and rows of raw values, formatted only when rendered."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from costmodels import discovery, units
+from planner.result import PlanningResult
+
+Cell = str | int | float | None
+
+
+class Kind(StrEnum):
+    """What the values of a column are, and so how they are written.
+
+    Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a bare number of GiB, for
+    columns whose title says so. ``factor`` writes ``1.34x``.
+    """
+
+    TEXT = "text"
+    COUNT = "count"
+    TIME = "time"
+    BYTES = "bytes"
+    GIB = "gib"
+    SHARE = "share"
+    FACTOR = "factor"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a section's table. ``optional`` ones are left out of a narrow terminal."""
+
+    title: str
+    kind: Kind = Kind.TEXT
+    optional: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the column holds numbers, which are set flush right and never cut."""
+        return self.kind is not Kind.TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of a section: a label and parts that may be spread over several lines."""
+
+    label: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One part of a report: facts, then a table, then notes; each may be missing."""
+
+    title: str
+    facts: tuple[Fact, ...] = ()
+    columns: tuple[Column, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, object]:
+        """The section as plain values for JSON: raw numbers, one mapping per row."""
+        titles = [column.title for column in self.columns]
+        return {
+            "title": self.title,
+            "facts": {fact.label: list(fact.parts) for fact in self.facts},
+            "rows": [dict(zip(titles, row, strict=True)) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+
+class AbstractReportSection(ABC):
+    """One file of this package: the title and place of a section, and how to build it."""
+
+    title: ClassVar[str]
+    order: ClassVar[int]
+
+    @abstractmethod
+    def build(self, result: PlanningResult) -> Section:
+        """The section for one planning result."""
+
+
+def build_sections(
+    result: PlanningResult, names: tuple[str, ...] | None = None
+) -> tuple[Section, ...]:
+    """The sections of a report in their order: those named, or all there are."""
+    package = importlib.import_module("planner.report")
+    chosen = discovery.names(package) if names is None else names
+    found = [discovery.load(package, name, AbstractReportSection)() for name in chosen]
+    return tuple(s.build(result) for s in sorted(found, key=lambda section: section.order))
+
+
+def format_cell(kind: Kind, value: Cell) -> str:
+    """One value as people read it; ``-`` for a missing one."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return printable(value)
+    writers: dict[Kind, Callable[[float], str]] = {
+        Kind.TEXT: str,
+        Kind.COUNT: lambda v: f"{v:,.0f}",
+        Kind.TIME: units.format_time,
+        Kind.BYTES: units.format_bytes,
+        Kind.GIB: format_gib,
+        Kind.SHARE: format_share,
+        Kind.FACTOR: format_factor,
+        Kind.RATE: lambda v: f"{units.format_count(v)}/s",
+    }
+    return writers[kind](value)
+
+
+def printable(text: str) -> str:
+    """The text without line breaks and control codes, so that a name cannot disturb a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def format_gib(num_bytes: float) -> str:
+    """Bytes as a number of GiB: ``41.2``."""
+    gib = num_bytes / units.GIB
+    return f"{gib:.1f}" if abs(gib) >= 0.05 or gib == 0 else f"{gib:.1g}"
+
+
+def format_share(ratio: float) -> str:
+    """A ratio 0..1 in percent: ``38 %``; below 10 % with one decimal."""
+    percent = 100 * ratio
+    if not math.isfinite(percent):
+        return "-"
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def format_factor(ratio: float) -> str:
+    """A ratio of two times: ``1.34x``."""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+
+
+def format_interval(time_s: float, low_s: float, high_s: float) -> tuple[str, str]:
+    """A time and its interval in one unit: ``("3.10 ms", "[2.90 .. 3.40]")``."""
+    steps = (("s", 1.0), ("ms", units.MS))
+    unit, scale = next(((u, s) for u, s in steps if time_s >= 0.9995 * s), ("us", units.US))
+    time, low, high = (_three_digits(t / scale) for t in (time_s, low_s, high_s))
+    return f"{time} {unit}", f"[{low} .. {high}]"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:#.3g}".rstrip(".") if abs(number) < 999.5 else f"{number:,.0f}"

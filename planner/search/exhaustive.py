@@ -1,0 +1,55 @@
+"""Every plan of the search space. For tiny cases, and to check the other strategies."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from planner.errors import InvalidInputError
+from planner.evaluation import Evaluator, SearchSpace
+from planner.search.base import (
+    AbstractStrategy,
+    ProgressCallback,
+    Record,
+    SearchOutcome,
+    StopCallback,
+)
+from planner.search.parts.walk import count_assignments, every_assignment
+
+MOST_ASSIGNMENTS: Final = 2_000_000
+
+
+@final
+class Exhaustive(AbstractStrategy):
+    """Prices all assignments; the best one is optimal by construction."""
+
+    __slots__ = ()
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """The optimum, the same for every seed.
+
+        Raises:
+            InvalidInputError: there are more than two million assignments.
+        """
+        del seed
+        if count_assignments(space, MOST_ASSIGNMENTS) > MOST_ASSIGNMENTS:
+            msg = (
+                f"the exhaustive strategy prices every plan, up to {MOST_ASSIGNMENTS}; "
+                f"this problem has more ({space.num_tables} tables, {space.world_size} ranks): "
+                "use the auto strategy"
+            )
+            raise InvalidInputError(msg)
+        record = Record(evaluate, progress, should_stop)
+        for assignments, works in every_assignment(space):
+            record.offer_all(assignments, evaluate.values(works), "exhaustive")
+            if record.stopped:
+                return record.outcome(proves=True)
+        record.raise_bound(record.value, "exhaustive")
+        return record.outcome(proves=True)

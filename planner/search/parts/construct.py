@@ -1,0 +1,194 @@
+"""Options in, places out: the largest shards first, each where it raises the pressure least."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.evaluation import ROUNDING, Assignment, FloatArray, IntArray
+from planner.search.parts.linear import LinearModel
+
+MEMORY_WEIGHT: Final = 0.3
+"""Weight of memory beside times in the pressure; it only has to stay below its limit."""
+
+POWERS: Final = (4.0, 16.0, 30.0)
+"""Exponents tried: low ones balance everything, high ones watch the fullest load only."""
+
+EIGHTH: Final = 8.0
+"""The exponent of local search, computed without logarithms."""
+
+_MOST_LOAD: Final = 1e8
+_WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pressure:
+    """``sum_c weight[c] (load[c] / target[c])^power`` of a rank's loads."""
+
+    targets: FloatArray
+    power: float
+
+    def of(self, loads: FloatArray) -> FloatArray:
+        """Pressure ``[...]`` of loads ``[..., P + 2]``."""
+        share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
+        if self.power == EIGHTH:
+            share = np.square(np.square(np.square(share)))
+        else:
+            share = share**self.power
+        return np.asarray(share @ _WEIGHTS[: loads.shape[-1]][::-1])
+
+
+class Placer:
+    """Loads per rank while shards are placed one after the other.
+
+    Attributes:
+        loads: ``[W, P + 2]``.
+    """
+
+    def __init__(
+        self, model: LinearModel, pressure: Pressure, loads: FloatArray | None = None
+    ) -> None:
+        """Start from ``loads``, or empty."""
+        self.model = model
+        self.space = model.space
+        self.pressure = pressure
+        shape = (self.space.world_size, model.num_tangents + 2)
+        self.loads: FloatArray = np.zeros(shape) if loads is None else loads.copy()
+        pipeline = self.space.pipeline
+        self._device_limits = pipeline.device_limits * ROUNDING
+        self._host_limits = pipeline.host_limits * ROUNDING
+        self._now = pressure.of(self.loads)
+
+    def add_uniform(self, flat: int) -> None:
+        """Put a uniform option on all ranks."""
+        self.loads += self.model.option_rows(flat)
+        self._now = self.pressure.of(self.loads)
+
+    def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
+        """Put one shard on the best rank that has room (on the least overfull if none has).
+
+        Args:
+            table: whose allowed ranks are respected.
+            row: loads of the shard, ``[P + 2]``.
+            among: ranks to choose from; None for all.
+        """
+        new = self.loads + row
+        pressure = self.pressure.of(new)
+        over = self._overfull(new, row[-1])
+        allowed = self.space.may_use_rank[table]
+        if among is not None:
+            inside = np.zeros_like(allowed)
+            inside[among] = True
+            allowed = allowed & inside
+        rank = _best(pressure - self._now, over, allowed)
+        self.loads[rank] = new[rank]
+        self._now[rank] = pressure[rank]
+        return rank
+
+    def add_to_host(self, table: int, rows: FloatArray) -> int:
+        """Put one column block, ``[L, P + 2]``, on the best host that has room."""
+        local = self.space.local_world_size
+        shape = (self.space.num_hosts, local, rows.shape[-1])
+        new = self.loads.reshape(shape) + rows
+        pressure = self.pressure.of(new)
+        rise = (pressure - self._now.reshape(shape[:2])).sum(axis=-1)
+        over = np.maximum(new[..., -2] - self._device_limits.reshape(shape[:2]), 0.0).sum(axis=-1)
+        over = over + np.maximum(new[..., -1].sum(axis=-1) - self._host_limits, 0.0)
+        host = _best(rise, over, self.space.may_use_host[table])
+        part = slice(host * local, (host + 1) * local)
+        self.loads[part] = new[host]
+        self._now[part] = pressure[host]
+        return host
+
+    def add(self, table: int, index: int) -> tuple[int, ...]:
+        """Put a whole table somewhere; returns its places."""
+        flat = int(self.space.first[table]) + index
+        option = self.space.options[flat]
+        if option.spread is Spread.UNIFORM:
+            self.add_uniform(flat)
+            return ()
+        rows = self.model.option_rows(flat)
+        if option.spread is Spread.HOSTS:
+            return tuple(self.add_to_host(table, r) for r in rows)
+        if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
+            first = self.add_to_rank(table, rows[0])
+            near = self.space.host_ranks([first // self.space.local_world_size])
+            return (first, *(self.add_to_rank(table, row, near) for row in rows[1:]))
+        places: list[int] = []
+        for row, count in _runs(rows):
+            if count == 1 or row[-1] > 0:
+                places.extend(self.add_to_rank(table, row) for _ in range(count))
+            else:
+                places.extend(self.add_alike(table, row, count))
+        return tuple(places)
+
+    def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal shards where :meth:`add_to_rank` would, all at once.
+
+        Pressure is convex, so the n-th shard on a rank costs more than the one before, and the
+        cheapest ``count`` of all are the greedy choice.
+        """
+        ranks = np.flatnonzero(self.space.may_use_rank[table])
+        most = 1 + -(-count // len(ranks))
+        steps = np.arange(1, most + 1)[:, None, None]
+        new = self.loads[ranks] + steps * row
+        pressure = self.pressure.of(new)
+        rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
+        over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
+        order = np.lexsort((rise.ravel(), over.ravel()))[:count]
+        added = np.bincount(order % len(ranks), minlength=len(ranks))
+        self.loads[ranks] += added[:, None] * row
+        self._now[ranks] = np.where(
+            added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
+        )
+        return [int(r) for r in np.repeat(ranks, added)]
+
+    def _overfull(self, new: FloatArray, host_bytes: float) -> FloatArray:
+        """``[W]`` bytes beyond the limits if the shard went there."""
+        over = np.maximum(new[:, -2] - self._device_limits, 0.0)
+        if host_bytes <= 0:
+            return np.asarray(over)
+        used = self.loads[:, -1].reshape(self.space.num_hosts, -1).sum(axis=-1) + host_bytes
+        excess = np.maximum(used - self._host_limits, 0.0)
+        return np.asarray(over + np.repeat(excess, self.space.local_world_size))
+
+
+def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
+    """Equal neighbours together."""
+    starts = [0, *(np.flatnonzero((rows[1:] != rows[:-1]).any(axis=-1)) + 1), len(rows)]
+    return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
+
+
+def _best(rise: FloatArray, over: FloatArray, allowed: FloatArray) -> int:
+    least = over[allowed].min()
+    return int(np.argmin(np.where(allowed & (over <= least), rise, np.inf)))
+
+
+def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
+    """Place one option per table: uniform ones, then host blocks, then rank shards, largest first.
+
+    The result may be over a memory limit when no rank had room.
+    """
+    space = model.space
+    placer = Placer(model, pressure)
+    flats = space.first[:-1] + choice
+    kinds: dict[Spread, list[int]] = {spread: [] for spread in Spread}
+    for table, flat in enumerate(flats):
+        kinds[space.options[int(flat)].spread].append(table)
+    for table in kinds[Spread.UNIFORM]:
+        placer.add_uniform(int(flats[table]))
+    places: list[tuple[int, ...]] = [()] * space.num_tables
+    for spread in (Spread.HOSTS, Spread.RANKS):
+        sized = []
+        for table in kinds[spread]:
+            rows = model.option_rows(int(flats[table]))
+            share = rows / pressure.targets
+            size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
+            sized.append((-size, table))
+        for _, table in sorted(sized):
+            places[table] = placer.add(table, int(choice[table]))
+    return Assignment(options=tuple(int(i) for i in choice), places=tuple(places))

@@ -1,0 +1,168 @@
+"""Proofs that nothing fits: the binding memory, the bytes that are missing, and what would help."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import Spread
+from costmodels.units import format_bytes
+from planner.enumeration import HOST_KERNELS, TableOptions
+from planner.errors import InfeasibleError
+from planner.evaluation import ROUNDING, FloatArray, SearchSpace
+
+_MIXES: Final = np.linspace(0.0, 1.0, 201)
+_SHARING: Final = 8
+
+
+def require_feasible(space: SearchSpace) -> None:
+    """Refuse a problem that provably has no plan.
+
+    Three arguments: a table none of whose options fits on empty devices; more bytes than all
+    devices and hosts have, whatever mix of the two memories the options use; more large shards than
+    ranks can hold without two (three, ...) meeting.
+
+    Raises:
+        InfeasibleError: with the shortfall in bytes per rank.
+    """
+    if not len(space.pipeline.device_limits) or float(space.pipeline.device_limits.max()) <= 0:
+        _no_room(space)
+    for listed, fitting in zip(space.listed, space.tables, strict=True):
+        if not fitting.options:
+            _too_large(space, listed)
+    _check_totals(space)
+    _check_large_shards(space)
+
+
+def _no_room(space: SearchSpace) -> None:
+    missing = -float(space.pipeline.device_limits.max())
+    msg = (
+        f"nothing fits: the dense part and the reserve alone exceed every device by "
+        f"{format_bytes(missing)}"
+    )
+    raise InfeasibleError(
+        msg,
+        shortfall_bytes=missing,
+        advice=("reduce the memory reserve or the batch size", "use devices with more memory"),
+    )
+
+
+def _too_large(space: SearchSpace, table: TableOptions) -> None:
+    """No option of this table fits anywhere."""
+    device = [float((w @ space.device).max()) for w in table.works]
+    limits = space.pipeline.device_limits
+    limit = float(limits[list(table.ranks)].max()) if table.ranks else float(limits.max())
+    missing = min(device) - limit
+    memory, unit = "device memory", "rank"
+    if missing <= 0:
+        memory, unit = "host memory", "host"
+        host_limit = float(space.pipeline.host_limits.max())
+        missing, limit = _host_shortfall(space, table) - host_limit, host_limit
+    msg = (
+        f"nothing fits: table {table.table!r} exceeds the {memory} of an empty {unit} by "
+        f"{format_bytes(missing)} in each of its {len(table.options)} options "
+        f"(limit {format_bytes(limit)} per {unit})"
+    )
+    raise InfeasibleError(
+        msg,
+        shortfall_bytes=missing if unit == "rank" else missing / space.local_world_size,
+        advice=_advice(space, table),
+    )
+
+
+def _host_shortfall(space: SearchSpace, table: TableOptions) -> float:
+    """Host bytes of the option that needs least on one host."""
+    needs = []
+    for option, work in zip(table.options, table.works, strict=True):
+        host = work @ space.host
+        if option.spread is Spread.UNIFORM:
+            needs.append(float(host.reshape(space.num_hosts, -1).sum(axis=-1).max()))
+        elif option.spread is Spread.HOSTS:
+            needs.append(float(host.sum(axis=-1).max()))
+        else:
+            needs.append(float(host.max()))
+    return min(needs)
+
+
+def _check_totals(space: SearchSpace) -> None:
+    """Refuse more bytes than there is memory.
+
+    Linear programming duality: for every weighting of device and host memory, the least weighted
+    bytes of each table must add up to no more than the weighted capacity.
+    """
+    limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
+    device_capacity = max(float(np.maximum(limits, 0.0).sum()), 1.0) * ROUNDING
+    host_capacity = max(float(host_limits.sum()), 1.0) * ROUNDING
+    device = space.mean_work @ space.device * space.world_size / device_capacity
+    host = space.mean_work @ space.host * space.world_size / host_capacity
+    worst, mix = -math.inf, 1.0
+    for share in _MIXES:
+        weighted = share * device + (1.0 - share) * host
+        total = float(np.minimum.reduceat(weighted, space.first[:-1]).sum())
+        excess = (total - 1.0) / share if share > 0 else total - 1.0
+        if total > 1.0 and excess > worst:
+            worst, mix = excess, float(share)
+    if worst <= 0:
+        return
+    memory = "device memory" if mix > 0 else "host memory"
+    capacity = device_capacity if mix > 0 else host_capacity
+    missing = worst * capacity / space.world_size
+    used = float(np.minimum.reduceat(device, space.first[:-1]).sum())
+    has = format_bytes(capacity / space.world_size)
+    needs = format_bytes(used * device_capacity / space.world_size)
+    msg = (
+        f"nothing fits: {memory} is {format_bytes(missing)} short on each of {space.world_size} "
+        f"ranks, which have {has} for embeddings; the smallest options need {needs} of device "
+        "memory on average"
+    )
+    raise InfeasibleError(
+        msg,
+        shortfall_bytes=missing,
+        advice=_advice(space, None),
+    )
+
+
+def _check_large_shards(space: SearchSpace) -> None:
+    """Refuse more large shards than ranks can share.
+
+    Pigeonhole: each table puts at least one shard of a certain size on some rank, so among
+    ``q * W + 1`` tables some rank gets ``q + 1`` of them.
+    """
+    largest = np.maximum.reduceat(space.pool_device, space.pool_first)
+    least = np.minimum.reduceat(largest, space.first[:-1])
+    sizes: FloatArray = np.sort(least)[::-1]
+    limit = float(space.pipeline.device_limits.max())
+    for shared in range(1, _SHARING + 1):
+        at = shared * space.world_size
+        if at >= len(sizes):
+            return
+        missing = (shared + 1) * float(sizes[at]) - limit * ROUNDING
+        if missing > 0:
+            size = format_bytes(float(sizes[at]))
+            msg = (
+                f"nothing fits: {at + 1} tables put {size} or more on some rank each, so one of "
+                f"{space.world_size} ranks gets {shared + 1} of them and is "
+                f"{format_bytes(missing)} over its {format_bytes(limit)}"
+            )
+            raise InfeasibleError(
+                msg,
+                shortfall_bytes=missing,
+                advice=_advice(space, None),
+            )
+
+
+def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
+    lines = ["use more GPUs, or GPUs with more memory"]
+    tables = space.listed if table is None else (table,)
+    if not any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
+        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
+    else:
+        lines.append("add host memory")
+    if not all(any(o.spread is Spread.UNIFORM for o in t.options) for t in tables):
+        lines.append("allow row_wise or table_row_wise sharding, which split rows")
+    if not all(any(len(o.column_widths) > 1 for o in t.options) for t in tables):
+        lines.append("allow column_wise sharding or a smaller minimum column width")
+    lines.append("reduce the batch size, the memory reserve, or the embedding precision")
+    return tuple(lines)

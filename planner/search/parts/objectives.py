@@ -1,0 +1,211 @@
+"""What can be minimised, and what is proven about it from the phases' maxima alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, final
+
+import numpy as np
+
+from costmodels.collective._affine import AffineMinorant
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
+from costmodels.work import call_column
+from planner.enumeration import memory_coefficients
+from planner.errors import InvalidInputError
+from planner.evaluation import AbstractObjective, Cut, FloatArray, IntArray, SearchSpace
+
+_STEP: Final = 1e-5
+_JITTER: Final = 1e-4
+_ATTEMPTS: Final = 6
+_SAME: Final = 1e-6
+_MOST_TYPES: Final = 4
+
+
+@final
+class FullestDevice(AbstractObjective):
+    """Embedding bytes on the fullest device."""
+
+    name = "memory"
+
+    def __init__(self, pipeline: CostPipeline) -> None:
+        """Work out the bytes per unit of work."""
+        self._device, _ = memory_coefficients(pipeline)
+
+    @property
+    def weights(self) -> FloatArray:
+        """One phase: the bytes themselves."""
+        return np.ones(1)
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Largest device."""
+        return np.asarray((work @ self._device).max(axis=-1))
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Bytes are linear in work, so the same everywhere."""
+        del row
+        return self._device[None, :]
+
+    def always(self) -> Cut:
+        """The value is the phase."""
+        return Cut(base=0.0, slopes=np.ones(1))
+
+
+@final
+class IterationTime(AbstractObjective):
+    """Seconds per iteration.
+
+    An iteration is a longest path, so its time is at least the length of every path: some constants
+    plus some of the phases. Which path is longest depends on the phases; ``cut`` finds it by
+    pricing a made-up plan in which every rank has exactly the given phases, and reading off which
+    of them the time follows. That plan is never slower than a real one with these maxima:
+
+    - phases are separated by collectives, which wait for the slowest rank;
+    - it has one fused call per sharding type on one rank, and on the others only those of uniform
+      types, which every real plan has everywhere;
+    - devices are as fast as the fastest, and overlap does not slow compute.
+    """
+
+    name = "iteration"
+
+    def __init__(self, pipeline: CostPipeline, *, fetches: bool = True) -> None:
+        """Keep the pipeline that prices work.
+
+        Args:
+            pipeline: the judge.
+            fetches: whether plans may have caches to fill, which moves work before the lookup.
+        """
+        self._pipeline = pipeline
+        self._fetches = fetches
+
+    @property
+    def weights(self) -> FloatArray:
+        """The pipeline's own."""
+        return np.asarray(self._pipeline.phase_weights, dtype=float)
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """The whole pipeline, in closed form."""
+        return self._pipeline.iteration_times(work)
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """The pipeline's own tangents."""
+        return self._pipeline.phase_gradient(row)
+
+    def always(self) -> Cut:
+        """The path through all compute and all exchanges."""
+        return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """The longest path of the made-up plan with these phases and sharding types."""
+        if self._units is None or not types or len(types) > _MOST_TYPES:
+            return None
+        first = [group[0] for group in self._units[1]]
+        scale = max(float(phases.max()), 1e-9)
+        step = _STEP * scale
+        rng = np.random.default_rng(0)
+        at = np.maximum(phases[first], 0.0) + 2.0 * step
+        for _ in range(_ATTEMPTS):
+            moves = np.eye(len(first)) * step
+            times = self._times(np.concatenate([at[None], at + moves, at - moves]), types)
+            up = (times[1 : len(first) + 1] - times[0]) / step
+            down = (times[0] - times[len(first) + 1 :]) / step
+            if np.abs(up - down).max() < _SAME:
+                slopes = np.zeros(len(phases))
+                slopes[first] = up
+                return Cut(base=float(times[0] - up @ at), slopes=slopes)
+            at = np.maximum(phases[first], 0.0) + scale * (
+                2.0 * _STEP + _JITTER * rng.random(len(first))
+            )
+        return None
+
+    def _times(self, seconds: FloatArray, types: frozenset[ShardingType]) -> FloatArray:
+        """Iteration times of made-up plans, ``[N]``, from each group's first phase, ``[N, G]``."""
+        columns, groups = self._units or ([], [])
+        topology = self._pipeline.topology
+        work = np.zeros((len(seconds), topology.world_size, self._pipeline.num_features))
+        for i, (column, group) in enumerate(zip(columns, groups, strict=True)):
+            work[:, :, column] = (seconds[:, i] / self._response[column, group[0]])[:, None]
+        spread = sorted(t for t in types if SPREAD[t] is not Spread.UNIFORM)
+        idle = min(len(spread), topology.world_size - 1)
+        work[:, :idle] = 0.0
+        for sharding_type in types - set(spread):
+            work[..., _call(sharding_type)] = 1.0
+        for rank, sharding_type in enumerate(spread[: idle or 1]):
+            work[:, rank, _call(sharding_type)] = 1.0
+        if spread and len(spread) == len(types):
+            work[:, idle:, _call(spread[0])] = 1.0
+        return self._minorant.iteration_times(work)
+
+    @cached_property
+    def _minorant(self) -> CostPipeline:
+        """The relaxed pipeline with convex collectives, so that its tangents hold everywhere."""
+        relaxed = self._relaxed
+        models = replace(relaxed.models, collective=AffineMinorant(inner=relaxed.models.collective))
+        return CostPipeline(relaxed.workload, relaxed.topology, models)
+
+    @cached_property
+    def _relaxed(self) -> CostPipeline:
+        """The pipeline on equally fast devices that overlap for free."""
+        topology = self._pipeline.topology
+        device = replace(topology.device, overlap_slowdown_ratio=0.0)
+        fastest = float(topology.speeds().max())
+        speeds = (fastest,) * topology.world_size if topology.speed_by_rank_ratio else ()
+        relaxed = replace(topology, device=device, speed_by_rank_ratio=speeds)
+        return CostPipeline(self._pipeline.workload, relaxed, self._pipeline.models)
+
+    @cached_property
+    def _response(self) -> FloatArray:
+        """``[F, K]`` phases of a rank when all ranks have one unit of one column."""
+        size, world = self._pipeline.num_features, self._pipeline.topology.world_size
+        probe = np.zeros((size, world, size))
+        probe[np.arange(size), :, np.arange(size)] = 1.0
+        return np.asarray(self._relaxed.phase_times(probe)[:, -1, :] * (self.weights > 0))
+
+    @cached_property
+    def _units(self) -> tuple[list[int], list[IntArray]] | None:
+        """Columns that set the phases, each with the phases it sets; None if there are none such.
+
+        The forward phase is set by the cache fetch, its earliest part, where there is one.
+        """
+        response = self._response
+        moved = response > 0
+        columns: list[int] = []
+        phases: list[IntArray] = []
+        left = set(np.flatnonzero(moved.any(axis=0)).tolist())
+        while left:
+            k = min(left)
+            users = np.flatnonzero(moved[:, k])
+            narrow = moved[users].sum(axis=1)
+            best = int(users[np.flatnonzero(narrow == narrow.min())[-1 if self._fetches else 0]])
+            group = np.flatnonzero(moved[best])
+            if not set(group.tolist()) <= left:
+                return None
+            columns.append(best)
+            phases.append(group)
+            left -= set(group.tolist())
+        return columns, phases
+
+
+def _call(sharding_type: ShardingType) -> int:
+    replicated = sharding_type is ShardingType.DATA_PARALLEL
+    return call_column(sharding_type, ComputeKernel.DENSE if replicated else ComputeKernel.FUSED)
+
+
+OBJECTIVES: Final = (IterationTime.name, FullestDevice.name)
+
+
+def objective_named(name: str, space: SearchSpace) -> AbstractObjective:
+    """The objective of that name, for plans of ``space``.
+
+    Raises:
+        InvalidInputError: there is none; the message lists those there are.
+    """
+    if name not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        msg = f"objective {name!r} is not one of {known}"
+        raise InvalidInputError(msg)
+    if name == FullestDevice.name:
+        return FullestDevice(space.pipeline)
+    caching = ComputeKernel.FUSED_UVM_CACHING
+    return IterationTime(space.pipeline, fetches=any(o.kernel is caching for o in space.options))

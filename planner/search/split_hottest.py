@@ -1,0 +1,41 @@
+"""Place whole tables by decreasing cost, then split the table of the hottest shard, and again."""
+
+from __future__ import annotations
+
+from typing import final
+
+from planner.evaluation import Evaluator, SearchSpace
+from planner.search.base import (
+    AbstractStrategy,
+    ProgressCallback,
+    Record,
+    SearchOutcome,
+    StopCallback,
+)
+from planner.search.parts.greedy import split_walk
+from planner.search.parts.linear import LinearModel
+
+
+@final
+class SplitHottest(AbstractStrategy):
+    """The way of HugeCTR's planner (samples/dlrm/sharding), over this project's costs."""
+
+    __slots__ = ()
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """The best plan of the walk, the same for every seed."""
+        del seed
+        record = Record(evaluate, progress, should_stop)
+        for proposal in split_walk(LinearModel(space, evaluate.objective)):
+            record.consider(proposal, "split_hottest")
+            if record.stopped:
+                break
+        return record.outcome(proves=False)

@@ -1,0 +1,74 @@
+"""Running the command line inside the test process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from planner.problem import PlanningProblem
+from planner.result import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Run(Protocol):
+    """Run one command line."""
+
+    def __call__(self, *args: object) -> Done: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeApi:
+    """What the planner of the tests answers, and what it was asked."""
+
+    status: Status = Status.OPTIMAL
+    bound: float | None = 3.1e-3
+    error: Exception | None = None
+    times_s: tuple[float, ...] = (3.0e-3, 3.15e-3, 2.9e-3)
+    options: dict[str, object] = field(default_factory=dict)
+    asked: PlanningProblem | None = None
+
+
+WORKLOAD_TEXT = """\
+name: small
+training: {batch_size_per_rank: 512, optimizer: rowwise_adagrad}
+dense: {num_dense_features: 13, bottom_mlp: [64, 32], top_mlp: [64, 1], interaction: dot}
+memory: {reserve: 1 GiB}
+tables:
+  - {name: user, num_embeddings: 100_000, embedding_dim: 32, pooling_factor: 3}
+  - {name: item, num_embeddings: 50_000, embedding_dim: 32, pooling_factor: 8}
+  - {name: place, num_embeddings: 1_000, embedding_dim: 32}
+  - {name: tag, num_embeddings: 20_000, embedding_dim: 32, pooling_factor: 2, count: 3}
+"""
+
+SYSTEM_TEXT = """\
+name: small_box
+device:
+  name: small_gpu
+  hbm_capacity: 16 GiB (datasheet)
+  hbm_bandwidth: 800 GB/s (measured)
+  l2_capacity: 6 MiB (datasheet)
+  l2_bandwidth: 2 TB/s (default)
+  flops: {fp32: 14 TFLOP/s (datasheet), fp16: 112 TFLOP/s (datasheet)}
+  flops_efficiency: 0.6 (default)
+  kernel_latency: 5 us (default)
+  launch_latency: 5 us (default)
+  row_half: 64 B (default)
+  update_efficiency: 0.5 (default)
+  sort_rate: 1e9 (default)
+host:
+  ddr_capacity: 256 GiB (datasheet)
+  ddr_bandwidth: 100 GB/s (datasheet)
+  device_link_bandwidth: 12 GB/s (datasheet)
+links:
+  host: {latency: 10 us (default), bandwidth: 100 GB/s (datasheet)}
+  network: {latency: 20 us (default), bandwidth: 12 GB/s (datasheet)}
+layout: {gpus_per_host: 4}
+"""

@@ -1,0 +1,83 @@
+"""The command line, run in this process, on small files and with a planner that answers at once."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import planner
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.cli.run import run as run_command_line
+from planner.result import Candidate, PlanningResult
+from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Done, FakeApi, Run
+from tests.planner.report.report_samples import make_candidate, make_result
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line as the shell would and return exit code, stdout and stderr."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def once(*args: object) -> Done:
+        capsys.readouterr()
+        code = run_command_line([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return Done(code=code, out=captured.out, err=captured.err)
+
+    return once
+
+
+@pytest.fixture
+def workload_file(tmp_path: Path) -> Path:
+    """Six small tables."""
+    path = tmp_path / "small.yaml"
+    path.write_text(WORKLOAD_TEXT)
+    return path
+
+
+@pytest.fixture
+def system_file(tmp_path: Path) -> Path:
+    """A host of four small GPUs."""
+    path = tmp_path / "box.yaml"
+    path.write_text(SYSTEM_TEXT)
+    return path
+
+
+@pytest.fixture
+def fake_api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """A planner that answers at once, with what the test wants."""
+    fake = FakeApi()
+
+    def plan(workload: Workload, topology: Topology, **options: object) -> PlanningResult:
+        fake.options = options
+        if fake.error is not None:
+            raise fake.error
+        result = make_result(workload, topology, status=fake.status, bound=fake.bound)
+        fake.asked = result.problem
+        return result
+
+    def estimate(workload: Workload, topology: Topology, plan: Plan) -> Candidate:
+        del plan
+        return make_candidate("plan", workload, topology)
+
+    def compare(
+        workload: Workload, topology: Topology, plans: Mapping[str, Plan]
+    ) -> tuple[Candidate, ...]:
+        return tuple(
+            make_candidate(name, workload, topology, time_s=time_s, shift=shift)
+            for shift, (name, time_s) in enumerate(zip(plans, fake.times_s, strict=False))
+        )
+
+    module = types.ModuleType("planner.api")
+    for function in (plan, estimate, compare):
+        setattr(module, function.__name__, function)
+    monkeypatch.setitem(sys.modules, "planner.api", module)
+    monkeypatch.setattr(planner, "api", module, raising=False)
+    return fake

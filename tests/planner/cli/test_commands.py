@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cli.inputs import plan_names
+from planner.cli.run import run as run_command_line
+from tests.planner.cli.command_line import FakeApi, Run
+
+
+@pytest.fixture
+def plan_file(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path, fake_api: FakeApi
+) -> Path:
+    """A plan of the small workload on eight ranks."""
+    done = run(
+        *("plan", workload_file, "--system", system_file, "--gpus", 8, "-o", tmp_path / "run1")
+    )
+    assert done.code == 0, done.err
+    return tmp_path / "run1" / "plan.json"
+
+
+# ------------------------------------------------------------------ estimate
+
+
+def test_estimate(run: Run, workload_file: Path, system_file: Path, plan_file: Path) -> None:
+    done = run("estimate", workload_file, plan_file, "--system", system_file)
+    assert done.code == 0, done.err
+    assert "8 x small_box" in done.out
+    assert "Predicted" in done.out
+    assert "Solver" not in done.out
+    data = json.loads(
+        run("estimate", workload_file, plan_file, "--system", system_file, "--json").out
+    )
+    assert set(data) == set(json.loads(plan_file.read_text())) - {"solver"}, "nothing was searched"
+
+
+def test_estimate_of_a_system_that_is_no_file_here(
+    run: Run, workload_file: Path, plan_file: Path
+) -> None:
+    done = run("estimate", workload_file, plan_file)
+    assert done.code == 2
+    assert "made for system 'small_box'" in done.err
+
+
+def test_estimate_of_a_bare_plan_needs_the_number_of_ranks(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"plan": json.loads(plan_file.read_text())["plan"]}))
+    done = run("estimate", workload_file, bare, "--system", system_file)
+    assert done.code == 2
+    assert "add --gpus" in done.err
+    assert run("estimate", workload_file, bare, "--system", system_file, "--gpus", 8).code == 0
+    wrong = run("estimate", workload_file, plan_file, "--system", system_file, "--gpus", 4)
+    assert wrong.code == 2
+    assert "8 ranks" in wrong.err
+
+
+# ------------------------------------------------------------------ compare
+
+
+def test_compare(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path, fake_api: FakeApi
+) -> None:
+    args = ("compare", workload_file, plan_file, plan_file, "--system", system_file)
+    done = run(*args)
+    assert done.code == 0, done.err
+    assert "5.0 % slower" in done.out
+    assert "Time per stage" in done.out
+    assert "a re-shard moves" in done.out
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 100
+    data = json.loads(run(*args, "--json").out)
+    assert data["plans"][1]["change_ratio"] == pytest.approx(0.05)
+    assert data["failed"] is False
+
+
+@pytest.mark.parametrize(("limit", "code"), [("3%", 1), ("5.1%", 0), ("0%", 1)])
+def test_fail_over(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path, limit: str, code: int
+) -> None:
+    args = ("compare", workload_file, plan_file, plan_file, "--system", system_file)
+    done = run(*args, "--fail-over", limit)
+    assert done.code == code
+    assert ("slower by 5.0 %" in done.err) is (code == 1)
+    assert run(*args, "--fail-over", limit, "--json").code == code
+
+
+def test_plan_names() -> None:
+    assert plan_names((Path("run1/plan.json"), Path("run2/plan.json"))) == ("run1", "run2")
+    assert plan_names((Path("old.json"), Path("run2/plan.json"))) == ("old", "run2")
+    assert plan_names((Path("a/x.json"), Path("b/x.json"))) == ("a/x.json", "b/x.json")
+    assert plan_names((Path("x.json"), Path("x.json"))) == ("x.json (1)", "x.json (2)")
+
+
+# ------------------------------------------------------------------ check
+
+
+def test_check_tells_the_kind(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    done = run("check", workload_file)
+    assert done.code == 0
+    assert done.out.startswith(f"OK  {workload_file}: workload: 6 tables")
+    assert "system: 4 x small_box per host, 16 GiB" in run("check", system_file).out
+    assert "plan: 6 tables on 8 ranks" in run("check", plan_file).out
+    table = tmp_path / "tables.csv"
+    table.write_text("name,rows,dim\nuser,100,8\n")
+    assert "workload: 1 tables" in run("check", table).out
+    data = json.loads(run("check", workload_file, "--json").out)
+    assert (data["ok"], data["kind"]) == (True, "workload")
+
+
+def test_check_lists_every_error(run: Run, workload_file: Path) -> None:
+    text = workload_file.read_text()
+    workload_file.write_text(
+        text.replace("1 GiB", "1").replace("embedding_dim: 32, pool", "embedding_dim: -1, pool")
+    )
+    done = run("check", workload_file)
+    assert done.code == 2
+    assert len(done.err.splitlines()) >= 3
+    assert f"{workload_file}:4" in done.err
+    failed = run("check", workload_file, "--json")
+    assert failed.code == 2
+    data = json.loads(failed.out)
+    assert data["ok"] is False
+    assert len(data["problems"]) == len(done.err.splitlines())
+
+
+def test_check_of_something_else(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("colour: red\n")
+    done = run("check", path)
+    assert done.code == 2
+    assert "neither a workload" in done.err
+
+
+@pytest.mark.parametrize("kind", ["workload", "system", "plan"])
+def test_schemas_are_json(run: Run, kind: str) -> None:
+    schema = json.loads(run("check", "--schema", kind).out)
+    assert "properties" in schema
+
+
+# ------------------------------------------------------------------ init, systems, list
+
+
+def test_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("init")
+    assert done.code == 0, done.err
+    assert "#" in (tmp_path / "workload.yaml").read_text()
+    assert "next: shardplan plan workload.yaml" in done.err
+    assert run("check", "workload.yaml").code == 0
+    assert json.loads(run("init", "other.yaml", "--json").out) == {"written": "other.yaml"}
+    assert run("init").code == 2
+
+
+def test_systems(run: Run) -> None:
+    done = run("systems")
+    assert done.code == 0, done.err
+    assert "h100_sxm" in done.out
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 100
+    data = json.loads(run("systems", "--json").out)
+    assert data["h100_sxm"]["hbm_capacity_bytes"] > 7e10
+
+
+def test_systems_show(run: Run) -> None:
+    text = run("systems", "show", "h100_sxm").out
+    assert "hbm_capacity:" in text
+    assert json.loads(run("systems", "show", "h100_sxm", "--json").out)["text"] == text
+
+
+def test_list(run: Run) -> None:
+    done = run("list")
+    assert done.code == 0
+    for name in ("auto", "torchrec_greedy", "roofline", "zipf", "table_row_wise", "fused_uvm"):
+        assert name in done.out
+    data = json.loads(run("list", "--json").out)
+    assert "iteration" in data["objectives"]
+    assert data["strategies"][0] == "auto"
+
+
+# ------------------------------------------------------------------ help
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "estimate", "compare", "check", "init", "systems", "list", "doctor"]
+)
+def test_help_teaches_by_example(run: Run, name: str) -> None:
+    done = run(name, "--help")
+    assert done.code == 0
+    assert "Examples:" in done.out
+    assert f"shardplan {name}" in done.out.split("Examples:")[1]
+    assert max(len(line) for line in done.out.splitlines()) <= 100
+
+
+def test_group_help_and_version(run: Run) -> None:
+    done = run("-h")
+    assert "Exit codes" in done.out
+    assert done.out.index("  plan ") < done.out.index("  doctor ")
+    assert run("--version").out.startswith("shardplan, version ")
+    assert run().code == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object, **kwargs: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("planner.cli.run.cli.main", gone)
+    monkeypatch.setattr("planner.cli.run._close_stdout", lambda: None)
+    assert run_command_line(["list"]) == 0

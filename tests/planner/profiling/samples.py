@@ -1,0 +1,78 @@
+"""Small data sets, written in the shapes that the formats document."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution.zipf import Zipf
+from planner.profiling.base import AbstractReader, Slice
+
+IntArray = NDArray[np.int64]
+Bags = Sequence[Sequence[int]]
+
+
+def zipf_ids(rows: int, exponent: float, shift: float, count: int, seed: int = 0) -> IntArray:
+    """Independent draws; id order is frequency order."""
+    rng = np.random.default_rng(seed)
+    size, probability = Zipf(num_embeddings=rows, exponent=exponent, shift=shift).frequency_bins()
+    mass = size * probability
+    per_bin = rng.multinomial(count, mass / mass.sum())
+    start = np.cumsum(size) - size
+    ids = np.repeat(start, per_bin) + rng.integers(0, np.repeat(size, per_bin).astype(np.int64))
+    rng.shuffle(ids)
+    return ids.astype(np.int64)
+
+
+def write_tsv(
+    path: Path, categories: Sequence[Sequence[int | None]], *, end: str = "\n", label: bool = True
+) -> Path:
+    """Criteo's shape: label, 13 integers (some empty), 26 categories of 8 hexadecimal digits."""
+    lines = []
+    for i, row in enumerate(categories):
+        integers = ["" if (i + k) % 5 == 0 else str(i * k - 1) for k in range(13)]
+        texts = ["" if value is None else f"{value:08x}" for value in row]
+        lines.append("\t".join([*(["1"] if label else []), *integers, *texts]))
+    data = (end.join(lines) + end).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_npy(path: Path, columns: Mapping[str, IntArray] | IntArray) -> Path:
+    array = columns if isinstance(columns, np.ndarray) else np.stack(list(columns.values()), 1)
+    np.save(path, array.astype(np.int32))
+    return path
+
+
+def write_npz(path: Path, arrays: Sequence[IntArray], *, compressed: bool = False) -> Path:
+    named = {str(i): array.astype(np.int32) for i, array in enumerate(arrays)}
+    (np.savez_compressed if compressed else np.savez)(path, **named)  # type: ignore[arg-type]
+    return path
+
+
+def read_bags(
+    reader: AbstractReader, path: Path, pieces: Sequence[Slice] | None = None
+) -> dict[str, list[list[int]]]:
+    """Every sample's indices per feature, as a reader gives them."""
+    found: dict[str, list[list[int]]] = {name: [] for name in reader.feature_names(path)}
+    for piece in pieces or [reader.whole(path)]:
+        for chunk in reader.read(piece):
+            for name, jagged in chunk.features.items():
+                assert len(jagged.lengths) == chunk.num_samples
+                ends = np.cumsum(jagged.lengths)
+                assert ends[-1] == len(jagged.values)
+                parts = np.split(jagged.values, ends[:-1])
+                found[name] += [part.tolist() for part in parts]
+    return found
+
+
+def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[Slice]:
+    """A file cut into equal positions."""
+    whole = reader.whole(path)
+    edges = [whole.stop * i // parts for i in range(parts + 1)]
+    return [Slice(path, start, stop, whole.num_bytes // parts) for start, stop in pairwise(edges)]

@@ -1,0 +1,413 @@
+"""The same bytes out, whoever works and however often the work is stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.errors import InvalidInputError
+from planner.profiling import partial, profiler
+from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.stats import Stats, TableStats
+from planner.profiling.table_map import ByFeature
+from planner.profiling.units import Selection
+from planner.profiling.workers import WorkerError
+from tests.planner.profiling.samples import write_npy, write_npz, write_tsv, zipf_ids
+
+SAMPLES = 6_000
+SMALL_UNITS = Selection(unit_bytes=40_000)
+OPTIONS = ProfileOptions(batch_sizes=(64, 1_000), selection=SMALL_UNITS)
+
+
+def columns(seed: int = 0) -> np.ndarray:  # type: ignore[type-arg]
+    return np.stack(
+        [
+            zipf_ids(5_000, 1.1, 2.0, SAMPLES, seed),
+            zipf_ids(100_000, 0.8, 0.0, SAMPLES, seed + 1),
+            zipf_ids(3, 0.0, 0.0, SAMPLES, seed + 2),
+        ],
+        axis=1,
+    )
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> list[Path]:
+    return [write_npy(tmp_path / f"day_{i}_sparse.npy", columns(10 * i)) for i in range(2)]
+
+
+def ids_of(days: list[Path], column: int) -> Counter[int]:
+    return Counter(np.concatenate([np.load(day)[:, column] for day in days]).tolist())
+
+
+def check_counts(table: TableStats, counts: Counter[int]) -> None:
+    """The statistics say exactly what the ids are."""
+    assert table.num_indices == counts.total()
+    assert table.num_unique_rows == len(counts)
+    assert table.highest_index == max(counts)
+    histogram = table.histogram
+    seen = sorted(counts.values(), reverse=True)
+    assert histogram.rows[-1] == table.num_embeddings - len(counts)
+    assert sum(histogram.accesses) == counts.total()
+    start = 0
+    for low, rows, accesses in zip(
+        histogram.lowest_count, histogram.rows[:-1], histogram.accesses, strict=False
+    ):
+        assert sum(seen[start : start + rows]) == accesses
+        assert all(count >= low for count in seen[start : start + rows])
+        start += rows
+    assert sum(c == 1 for c in seen) / counts.total() == pytest.approx(table.unseen_mass_ratio)
+
+
+def test_counts_are_exact(days: list[Path], tmp_path: Path) -> None:
+    stats = profile_files(days, tmp_path / "stats.json", OPTIONS)
+    assert list(stats.tables) == ["cat_0", "cat_1", "cat_2"]
+    for column in range(3):
+        check_counts(stats.tables[f"cat_{column}"], ids_of(days, column))
+    assert stats.source.num_samples == 2 * SAMPLES
+    assert stats.source.files == ["day_0_sparse.npy", "day_1_sparse.npy"]
+    assert not list(tmp_path.glob(".stats*"))
+
+
+def test_batches_are_those_of_the_data(days: list[Path], tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, selection=Selection(), batch_sizes=(1_000, 500, 10**6))
+    stats = profile_files(days[:1], tmp_path / "stats.json", options)
+    ids = np.load(days[0])[:, 1]
+    batches = {b.batch_size: b for b in stats.tables["cat_1"].batches}
+    assert list(batches) == [500, 1_000, 10**6]
+    parts = [Counter(ids[i : i + 1_000].tolist()) for i in range(0, SAMPLES, 1_000)]
+    measured = batches[1_000]
+    assert measured.num_batches == len(parts)
+    assert measured.mean_indices == 1_000
+    assert measured.mean_unique_rows == pytest.approx(np.mean([len(p) for p in parts]))
+    once = sum(sum(c == 1 for c in part.values()) for part in parts)
+    fourfold = sum(sum(c in (3, 4) for c in part.values()) for part in parts)
+    unique = sum(len(part) for part in parts)
+    assert measured.reuse_histogram_ratio[0] == pytest.approx(once / unique)
+    assert measured.reuse_histogram_ratio[2] == pytest.approx(fourfold / unique)
+    assert sum(measured.reuse_histogram_ratio) == pytest.approx(1.0)
+    never = batches[10**6]
+    assert never.num_batches == 0
+    assert never.reuse_histogram_ratio == []
+    assert never.mean_unique_rows > measured.mean_unique_rows
+
+
+def test_measured_batches_span_pieces_of_files(tmp_path: Path) -> None:
+    paths = [
+        write_npy(tmp_path / f"{i}.npy", np.full((10, 2), i)) for i in range(4)
+    ]  # a batch of 40 samples reaches over all files
+    options = dataclasses.replace(OPTIONS, selection=Selection(), batch_sizes=(40,))
+    stats = profile_files(paths, tmp_path / "stats.json", options)
+    assert stats.tables["cat_0"].batches[0].mean_unique_rows == 4
+
+
+# ------------------------------------------------------------------ bags and tables
+
+
+def test_pooling_factors(tmp_path: Path) -> None:
+    rows: list[list[int | None]] = [
+        [None if i % 4 == 0 else i for _ in range(26)] for i in range(40)
+    ]
+    path = write_tsv(tmp_path / "train.txt", rows)
+    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+
+    stats = profile_files(
+        [path], tmp_path / "s.json", OPTIONS, readers=[CriteoTsvReader(empty_is_zero=False)]
+    )
+    pooling = stats.tables["cat_5"].pooling
+    assert (pooling.mean, pooling.p50, pooling.p99, pooling.max) == (0.75, 1, 1, 1)
+    assert pooling.empty_ratio == 0.25
+    assert stats.tables["cat_5"].ids_are_hashes
+
+
+def test_features_that_share_a_table(tmp_path: Path) -> None:
+    arrays = [zipf_ids(500, 1.0, 0.0, 3_000 * size, size).reshape(3_000, size) for size in (3, 1)]
+    path = write_npz(tmp_path / "day_0_sparse_multi_hot.npz", arrays)
+    by_feature = ByFeature({"cat_0": "items", "cat_1": "items"}, {"items": 900})
+    options = dataclasses.replace(OPTIONS, by_feature=by_feature)
+    (table,) = profile_files([path], tmp_path / "s.json", options).tables.values()
+    assert table.num_embeddings == 900
+    assert table.pooling.mean == 4
+    assert {name: p.mean for name, p in table.features.items()} == {"cat_0": 3, "cat_1": 1}
+    counts = Counter(np.concatenate([a.reshape(-1) for a in arrays]).tolist())
+    check_counts(table, counts)
+    first = np.concatenate([a[:1_000].reshape(-1) for a in arrays])
+    batch = next(b for b in table.batches if b.batch_size == 1_000)
+    assert batch.mean_indices == 4_000
+    assert batch.mean_unique_rows == pytest.approx(len(set(first.tolist())), rel=0.05)
+
+
+def test_only_some_features(days: list[Path], tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, features=("cat_2", "cat_0"))
+    stats = profile_files(days, tmp_path / "s.json", options)
+    assert list(stats.tables) == ["cat_0", "cat_2"]
+
+
+def test_folded_ids(days: list[Path], tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, max_ind_range=700)
+    stats = profile_files(days, tmp_path / "s.json", options)
+    folded: Counter[int] = Counter()
+    for key, count in ids_of(days, 1).items():
+        folded[key % 700] += count
+    check_counts(stats.tables["cat_1"], folded)
+    assert stats.tables["cat_1"].num_embeddings == 700
+    assert stats.tables["cat_2"].num_embeddings == 3
+    known = dataclasses.replace(options, by_feature=ByFeature({"cat_1": "t"}, {"t": 50}))
+    table = profile_files(days, tmp_path / "s.json", known).tables["t"]
+    assert (table.num_embeddings, table.highest_index) == (50, 49)
+
+
+# ------------------------------------------------------------------ which samples
+
+
+def test_the_first_samples(days: list[Path], tmp_path: Path) -> None:
+    selection = dataclasses.replace(SMALL_UNITS, first_samples=SAMPLES + 100)
+    stats = profile_files(
+        days, tmp_path / "s.json", dataclasses.replace(OPTIONS, selection=selection)
+    )
+    assert stats.source.num_samples == SAMPLES + 100
+    ids = np.concatenate([np.load(days[0])[:, 1], np.load(days[1])[:100, 1]])
+    check_counts(stats.tables["cat_1"], Counter(ids.tolist()))
+
+
+def test_the_first_samples_of_text(tmp_path: Path) -> None:
+    rows: list[list[int | None]] = [[i] * 26 for i in range(1, 501)]
+    paths = [
+        write_tsv(tmp_path / "day_0", rows[:300]),
+        write_tsv(tmp_path / "day_1.gz", rows[300:]),
+    ]
+    selection = Selection(first_samples=410, unit_bytes=10_000)
+    options = dataclasses.replace(OPTIONS, selection=selection)
+    stats = profile_files(paths, tmp_path / "s.json", options)
+    assert stats.source.num_samples == 410
+    assert stats.tables["cat_7"].highest_index == 410
+
+
+def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 100)
+    paths = [
+        write_npy(tmp_path / "a.npy", np.arange(4_000).reshape(-1, 1)),
+        write_npy(tmp_path / "b.npy", np.arange(4_000, 5_000).reshape(-1, 1)),
+    ]
+    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=1_000))
+    table = profile_files(paths, tmp_path / "s.json", options).tables["cat_0"]
+    assert table.num_indices == 1_000
+    assert table.ranges is not None
+    eighths = np.array(table.ranges.access_ratio).reshape(8, 8).sum(axis=1)
+    assert np.all(np.abs(eighths - 0.125) < 0.05)
+    everything = dataclasses.replace(options, selection=Selection(sample_rows=10**6))
+    assert profile_files(paths, tmp_path / "s.json", everything).source.num_samples == 5_000
+
+
+def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 50)
+    path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])
+    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=200))
+    stats = profile_files([path], tmp_path / "s.json", options)
+    assert 180 <= stats.source.num_samples <= 300
+    assert stats.tables["cat_0"].highest_index > 1_400
+
+
+# ------------------------------------------------------------------ same bytes
+
+
+@pytest.fixture
+def reference(days: list[Path], tmp_path: Path) -> bytes:
+    output = tmp_path / "reference.json"
+    profile_files(days, output, OPTIONS)
+    return output.read_bytes()
+
+
+@pytest.mark.parametrize("memory_bytes", [1.0, 20_000.0, 1e6])
+def test_memory_changes_nothing(
+    days: list[Path], tmp_path: Path, reference: bytes, memory_bytes: float
+) -> None:
+    output = tmp_path / "small.json"
+    profile_files(days, output, dataclasses.replace(OPTIONS, memory_bytes=memory_bytes))
+    assert output.read_bytes() == reference
+
+
+def test_processes_change_nothing(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+    output = tmp_path / "parallel.json"
+    told: list[tuple[str, float, float]] = []
+    profile_files(
+        days,
+        output,
+        dataclasses.replace(OPTIONS, jobs=2),
+        progress=lambda what, done, total: told.append((what, done, total)),
+    )
+    assert output.read_bytes() == reference
+    for what in ("reading", "summing up"):
+        steps = [(done, total) for name, done, total in told if name == what]
+        assert steps[0][0] == 0
+        assert steps[-1][0] == pytest.approx(steps[-1][1])
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_dask_changes_nothing(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+    distributed = pytest.importorskip("distributed")
+    output = tmp_path / "dask.json"
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    ) as cluster:
+        options = dataclasses.replace(OPTIONS, dask=cluster.scheduler_address)
+        profile_files(days, output, options)
+        assert output.read_bytes() == reference
+        np.save(days[0], np.full((4, 3), -1))
+        with pytest.raises(InvalidInputError, match="negative"):
+            profile_files(days, output, options)
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_dask_with_processes_of_its_own(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+    pytest.importorskip("distributed")
+    output = tmp_path / "dask.json"
+    profile_files(days, output, dataclasses.replace(OPTIONS, dask="local", jobs=2))
+    assert output.read_bytes() == reference
+
+
+def test_dask_that_is_not_there(
+    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    options = dataclasses.replace(OPTIONS, dask="nonsense://x")
+    with pytest.raises(WorkerError, match="no Dask scheduler answers"):
+        profile_files(days, tmp_path / "s.json", options)
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(InvalidInputError, match=r"shardplan\[dask\]"):
+        profile_files(days, tmp_path / "t.json", options)
+
+
+class Stop(KeyboardInterrupt):
+    """Ctrl-C in the middle."""
+
+
+def stop_after(count: int) -> profiler.Progress:
+    calls = 0
+
+    def progress(what: str, done: float, total: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > count:
+            raise Stop
+
+    return progress
+
+
+def test_a_stopped_profile_continues(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+    output = tmp_path / "stopped.json"
+    worked: list[int] = []
+    for count in (1, 2, 4, 3):
+        with pytest.raises(Stop):
+            profile_files(days, output, OPTIONS, progress=stop_after(count))
+        assert not output.exists()
+        state = tmp_path / ".stopped.json.state"
+        worked.append(len(list(state.glob("unit-*"))))
+        assert not list(state.glob(".unit-*"))
+    assert worked == sorted(worked)
+    assert 0 < worked[-1] < 6
+    profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
+    assert output.read_bytes() == reference
+    assert not (tmp_path / ".stopped.json.state").exists()
+
+
+def test_a_killed_process_continues(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+    output = tmp_path / "killed.json"
+    child = os.fork()
+    if child == 0:
+        profile_files(days, output, OPTIONS, progress=lambda what, done, total: kill(done))
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -9
+    state = tmp_path / ".killed.json.state"
+    finished = len(list(state.glob("unit-*")))
+    assert finished > 0
+    before = {path: path.stat().st_mtime_ns for path in state.glob("unit-*/*")}
+    seen: list[float] = []
+    profile_files(days, output, OPTIONS, progress=lambda what, done, total: seen.append(done))
+    assert before
+    assert seen[0] > 0
+    assert output.read_bytes() == reference
+
+
+def kill(done: float) -> None:
+    if done > 50_000:
+        os.kill(os.getpid(), 9)
+
+
+def test_a_stopped_profile_of_other_data(days: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "s.json"
+    with pytest.raises(Stop):
+        profile_files(days, output, OPTIONS, progress=stop_after(3))
+    other = dataclasses.replace(OPTIONS, max_ind_range=10)
+    with pytest.raises(InvalidInputError, match="add --restart to drop it"):
+        profile_files(days, output, other)
+    stats = profile_files(days, output, dataclasses.replace(other, resume=False))
+    assert stats.source.max_ind_range == 10
+    with pytest.raises(InvalidInputError, match="nothing to resume"):
+        profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
+
+
+# ------------------------------------------------------------------ failures
+
+
+def test_bad_data_leaves_nothing(days: list[Path], tmp_path: Path) -> None:
+    bad = columns()
+    bad[4_000, 1] = -7
+    write_npy(days[1], bad)
+    before = sorted(tmp_path.rglob("*"))
+    for jobs in (1, 2):
+        with pytest.raises(InvalidInputError, match=r"day_1_sparse.npy.*cat_1: index -7"):
+            profile_files(days, tmp_path / "s.json", dataclasses.replace(OPTIONS, jobs=jobs))
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_ids_beyond_the_table(days: list[Path], tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, by_feature=ByFeature({"cat_1": "t"}, {"t": 50}))
+    with pytest.raises(InvalidInputError, match="table 't' has 50 rows; correct the table map"):
+        profile_files(days, tmp_path / "s.json", options)
+
+
+def test_a_table_without_indices(tmp_path: Path) -> None:
+    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+
+    path = write_tsv(tmp_path / "train.txt", [[None] + [1] * 25 for _ in range(5)])
+    with pytest.raises(InvalidInputError, match="'cat_0' received no index at all"):
+        profile_files(
+            [path], tmp_path / "s.json", OPTIONS, readers=[CriteoTsvReader(empty_is_zero=False)]
+        )
+
+
+def test_outputs_that_cannot_be(days: list[Path], tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious")
+    cases = {
+        tmp_path: "is a folder",
+        notes: "was not written by",
+        notes / "s.json": "is a file, not a folder",
+    }
+    for output, message in cases.items():
+        with pytest.raises(InvalidInputError, match=message):
+            profile_files(days, output, OPTIONS)
+    assert notes.read_text() == "precious"
+    assert isinstance(profile_files(days, tmp_path / "new" / "s.json", OPTIONS), Stats)
+
+
+def test_a_lost_worker(
+    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: bytes
+) -> None:
+    output = tmp_path / "lost.json"
+    monkeypatch.setattr(profiler, "work_on", die)
+    with pytest.raises(WorkerError, match="a worker failed"):
+        profile_files(days, output, dataclasses.replace(OPTIONS, jobs=2))
+    monkeypatch.setattr(profiler, "work_on", partial.work_on)
+    profile_files(days, output, OPTIONS)
+    assert output.read_bytes() == reference
+
+
+def die(unit: object, options: object, folder: Path) -> None:
+    os._exit(3)

@@ -1,0 +1,306 @@
+"""Every format, written as documented, is read back index by index."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.errors import InvalidInputError
+from planner.profiling.base import AbstractReader, Slice, read_head
+from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+from planner.profiling.readers.npy import NpyReader
+from planner.profiling.readers.npz import NpzReader
+from planner.profiling.readers.parquet import ParquetReader
+from planner.profiling.units import default_readers, find_sources
+from tests.planner.profiling.samples import (
+    halves,
+    read_bags,
+    write_npy,
+    write_npz,
+    write_tsv,
+)
+
+RNG = np.random.default_rng(7)
+
+
+def categories(count: int) -> list[list[int | None]]:
+    values = RNG.integers(0, 2**32, (count, 26)).tolist()
+    return [[None if (i + j) % 11 == 0 else v for j, v in enumerate(row)] for i, row in
+            enumerate(values)]  # fmt: skip
+
+
+# ------------------------------------------------------------------ Criteo
+
+
+@pytest.mark.parametrize("name", ["train.txt", "day_0", "day_0.gz"])
+@pytest.mark.parametrize(("end", "label"), [("\n", True), ("\r\n", True), ("\n", False)])
+def test_criteo(tmp_path: Path, name: str, end: str, label: bool) -> None:
+    rows = categories(50)
+    path = write_tsv(tmp_path / name, rows, end=end, label=label)
+    found = read_bags(CriteoTsvReader(empty_is_zero=False), path)
+    assert list(found) == [f"cat_{i}" for i in range(26)]
+    for j in range(26):
+        assert found[f"cat_{j}"] == [[] if row[j] is None else [row[j]] for row in rows]
+    zero = read_bags(CriteoTsvReader(), path)
+    assert zero["cat_0"][0] == [0]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 17, 200])
+def test_criteo_pieces_are_the_whole(tmp_path: Path, parts: int) -> None:
+    path = write_tsv(tmp_path / "train.txt", categories(60))
+    reader = CriteoTsvReader()
+    assert read_bags(reader, path, halves(reader, path, parts)) == read_bags(reader, path)
+
+
+def test_criteo_without_a_last_newline(tmp_path: Path) -> None:
+    path = write_tsv(tmp_path / "train.txt", categories(9))
+    reader = CriteoTsvReader()
+    whole = read_bags(reader, path)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    assert read_bags(reader, path) == whole
+    assert read_bags(reader, path, halves(reader, path, 4)) == whole
+    assert reader.cut(path, 100) == (path.stat().st_size, 9)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "day_0.gz"])
+def test_criteo_is_cut_at_a_line(tmp_path: Path, name: str) -> None:
+    path = write_tsv(tmp_path / name, categories(40))
+    reader = CriteoTsvReader()
+    stop, samples = reader.cut(path, 13)
+    assert samples == 13
+    found = read_bags(reader, path, [Slice(path, 0, stop, 1, limit=13)])
+    assert found["cat_3"] == read_bags(reader, path)["cat_3"][:13]
+    assert reader.cut(path, 1_000)[1] == 40
+    assert reader.num_samples(path) >= 20
+
+
+def test_criteo_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tsv(tmp_path / "train.txt", categories(30))
+    reader = CriteoTsvReader()
+    whole = read_bags(reader, path)
+    monkeypatch.setattr("planner.profiling.readers.criteo_tsv._BLOCK_BYTES", 1_000)
+    assert read_bags(reader, path) == whole
+    assert read_bags(reader, path, halves(reader, path, 3)) == whole
+
+
+# ------------------------------------------------------------------ numpy
+
+
+def test_npy(tmp_path: Path) -> None:
+    array = RNG.integers(0, 1_000, (70_000, 3))
+    path = write_npy(tmp_path / "day_0_sparse.npy", array)
+    reader = NpyReader()
+    found = read_bags(reader, path, halves(reader, path, 3))
+    assert [found[f"cat_{i}"] for i in range(3)] == array.T[:, :, None].tolist()
+    assert reader.cut(path, 10) == (10, 10)
+
+
+def test_npy_of_one_feature(tmp_path: Path) -> None:
+    path = tmp_path / "user.npy"
+    np.save(path, np.array([3, 1, 2], dtype=np.uint64))
+    assert read_bags(NpyReader(), path) == {"user": [[3], [1], [2]]}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_npz(tmp_path: Path, compressed: bool) -> None:
+    arrays = [RNG.integers(0, 1_000, (70_000, size)) for size in (3, 1, 20)]
+    path = write_npz(tmp_path / "day_0_sparse_multi_hot.npz", arrays, compressed=compressed)
+    reader = NpzReader()
+    assert reader.can_split(path) != compressed
+    found = read_bags(reader, path, halves(reader, path, 3))
+    assert list(found.values()) == [array.tolist() for array in arrays]
+    assert reader.num_samples(path) == 70_000
+    assert reader.cut(path, 10) == (10, 10)
+
+
+def test_npz_of_flat_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, user=np.array([3, 1, 2]))
+    assert read_bags(NpzReader(), path) == {"user": [[3], [1], [2]]}
+
+
+# ------------------------------------------------------------------ parquet
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    count = 5_000
+    bags = [RNG.integers(0, 99, RNG.integers(0, 6)).tolist() for _ in range(count)]
+    scalars = [None if i % 7 == 0 else i for i in range(count)]
+    table = arrow.table(
+        {
+            "label": arrow.array([0] * count),
+            "price": arrow.array([0.5] * count),
+            "user": arrow.array(scalars, arrow.int32()),
+            "clicked_items": arrow.array(
+                [None if i % 9 == 0 else bag for i, bag in enumerate(bags)],
+                arrow.list_(arrow.int64()),
+            ),
+            "pair": arrow.array(
+                [None if i % 5 == 0 else [i, i + 1] for i in range(count)],
+                arrow.list_(arrow.int64(), 2),
+            ),
+        }
+    )
+    path = tmp_path / "part-0.parquet"
+    parquet.write_table(table, path, row_group_size=700)
+    reader = ParquetReader()
+    expected = {
+        "user": [[] if v is None else [v] for v in scalars],
+        "clicked_items": [[] if i % 9 == 0 else bag for i, bag in enumerate(bags)],
+        "pair": [[] if i % 5 == 0 else [i, i + 1] for i in range(count)],
+    }
+    assert read_bags(reader, path) == expected
+    assert read_bags(reader, path, halves(reader, path, 3)) == expected
+    assert reader.cut(path, 10) == (10, 10)
+    assert reader.num_samples(path) == count
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(InvalidInputError, match=r"shardplan\[data\]"):
+        ParquetReader().feature_names(tmp_path / "x.parquet")
+
+
+# ------------------------------------------------------------------ recognition
+
+
+def test_formats_are_recognised_by_content(tmp_path: Path) -> None:
+    paths = {
+        "criteo_tsv": write_tsv(tmp_path / "a", categories(3)),
+        "npy": write_npy(tmp_path / "b.npy", RNG.integers(0, 9, (3, 26))),
+        "npz": write_npz(tmp_path / "c.npz", [RNG.integers(0, 9, (3, 1))]),
+    }
+    for name, path in paths.items():
+        head = read_head(path)
+        matching = [reader.name for reader in default_readers() if reader.matches(path, head)]
+        assert matching == [name]
+
+
+def test_folders_are_read_in_natural_order(tmp_path: Path) -> None:
+    for day in (10, 2, 1):
+        write_npy(tmp_path / f"day_{day}_sparse.npy", RNG.integers(0, 9, (3, 2)))
+        np.save(tmp_path / f"day_{day}_dense.npy", np.zeros((3, 13), np.float32))
+        np.save(tmp_path / f"day_{day}_labels.npy", np.zeros((3, 1), np.int32))
+    (tmp_path / "README").write_text("not data")
+    (tmp_path / "empty").touch()
+    found = find_sources([tmp_path], default_readers())
+    names = [source.path.name for source in found]
+    assert names == ["day_1_sparse.npy", "day_2_sparse.npy", "day_10_sparse.npy"]
+
+
+def test_every_reader_is_found() -> None:
+    names = {reader.name for reader in default_readers()}
+    assert names == {"criteo_tsv", "npy", "npz", "parquet"}
+
+
+# ------------------------------------------------------------------ bad files
+
+GOOD_LINE = b"\t".join([b"1"] * 14 + [b"0000000a"] * 26) + b"\n"
+
+BAD_FILES: list[tuple[AbstractReader, str, bytes, str]] = [
+    (CriteoTsvReader(), "t", GOOD_LINE + b"1\t2\n", "the line at byte 262 has 2 columns"),
+    (CriteoTsvReader(), "t", b"1\t2\t3\n", "line 1 has 3 tab-separated columns"),
+    (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\t", b"0g\t", 1), "'0000000g'"),
+    (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\n", b"0aa\n"), "up to 8 digits"),
+    (CriteoTsvReader(), "t.gz", gzip.compress(GOOD_LINE * 9_000)[:-500], "cannot be read"),
+    (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00", "not a whole .npy file"),
+    (NpzReader(), "x.npz", b"PK\x03\x04 garbage", "not a whole .npz file"),
+    (ParquetReader(), "x.parquet", b"PAR1 garbage", "not a whole parquet file"),
+]
+
+
+@pytest.mark.parametrize(("reader", "name", "data", "message"), BAD_FILES)
+def test_bad_files(
+    tmp_path: Path, reader: AbstractReader, name: str, data: bytes, message: str
+) -> None:
+    if reader.name == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        read_bags(reader, path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((3, 13), np.float32), "holds float32"),
+        (np.zeros((0, 26), np.int32), r"needs shape"),
+        (np.zeros((2, 2, 2), np.int32), r"needs shape"),
+        (np.array([[1, -1]]), "index -1 is negative"),
+        (np.array([2**63], np.uint64), r"above 2\^63 - 1"),
+    ],
+)
+def test_bad_npy_arrays(tmp_path: Path, array: np.ndarray, message: str) -> None:  # type: ignore[type-arg]
+    path = tmp_path / "x.npy"
+    np.save(path, array)
+    with pytest.raises(InvalidInputError, match=message):
+        read_bags(NpyReader(), path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros((3, 2)), "b": np.zeros((3, 2), np.int32)}, "must hold integers"),
+        ({"a": np.zeros((3, 2), np.int32), "b": np.zeros((4, 2), np.int32)}, "as many samples"),
+        ({"a": np.zeros((0, 2), np.int32)}, "at least 1"),
+        ({"a": np.asfortranarray(np.zeros((3, 2), np.int32))}, "in rows"),
+        ({"a": np.array([[1, -5]])}, "index -5 is negative"),
+    ],
+)
+def test_bad_npz_arrays(tmp_path: Path, arrays: dict[str, object], message: str) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=message):
+        read_bags(NpzReader(), path)
+
+
+def test_a_short_npz_ends_early(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "x.npz", [RNG.integers(0, 9, (100, 4))])
+    reader = NpzReader()
+    with pytest.raises(InvalidInputError, match="ends early"):
+        list(reader.read(Slice(path, 0, 5_000, 1)))
+
+
+def test_bad_parquet_columns(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    parquet.write_table(arrow.table({"price": [0.5]}), path)
+    with pytest.raises(InvalidInputError, match="no column of integers"):
+        ParquetReader().feature_names(path)
+    parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
+    with pytest.raises(InvalidInputError, match="has no rows"):
+        ParquetReader().num_positions(path)
+    parquet.write_table(arrow.table({"user": [[1, None]]}), path)
+    with pytest.raises(InvalidInputError, match="missing index"):
+        read_bags(ParquetReader(), path)
+
+
+def test_sources_that_cannot_be(tmp_path: Path) -> None:
+    readers = default_readers()
+    (tmp_path / "empty").touch()
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(InvalidInputError) as caught:
+        find_sources([tmp_path / "none", tmp_path / "empty", tmp_path / "text"], readers)
+    assert [line.split(": ", 1)[1].split(";")[0] for line in caught.value.problems] == [
+        "no such file",
+        "the file is empty",
+        "not recognised as any of criteo_tsv, npy, npz, parquet",
+    ]
+    with pytest.raises(InvalidInputError, match="holds no file of raw indices"):
+        find_sources([tmp_path], readers)
+    one = write_npy(tmp_path / "a.npy", RNG.integers(0, 9, (3, 2)))
+    with pytest.raises(InvalidInputError, match="named twice"):
+        find_sources([one, one], readers)
+    two = write_npy(tmp_path / "b.npy", RNG.integers(0, 9, (3, 3)))
+    with pytest.raises(InvalidInputError, match=r"other features than .*: cat_2"):
+        find_sources([one, two], readers)
+    with pytest.raises(InvalidInputError, match=r"not a whole \.npz"):
+        find_sources([one], readers, "npz")

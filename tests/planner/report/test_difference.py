@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    place,
+)
+from costmodels.workload import Optimizer
+from planner.report._difference import (
+    build_difference,
+    changes,
+    difference_data,
+    regression_ratio,
+)
+from tests.planner.report.report_samples import (
+    DIM,
+    make_candidate,
+    make_memory,
+    make_topology,
+    make_workload,
+)
+
+ROWS = 1000
+WORKLOAD = replace(make_workload(1), optimizer=Optimizer.SGD)
+TABLE_BYTES = ROWS * DIM * 4
+
+
+def placed(kind: ShardingType, *where: int, widths: tuple[int, ...] = (DIM,)) -> TablePlacement:
+    replicated = kind is ShardingType.DATA_PARALLEL
+    kernel = ComputeKernel.DENSE if replicated else ComputeKernel.FUSED
+    option = ShardingOption(
+        table="table_0", sharding_type=kind, kernel=kernel, column_widths=widths
+    )
+    return place(option, ROWS, where, world_size=4, local_world_size=4)
+
+
+def moved_bytes(before: TablePlacement, after: TablePlacement) -> float:
+    found = changes(WORKLOAD, Plan(placements=(before,)), Plan(placements=(after,)))
+    return found[0].received_bytes if found else -1.0
+
+
+TW, RW = ShardingType.TABLE_WISE, ShardingType.ROW_WISE
+CW, DP = ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        (placed(TW, 0), placed(TW, 1), 1.0),
+        (placed(TW, 0), placed(RW), 0.75),
+        (placed(RW), placed(TW, 0), 0.75),
+        (placed(TW, 0), placed(DP), 3.0),
+        (placed(DP), placed(TW, 2), 0.0),
+        (placed(TW, 0), placed(CW, 0, 1, widths=(32, 32)), 0.5),
+        (placed(CW, 0, 1, widths=(32, 32)), placed(CW, 1, 0, widths=(32, 32)), 1.0),
+        (placed(RW), placed(CW, 0, 1, widths=(32, 32)), 0.75),
+    ],
+)
+def test_bytes_to_receive(before: TablePlacement, after: TablePlacement, share: float) -> None:
+    assert moved_bytes(before, after) == pytest.approx(share * TABLE_BYTES)
+
+
+def test_equal_placements_are_no_change() -> None:
+    assert moved_bytes(placed(TW, 0), placed(TW, 0)) == -1.0
+
+
+def test_optimizer_state_moves_along() -> None:
+    adam = replace(WORKLOAD, optimizer=Optimizer.ADAM)
+    before, after = (Plan(placements=(placed(TW, rank),)) for rank in (0, 1))
+    (change,) = changes(adam, before, after)
+    assert change.received_bytes == pytest.approx(3 * TABLE_BYTES)
+    assert not change.changed_type
+
+
+def test_sections_name_winner_and_moves() -> None:
+    workload, topology = make_workload(40), make_topology()
+    old = make_candidate("old", workload, topology)
+    new = make_candidate("new", workload, topology, time_s=2.9e-3, shift=1)
+    plans, stages, moves = build_difference(workload, (old, new))
+    assert plans.facts[0].parts == ("new is 6.5 % faster than old (3.10 ms -> 2.90 ms)",)
+    assert [row[0] for row in stages.rows] == ["output_dist", "lookup_forward"]
+    assert moves.title == "From old to new"
+    assert moves.facts[0].parts[1] == "0 changed type or kernel"
+    assert regression_ratio(old, new) == pytest.approx(-0.2 / 3.1)
+    assert regression_ratio(new, old) > 0
+    (sure, *_) = build_difference(workload, (old, new), (0.97,))
+    assert sure.facts[0].parts[1] == "confidence that it is faster: 97 %"
+    (sure, *_) = build_difference(workload, (new, old), (0.03,))
+    assert sure.facts[0].parts[1] == "confidence that it is slower: 97 %"
+    data = difference_data(workload, (old, new))
+    assert isinstance(data["moves"], list)
+    assert len(data["moves"][0]["tables"]) >= len(moves.rows)
+
+
+def test_equal_plans_and_a_plan_that_does_not_fit() -> None:
+    workload, topology = make_workload(), make_topology()
+    old = make_candidate("old", workload, topology)
+    new = replace(old, name="new", memory=make_memory(4, step_bytes=2.0**36))
+    plans, _, moves = build_difference(workload, (old, new))
+    assert plans.facts[0].parts == ("new takes as long as old (3.10 ms)",)
+    assert plans.notes == ("new does not fit in memory",)
+    assert moves.rows == ()

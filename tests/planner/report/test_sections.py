@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import planner.report
+from costmodels import discovery
+from costmodels.estimates import HostMemory
+from costmodels.units import GIB
+from planner.report.base import AbstractReportSection, Section, build_sections
+from planner.result import PlanningResult, Status
+from tests.planner.report.report_samples import (
+    make_memory,
+    make_result,
+    make_topology,
+    make_workload,
+    with_memory,
+)
+
+NAMES = discovery.names(planner.report)
+
+
+def build(result: PlanningResult, name: str) -> Section:
+    (section,) = build_sections(result, (name,))
+    return section
+
+
+def fact(section: Section, label: str) -> str:
+    return "   ".join(next(f.parts for f in section.facts if f.label == label))
+
+
+def column(section: Section, title: str) -> list[object]:
+    index = [c.title for c in section.columns].index(title)
+    return [row[index] for row in section.rows]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
+    builder = discovery.load(planner.report, name, AbstractReportSection)()
+    for one in (result, large_result):
+        section = builder.build(one)
+        assert section.title == builder.title
+        assert all(len(row) == len(section.columns) for row in section.rows)
+        assert all(f.parts for f in section.facts)
+        assert section == builder.build(one), "same result, same section"
+
+
+def test_orders_differ_and_summary_leads(result: PlanningResult) -> None:
+    builders = [discovery.load(planner.report, name, AbstractReportSection)() for name in NAMES]
+    orders = [builder.order for builder in builders]
+    assert len(set(orders)) == len(orders)
+    assert build_sections(result)[0].title == "Summary"
+
+
+def test_summary_tells_the_five_things(result: PlanningResult) -> None:
+    section = build(result, "summary")
+    assert fact(section, "shardplan 0.1").startswith("4 tables, 2.44 MiB fp32   4 x test_box")
+    predicted = fact(section, "Predicted")
+    assert "3.10 ms/iter [2.79 .. 3.41]" in predicted
+    assert "5.29 M samples/s" in predicted
+    assert "1.34x as fast as TorchRec's greedy plan" in predicted
+    assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
+    bottleneck = fact(section, "Bottleneck")
+    assert bottleneck.startswith("rank 3: lookup_forward 33 %, output_dist 26 %")
+    assert "worst/mean rank 1.06" in bottleneck
+    assert fact(section, "Memory") == "fullest rank 0: 41.0 of 80.0 GiB (reserve 6.0)"
+    assert fact(section, "Solver").startswith("auto: optimal, gap 0 %, 2.4 s")
+    assert "TW 4" in fact(section, "Kinds")
+    assert fact(section, "Inputs").startswith("1 measured   1 datasheet")
+    assert section.notes == (
+        "warning: statistics were assumed",
+        "warning: the input rate is unknown",
+    )
+
+
+def test_summary_without_baselines_and_bound() -> None:
+    bare = replace(
+        make_result(status=Status.TIME_LIMIT, bound=None), baselines=(), unfit_baselines=()
+    )
+    section = build(bare, "summary")
+    assert "TorchRec" not in fact(section, "Predicted")
+    assert "Speed-up" not in {f.label for f in section.facts}
+    assert "time limit, no bound" in fact(section, "Solver")
+
+
+def test_summary_shows_a_small_gap() -> None:
+    section = build(make_result(status=Status.GAP, bound=3.0e-3), "summary")
+    assert "gap, gap 3.2 %" in fact(section, "Solver")
+
+
+def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
+    memory = make_memory(4, step_bytes=20.0 * GIB, host_bytes=8.0 * GIB)
+    text = fact(build(with_memory(result, memory), "summary"), "Memory")
+    assert "fullest rank 3: 101.0 of 80.0 GiB" in text
+    assert "host 0: 8.0 of 1024.0 GiB" in text
+    assert "DOES NOT FIT" in text
+
+
+def test_critical_path_shares_sum_over_stages(result: PlanningResult) -> None:
+    section = build(result, "critical_path")
+    assert column(section, "stage") == ["lookup_forward", "output_dist"]
+    assert column(section, "share") == pytest.approx([1.03 / 3.1, 0.8 / 3.1])
+    assert fact(section, "Exposed") == "500 us   16 % of the iteration"
+
+
+def test_balance_orders_stages_by_start_and_drops_empty_ones(result: PlanningResult) -> None:
+    section = build(result, "balance")
+    assert column(section, "stage") == ["lookup_forward", "output_dist"]
+    assert column(section, "rank") == [3, None]
+    assert column(section, "slowest") == pytest.approx([1.03e-3, 0.8e-3])
+    assert column(section, "median") == pytest.approx([1.015e-3, 0.8e-3])
+    assert column(section, "fastest") == pytest.approx([1.0e-3, 0.8e-3])
+
+
+def test_memory_groups_equal_ranks_and_drops_empty_purposes(result: PlanningResult) -> None:
+    section = build(result, "memory")
+    assert column(section, "ranks") == ["0-3"]
+    titles = [c.title for c in section.columns]
+    assert "cache" not in titles
+    assert "weights" in titles
+    assert column(section, "share") == pytest.approx([41 / 80])
+
+
+def test_memory_is_condensed_when_many_ranks_differ() -> None:
+    topology = make_topology(16, 8)
+    large = make_result(make_workload(), topology)
+    section = build(with_memory(large, make_memory(128, step_bytes=0.1 * GIB)), "memory")
+    assert len(section.rows) == 12
+    assert column(section, "ranks")[0] == "127"
+    assert column(section, "ranks")[-1] == "0"
+    assert "116 groups" in section.notes[0]
+
+
+def test_memory_lists_hosts_in_use(result: PlanningResult) -> None:
+    memory = replace(
+        make_memory(4),
+        hosts=(HostMemory(host=0, used_bytes=12.0 * GIB, capacity_bytes=512.0 * GIB),),
+    )
+    section = build(with_memory(result, memory), "memory")
+    assert fact(section, "Hosts") == "0: 12.0 of 512.0 GiB"
+
+
+def test_tables_are_ordered_by_cost_and_cut_off(large_result: PlanningResult) -> None:
+    section = build(large_result, "tables")
+    shares = column(section, "share")
+    assert shares == sorted(shares, reverse=True)
+    assert len(section.rows) == 40
+    assert section.notes[-1].startswith("20 cheaper tables left out")
+    assert set(column(section, "type")) == {"TW", "RW", "DP"}
+    assert column(section, "ranks")[0] == "0-127"
+
+
+def test_alternatives_are_ranked(result: PlanningResult) -> None:
+    section = build(result, "alternatives")
+    assert column(section, "plan") == ["best", "second", "torchrec_greedy", "size_greedy"]
+    assert column(section, "role") == ["chosen", "runner-up", "baseline", "baseline"]
+    assert column(section, "ratio") == pytest.approx([1.0, 3.2 / 3.1, 1.34, 2.0])
+    assert section.notes == ("random: found no plan that fits",)
+
+
+def test_provenance_lists_the_weakest_first(result: PlanningResult) -> None:
+    section = build(result, "provenance")
+    assert column(section, "source") == ["datasheet", "measured"]
+
+
+def test_sections_become_plain_data(result: PlanningResult) -> None:
+    data = build(result, "alternatives").as_data()
+    assert data["title"] == "Baselines and runners-up"
+    rows = data["rows"]
+    assert isinstance(rows, list)
+    assert rows[0]["plan"] == "best"

@@ -1,0 +1,110 @@
+"""The bound is below every plan, whatever the plan."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import ShardingType
+from planner.search.parts.bound import RankFreeBound, type_sets
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.objectives import objective_named
+from planner.search.parts.programs import Program, Rows, solve
+from planner.search.parts.walk import every_assignment
+from planner.search.random import random_assignment
+from tests.planner import cases
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
+    space = cases.tiny(seed)
+    objective = objective_named("iteration", space)
+    model = LinearModel(space, objective)
+    merged = seed % 2 == 1
+    bounds = RankFreeBound(model, merged=merged)
+    best: dict[frozenset[ShardingType], float] = {}
+    for assignments, works in every_assignment(space):
+        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
+        for assignment, value in zip(assignments, values, strict=True):
+            types = frozenset(
+                space.option(t, i).sharding_type for t, i in enumerate(assignment.options)
+            )
+            best[types] = min(best.get(types, math.inf), float(value))
+    general = bounds.relax(None)
+    assert general.bound <= min(best.values()) * (1 + 1e-9)
+    for types in type_sets(space, merged=merged):
+        assert types is not None
+        covered = [types, types - {ShardingType.DATA_PARALLEL}] if merged else [types]
+        least = min(best.get(s, math.inf) for s in covered)
+        linear, whole = bounds.relax(types), bounds.solve_whole(types)
+        assert linear.bound <= least * (1 + 1e-9)
+        assert whole.bound <= least * (1 + 1e-9)
+        assert whole.bound >= linear.bound * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cuts_are_below_random_plans_and_touch_some(seed: int) -> None:
+    space = cases.space(
+        cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4)), cases.topology(2, 2 + seed % 3)
+    )
+    objective = objective_named("iteration", space)
+    model = LinearModel(space, objective)
+    rng = np.random.default_rng(seed)
+    closest = 0.0
+    for _ in range(40):
+        assignment = random_assignment(space, rng)
+        work = space.work(assignment)
+        for row in work:
+            model.add_tangents(row)
+        phases = model.all_phases(model.phase_maxima(model.loads(work).max(axis=0)))
+        types = frozenset(
+            space.option(t, i).sharding_type for t, i in enumerate(assignment.options)
+        )
+        value = float(objective.values(work))
+        always = objective.always()
+        assert always.base + always.slopes @ phases <= value * (1 + 1e-9)
+        cut = objective.cut(phases, types)
+        assert cut is not None
+        assert cut.base + cut.slopes @ phases <= value * (1 + 1e-9)
+        closest = max(closest, (cut.base + cut.slopes @ phases) / value)
+    assert closest > 0.9
+
+
+def test_tangents_are_below_the_phases() -> None:
+    space = cases.space(cases.synthetic(6), cases.topology(2, 2))
+    objective = objective_named("iteration", space)
+    model = LinearModel(space, objective)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        work = space.work(random_assignment(space, rng))
+        model.add_tangents(work[0])
+        phases = space.pipeline.phase_times(work)[:, model.used]
+        assert (model.phase_maxima(model.loads(work)) <= phases * (1 + 1e-9) + 1e-15).all()
+
+
+def test_the_bound_of_a_space_without_room_is_infinite() -> None:
+    space = cases.space(cases.synthetic(6), cases.topology(2, 2, hbm_gib=8, ddr_gib=1))
+    space.pipeline.device_limits[:] = 1e6
+    bounds = RankFreeBound(LinearModel(space, objective_named("iteration", space)))
+    assert math.isinf(bounds.relax(None).bound)
+    assert math.isinf(bounds.solve_whole(None).bound)
+
+
+def test_programs_agree_with_arithmetic() -> None:
+    rows = Rows.dense(np.array([[1.0, 1.0]]), np.array([1.5]), np.array([np.inf]))
+    cost, upper = np.array([1.0, 3.0]), np.array([1.0, 1.0])
+    loose = solve(Program(cost=cost, upper=upper, rows=rows, integer=np.zeros(2, dtype=bool)))
+    whole = solve(
+        Program(cost=cost, upper=upper, rows=rows, integer=np.ones(2, dtype=bool)),
+        time_limit_s=5.0,
+    )
+    assert loose.bound == pytest.approx(2.5)
+    assert loose.reduced_costs is not None
+    assert whole.bound == pytest.approx(4.0)
+    assert whole.x == pytest.approx([1.0, 1.0])
+    impossible = Rows.dense(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([np.inf]))
+    none = solve(Program(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool)))
+    assert none.infeasible
+    assert math.isinf(none.bound)

@@ -1,0 +1,176 @@
+"""The straight line from workload and topology to a priced, proven plan."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import planner
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.evaluation import Evaluator, SearchSpace
+from planner.problem import Constraints, TableConstraint
+from planner.result import Status
+from planner.search.base import AbstractStrategy, Record, SearchOutcome
+from tests.planner import cases
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def small() -> tuple[object, object]:
+    return cases.synthetic(6, seed=3), cases.topology(2, 2)
+
+
+def test_plan_is_priced_bounded_and_compared() -> None:
+    model, system = small()
+    result = planner.plan(model, system, max_evaluations=2000, seed=4)  # type: ignore[arg-type]
+    assert result.solver.strategy == "auto"
+    assert result.solver.seed == 4
+    assert result.solver.value == pytest.approx(result.estimate.time.time_s, rel=1e-9)
+    assert result.bound is not None
+    assert result.bound <= result.solver.value
+    assert result.gap_ratio == pytest.approx(1 - result.bound / result.solver.value, abs=1e-9)
+    assert result.best.memory.fits
+    assert len(result.runners_up) <= 3
+    plans = [result.plan, *(c.plan for c in result.runners_up)]
+    assert len(set(plans)) == len(plans)
+    names = {c.name for c in result.baselines} | set(result.unfit_baselines)
+    assert names == set(api.BASELINES)
+    best = result.estimate.time.time_s
+    assert all(c.estimate.time.time_s >= best * (1 - 1e-9) for c in result.baselines)
+    assert result.solver.progress
+
+
+def test_estimate_and_compare_price_like_plan() -> None:
+    model, system = small()
+    result = api.plan(model, system, max_evaluations=500)  # type: ignore[arg-type]
+    again = planner.estimate(model, system, result.plan)  # type: ignore[arg-type]
+    assert again.estimate.time == result.estimate.time
+    assert again.memory == result.best.memory
+    plans = {"best": result.plan, "other": result.baselines[0].plan}
+    both = planner.compare(model, system, plans)  # type: ignore[arg-type]
+    assert [c.name for c in both] == ["best", "other"]
+    broken = Plan(placements=result.plan.placements[1:])
+    with pytest.raises(InvalidInputError, match="missing"):
+        planner.estimate(model, system, broken)  # type: ignore[arg-type]
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    model, system = small()
+    with pytest.raises(InvalidInputError, match="auto"):
+        api.plan(model, system, strategy="magic")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="memory"):
+        api.plan(model, system, objective="torchrec")  # type: ignore[arg-type]
+
+
+def test_a_table_too_large_for_every_option_is_named() -> None:
+    model = cases.workload((cases.table("huge", 50_000_000, 64), cases.table("small")))
+    only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    with pytest.raises(InfeasibleError, match="huge") as caught:
+        api.plan(model, cases.topology(1, 2, hbm_gib=4), constraints=only)
+    bytes_needed = 50_000_000 * 64 * 4
+    assert caught.value.shortfall_bytes == pytest.approx(bytes_needed - 4 * cases.GIB, rel=0.1)
+    advice = " ".join(caught.value.advice)
+    assert "GPUs" in advice
+    assert "fused_uvm" in advice
+    assert "row_wise" in advice
+    assert "column_wise" in advice
+
+
+def test_more_bytes_than_all_devices_is_proven_infeasible() -> None:
+    model = cases.workload(tuple(cases.table(f"t{i}", 10_000_000, 64) for i in range(8)))
+    device_only = Constraints(kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
+    with pytest.raises(InfeasibleError, match="device memory") as caught:
+        api.plan(model, cases.topology(1, 2, hbm_gib=8), constraints=device_only)
+    per_rank = 8 * 10_000_000 * (64 * 4 + 4) / 2 - 8 * cases.GIB
+    assert caught.value.shortfall_bytes == pytest.approx(per_rank, rel=0.05)
+    with pytest.raises(InfeasibleError):
+        api.plan(model, cases.topology(1, 2, hbm_gib=2, ddr_gib=4))
+    assert api.plan(model, cases.topology(1, 2, hbm_gib=8), max_evaluations=300).best.memory.fits
+
+
+def test_too_many_large_shards_are_counted() -> None:
+    model = cases.workload(tuple(cases.table(f"t{i}", 10_000_000, 64) for i in range(3)))
+    whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    with pytest.raises(InfeasibleError, match="3 tables") as caught:
+        api.plan(model, cases.topology(1, 2, hbm_gib=4), constraints=whole)
+    assert 0 < caught.value.shortfall_bytes < 2 * cases.GIB
+
+
+def test_no_room_beside_the_dense_part() -> None:
+    model = replace(cases.workload((cases.table("a"),)), reserved_bytes=9e9)
+    with pytest.raises(InfeasibleError, match="reserve"):
+        api.plan(model, cases.topology(1, 2, hbm_gib=8))
+
+
+def test_host_memory_can_be_the_limit() -> None:
+    model = cases.workload((cases.table("a", 50_000_000, 64),))
+    rule = TableConstraint(
+        pattern="a",
+        kernels=(ComputeKernel.FUSED_UVM,),
+        sharding_types=(
+            ShardingType.TABLE_WISE,
+            ShardingType.ROW_WISE,
+            ShardingType.TABLE_ROW_WISE,
+        ),
+    )
+    for types in (rule.sharding_types, (ShardingType.TABLE_ROW_WISE,)):
+        limited = Constraints(tables=(replace(rule, sharding_types=types),))
+        with pytest.raises(InfeasibleError, match="host memory"):
+            api.plan(model, cases.topology(2, 2, ddr_gib=2), constraints=limited)
+
+
+class Stubborn(AbstractStrategy):
+    """Finds nothing, and may claim that there is nothing."""
+
+    def __init__(self, bound: float | None) -> None:
+        self.bound = bound
+
+    def search(self, space: SearchSpace, evaluate: Evaluator, **_: object) -> SearchOutcome:
+        record = Record(evaluate)
+        if self.bound is not None:
+            record.raise_bound(self.bound, "claim")
+        return record.outcome(proves=True)
+
+
+def test_finding_nothing_is_not_a_proof() -> None:
+    model, system = small()
+    with pytest.raises(NoPlanFoundError, match="no proof"):
+        api.plan(model, system, strategy=Stubborn(None))  # type: ignore[arg-type]
+    with pytest.raises(InfeasibleError):
+        api.plan(model, system, strategy=Stubborn(float("inf")))  # type: ignore[arg-type]
+
+
+def test_statuses() -> None:
+    tiny = cases.tiny(2).problem
+    optimal = api.plan(tiny.workload, tiny.topology)
+    assert optimal.solver.status is Status.OPTIMAL
+    assert optimal.gap_ratio == pytest.approx(0.0, abs=1e-4)
+    model, system = small()
+    greedy = api.plan(model, system, strategy="size_greedy")  # type: ignore[arg-type]
+    assert greedy.solver.status is Status.HEURISTIC
+    assert greedy.bound is None
+    stopped = api.plan(model, system, strategy="random", max_evaluations=40)  # type: ignore[arg-type]
+    assert stopped.solver.status is Status.TIME_LIMIT
+
+
+def test_public_names_are_lazy_and_complete() -> None:
+    assert set(dir(planner)) == set(planner.__all__)
+    for name in planner.__all__:
+        assert getattr(planner, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        planner.nonsense  # noqa: B018
+    code = (
+        "import sys, planner\n"
+        "heavy = {'torch', 'ortools', 'optuna', 'sklearn', 'pandas', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,64 @@
+"""How well figures are predicted that the prediction has not seen; limits with some room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from benchmarks.collectives import (
+    LARGE,
+    Errors,
+    by_version,
+    every_other,
+    left_out_ranks,
+    main,
+)
+from planner.io.collective_curves import PREDICTING_ROLES, shipped_curves
+
+RECORDS = [r for r in shipped_curves() if r.role in PREDICTING_ROLES]
+
+
+def mean_errors(found: Iterator[tuple[str, Errors]]) -> tuple[float, float]:
+    """(below 1 MiB, from 1 MiB) in percent."""
+    errors = [e for _, items in found for e in items]
+    small = [e for size, e, _ in errors if size < LARGE]
+    large = [e for size, e, _ in errors if size >= LARGE]
+    return 100 * float(np.mean(small)), 100 * float(np.mean(large))
+
+
+def test_sizes_that_were_left_out() -> None:
+    small, large = mean_errors(every_other(RECORDS))
+    assert small < 6
+    assert large < 5
+
+
+@pytest.mark.parametrize("newest_only", [True, False])
+def test_other_versions_of_the_library(newest_only: bool) -> None:
+    small, large = mean_errors(by_version(RECORDS, newest_only=newest_only))
+    assert small < 8
+    assert large < 4.5
+
+
+def test_numbers_of_ranks_that_were_left_out() -> None:
+    switched = [r for r in RECORDS if r.set_name in ("h100_sxm", "h200_sxm", "b200_sxm")]
+    small, large = mean_errors(left_out_ranks(switched, 4))
+    assert small < 10
+    assert large < 8
+
+
+def test_intervals_hold_for_versions_that_were_left_out() -> None:
+    inside = [
+        held
+        for _, items in by_version(RECORDS, newest_only=False)
+        for size, _, held in items
+        if size >= LARGE
+    ]
+    assert np.mean(inside) > 0.8
+
+
+def test_the_report_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    main()
+    printed = capsys.readouterr().out
+    assert printed.count("\n  all ") == 10

@@ -1,0 +1,66 @@
+"""Published measurements: the figures the README quotes, and the plans behind them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from costmodels.sharding import ComputeKernel, ShardingType, check_plan
+from planner import io
+from planner.published import load_cases, plan_from_matrix, predict, summarize
+
+
+@pytest.fixture(scope="module")
+def predictions() -> tuple:
+    return tuple(predict(case) for case in load_cases())
+
+
+def test_every_measured_system_is_a_case_with_a_valid_plan() -> None:
+    cases = load_cases()
+    assert len(cases) == 15
+    for case in cases:
+        check_plan(case.plan, case.problem.workload, case.problem.topology.world_size)
+        assert case.measured_s > 0
+        assert case.reference
+
+
+def test_errors_are_within_the_target_and_beat_the_naive_roofline(predictions: tuple) -> None:
+    ours, naive = summarize(predictions)
+    assert ours.mean_error_ratio <= 0.08
+    assert ours.worst_error_ratio <= 0.15
+    assert ours.mean_error_ratio < naive.mean_error_ratio
+    assert ours.worst_error_ratio < naive.worst_error_ratio
+
+
+def test_intervals_hold_the_measurements(predictions: tuple) -> None:
+    for p in predictions:
+        assert p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s
+
+
+def test_a_matrix_replicates_small_tables_and_splits_rows() -> None:
+    workload = io.load_workload("dlrm_dcnv2_hugectr")
+    topology = io.load_system("h100_sxm", gpus=2)
+    every = list(range(26))
+    plan = plan_from_matrix([every, [t for t in every if t != 0]], workload, topology, 0.008)
+    first, small = plan.placement("t_cat_0"), plan.placement("t_cat_5")
+    assert first.sharding_type is ShardingType.TABLE_WISE
+    assert small.kernel is ComputeKernel.DENSE
+    large = plan.placement("t_cat_9")
+    assert large.sharding_type is ShardingType.ROW_WISE
+    assert [s.num_rows for s in large.shards] == [20_000_000, 20_000_000]
+
+
+def test_the_command_prints_cases_and_json(predictions: tuple) -> None:
+    from planner.cli.commands.validate import command
+    from planner.cli.console import Settings
+
+    text = CliRunner().invoke(command, ["published"], obj=Settings(), standalone_mode=False)
+    assert text.exception is None
+    assert text.output.count("h100_sxm") >= 10
+    data = CliRunner().invoke(
+        command, ["published", "--json"], obj=Settings(), standalone_mode=False
+    )
+    cases = json.loads(data.output)["cases"]
+    assert [c["predicted_s"] for c in cases] == [p.predicted.time_s for p in predictions]
