@@ -102,6 +102,16 @@ def test_too_many_large_shards_are_counted() -> None:
     assert 0 < caught.value.shortfall_bytes < 2 * cases.GIB
 
 
+def test_a_packing_without_solution_is_infeasible_by_exhaustion() -> None:
+    sizes = (7_000_000, 7_000_000, 3_000_000, 3_000_000, 3_000_000)
+    model = cases.workload(tuple(cases.table(f"t{i}", n, 64) for i, n in enumerate(sizes)))
+    whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    system = cases.topology(1, 2, hbm_gib=12.3e6 * 260 / cases.GIB)
+    with pytest.raises(InfeasibleError, match="every combination") as caught:
+        api.plan(model, system, constraints=whole)
+    assert 0 < caught.value.shortfall_bytes < cases.GIB
+
+
 def test_no_room_beside_the_dense_part() -> None:
     model = replace(cases.workload((cases.table("a"),)), reserved_bytes=9e9)
     with pytest.raises(InfeasibleError, match="reserve"):
