@@ -53,8 +53,8 @@ def test_fused_work_by_hand() -> None:
             "STREAM_DRAM": 1000 * 8 + 100 * (8 + 256),
             "FORWARD_ROWS_DRAM": 1000 * (256 + 32),
             "FORWARD_ROWS_L2": 1000 * 256,
-            "BACKWARD_GRADIENTS_L2": 1000 * 256,
-            "BACKWARD_ROWS_DRAM": 2 * UNIQUE * (256 + 4 + 32) / 0.6,
+            "BACKWARD_GRADIENTS_L2": 900 * 256,
+            "BACKWARD_ROWS_DRAM": 100 * 256 + 2 * UNIQUE * (256 + 4 + 32) / 0.6,
         },
         rel=1e-9,
     )
@@ -68,25 +68,43 @@ def test_host_memory_work_by_hand() -> None:
             "STREAM_DRAM": 1000 * 8 + 100 * (8 + 256),
             "FORWARD_ROWS_L2": 1000 * 256,
             "FORWARD_HOST_LINK": 1000 * (256 + 32),
-            "BACKWARD_GRADIENTS_L2": 1000 * 256,
-            "BACKWARD_HOST_LINK": 2 * UNIQUE * (256 + 4 + 32),
+            "BACKWARD_GRADIENTS_L2": 900 * 256,
+            "BACKWARD_ROWS_DRAM": 100 * 256,
+            "BACKWARD_HOST_LINK": 2 * UNIQUE * (256 + 4 + 32) / 1.66,
         },
         rel=1e-9,
     )
 
 
 def test_cached_work_by_hand() -> None:
-    """A tenth of a uniform table is cached, so nine tenths of the rows come in and go out."""
-    plain, cached = work_of(ComputeKernel.FUSED), work_of(ComputeKernel.FUSED_UVM_CACHING)
-    moved = 2 * 0.9 * UNIQUE * (256 + 4 + 32)
+    """A tenth of a uniform table is cached: nine tenths come in and go out; state stays outside."""
+    cached = work_of(ComputeKernel.FUSED_UVM_CACHING)
+    moved = 2 * 0.9 * UNIQUE * (256 + 32) / 1.66
     assert cached["FORWARD_HOST_LINK"] == pytest.approx(moved, rel=1e-3)
-    added = cached["BACKWARD_ROWS_DRAM"] - plain["BACKWARD_ROWS_DRAM"]
-    assert added == pytest.approx(moved, rel=1e-3)
+    updated = 100 * 256 + 2 * UNIQUE * (256 + 32) / 0.6
+    assert cached["BACKWARD_ROWS_DRAM"] == pytest.approx(updated, rel=1e-9)
+    assert cached["BACKWARD_HOST_LINK"] == pytest.approx(2 * UNIQUE * (4 + 32) / 1.66, rel=1e-9)
+    assert cached["CACHE_INDICES"] == 1000
+
+
+def test_sgd_has_no_state_to_fetch() -> None:
+    plain = dataclasses.replace(shard(ComputeKernel.FUSED_UVM_CACHING), optimizer=Optimizer.SGD)
+    assert Roofline().shard_work(plain, TOPOLOGY)[LookupWork.BACKWARD_HOST_LINK] == 0
+
+
+def test_unpooled_lookups_write_less_efficiently() -> None:
+    pooled = shard(ComputeKernel.FUSED)
+    table = dataclasses.replace(pooled.table, pooling=Pooling.NONE)
+    both = [
+        Roofline().shard_work(s, TOPOLOGY)[LookupWork.STREAM_DRAM]
+        for s in (pooled, dataclasses.replace(pooled, table=table))
+    ]
+    assert both[1] - both[0] == pytest.approx(100 * 256 * (1 / 0.644 - 1))
 
 
 def test_replicated_work_passes_over_the_whole_gradient() -> None:
     work = work_of(ComputeKernel.DENSE)
-    passes = 6 * ROWS * COLS * 4 + UNIQUE * (256 + 4 + 32) / 0.6
+    passes = 100 * 256 + 6 * ROWS * COLS * 4 + UNIQUE * (256 + 4 + 32) / 0.6
     assert work["BACKWARD_ROWS_DRAM"] == pytest.approx(passes, rel=1e-9)
 
 
@@ -102,6 +120,8 @@ def test_forward_time_is_a_smooth_maximum() -> None:
     assert float(Roofline().forward_time(work, TOPOLOGY)) == pytest.approx(1.0625**0.25)
     work[LookupWork.FORWARD_HOST_LINK] = 3 * TOPOLOGY.host.device_link_bandwidth_bytes_per_s
     assert float(Roofline().forward_time(work, TOPOLOGY)) == pytest.approx(3 + 1.0625**0.25)
+    work[LookupWork.CACHE_INDICES] = device.sort_rate_per_s
+    assert float(Roofline().forward_time(work, TOPOLOGY)) == pytest.approx(11 + 1.0625**0.25)
 
 
 def test_backward_time_is_a_sum() -> None:
@@ -111,6 +131,8 @@ def test_backward_time_is_a_sum() -> None:
     work[LookupWork.BACKWARD_ROWS_DRAM] = 3 * device.hbm_bandwidth_bytes_per_s
     work[LookupWork.BACKWARD_HOST_LINK] = 4 * TOPOLOGY.host.device_link_bandwidth_bytes_per_s
     assert float(Roofline().backward_time(work, TOPOLOGY)) == pytest.approx(10)
+    work[LookupWork.CACHE_INDICES] = device.sort_rate_per_s
+    assert float(Roofline().backward_time(work, TOPOLOGY)) == pytest.approx(10.7)
 
 
 # ------------------------------------------------------------------ alpha-beta

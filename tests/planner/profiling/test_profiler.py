@@ -13,6 +13,7 @@ import pytest
 from planner.errors import InvalidInputError
 from planner.profiling import partial, profiler
 from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.readers.criteo_tsv import CriteoTsvReader
 from planner.profiling.stats import Stats, TableStats
 from planner.profiling.table_map import ByFeature
 from planner.profiling.units import Selection
@@ -22,6 +23,7 @@ from tests.planner.profiling.samples import write_npy, write_npz, write_tsv, zip
 SAMPLES = 6_000
 SMALL_UNITS = Selection(unit_bytes=40_000)
 OPTIONS = ProfileOptions(batch_sizes=(64, 1_000), selection=SMALL_UNITS)
+TEXT_OPTIONS = dataclasses.replace(OPTIONS, features=("cat_0", "cat_5"))
 
 
 def columns(seed: int = 0) -> np.ndarray:  # type: ignore[type-arg]
@@ -113,10 +115,8 @@ def test_pooling_factors(tmp_path: Path) -> None:
         [None if i % 4 == 0 else i for _ in range(26)] for i in range(40)
     ]
     path = write_tsv(tmp_path / "train.txt", rows)
-    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-
     stats = profile_files(
-        [path], tmp_path / "s.json", OPTIONS, readers=[CriteoTsvReader(empty_is_zero=False)]
+        [path], tmp_path / "s.json", TEXT_OPTIONS, readers=[CriteoTsvReader(empty_is_zero=False)]
     )
     pooling = stats.tables["cat_5"].pooling
     assert (pooling.mean, pooling.p50, pooling.p99, pooling.max) == (0.75, 1, 1, 1)
@@ -181,10 +181,10 @@ def test_the_first_samples_of_text(tmp_path: Path) -> None:
         write_tsv(tmp_path / "day_1.gz", rows[300:]),
     ]
     selection = Selection(first_samples=410, unit_bytes=10_000)
-    options = dataclasses.replace(OPTIONS, selection=selection)
+    options = dataclasses.replace(TEXT_OPTIONS, selection=selection)
     stats = profile_files(paths, tmp_path / "s.json", options)
     assert stats.source.num_samples == 410
-    assert stats.tables["cat_7"].highest_index == 410
+    assert stats.tables["cat_5"].highest_index == 410
 
 
 def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 50)
     path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])
-    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=200))
+    options = dataclasses.replace(TEXT_OPTIONS, selection=Selection(sample_rows=200))
     stats = profile_files([path], tmp_path / "s.json", options)
     assert 180 <= stats.source.num_samples <= 300
     assert stats.tables["cat_0"].highest_index > 1_400
@@ -373,12 +373,13 @@ def test_ids_beyond_the_table(days: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_table_without_indices(tmp_path: Path) -> None:
-    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-
     path = write_tsv(tmp_path / "train.txt", [[None] + [1] * 25 for _ in range(5)])
     with pytest.raises(InvalidInputError, match="'cat_0' received no index at all"):
         profile_files(
-            [path], tmp_path / "s.json", OPTIONS, readers=[CriteoTsvReader(empty_is_zero=False)]
+            [path],
+            tmp_path / "s.json",
+            TEXT_OPTIONS,
+            readers=[CriteoTsvReader(empty_is_zero=False)],
         )
 
 

@@ -1,0 +1,216 @@
+"""``stats.json``: strict, the same text for the same numbers, and a law for any table it fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner import io
+from planner.errors import InvalidInputError
+from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.stats import load_stats, stats_text
+from planner.profiling.table_map import build_table_map, parse_table_map
+from tests.planner.profiling.samples import write_npy, zipf_ids
+
+WORKLOAD = """
+name: small
+training: {{batch_size_per_rank: 512}}
+tables:
+  - {{name: {table}, num_embeddings: {rows}, embedding_dim: 16, distribution: {distribution}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def stats_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stats")
+    ids = zipf_ids(3_000, 1.1, 0.0, 20_000)
+    path = write_npy(folder / "day_0_sparse.npy", np.stack([ids, ids // 2], axis=1))
+    profile_files([path], folder / "stats.json", ProfileOptions(batch_sizes=(512,)))
+    return folder / "stats.json"
+
+
+@pytest.fixture
+def data(stats_file: Path) -> Any:
+    return json.loads(stats_file.read_text())
+
+
+def test_round_trip(stats_file: Path) -> None:
+    assert stats_text(load_stats(stats_file)) == stats_file.read_text()
+
+
+CHANGES: list[tuple[tuple[str | int, ...], object, str]] = [
+    (("kind",), "other", "its kind is not"),
+    (("schema_version",), 2, "schema_version is 2"),
+    (("tables", "cat_0", "num_samples"), "many", r"tables\.cat_0\.num_samples: .*integer"),
+    (("tables", "cat_0", "num_samples"), -1, "greater than or equal to 0"),
+    (("tables", "cat_0", "num_samples"), 1.5, "integer"),
+    (("tables", "cat_0", "colour"), "red", r"tables\.cat_0\.colour: Extra inputs"),
+    (("tables", "cat_0", "zipf", "exponent"), None, "exponent"),
+    (("tables", "cat_0", "law", "rows"), [1.0], "equal length"),
+    (("tables", "cat_0", "histogram", "rows"), [1], "equal length"),
+    (("tables", "cat_0", "unseen_mass_ratio"), 1.5, "less than or equal to 1"),
+    (("tables", "cat_0", "ranges", "rows"), [[[9_999, 1.0]]], "names bin 9999"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), CHANGES)
+def test_bad_files(
+    data: Any, tmp_path: Path, path: tuple[str | int, ...], value: object, message: str
+) -> None:
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file = tmp_path / "stats.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        load_stats(file)
+    assert all(str(file) in line for line in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "its kind is not"),
+        (b"\xff\xfe", "not a text file"),
+        (b'{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}', "source: Field req"),
+    ],
+)
+def test_other_files(tmp_path: Path, text: bytes, message: str) -> None:
+    file = tmp_path / "stats.json"
+    file.write_bytes(text)
+    with pytest.raises(InvalidInputError, match=message):
+        load_stats(file)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
+        load_stats(tmp_path / "none.json")
+    with pytest.raises(InvalidInputError, match="cannot be read: Is a directory"):
+        load_stats(tmp_path)
+
+
+def test_many_problems_are_cut_short(data: Any, tmp_path: Path) -> None:
+    for table in data["tables"].values():
+        for key in list(table)[:8]:
+            del table[key]
+    file = tmp_path / "stats.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(InvalidInputError, match="and 8 more"):
+        load_stats(file)
+
+
+def test_a_law_for_another_size(stats_file: Path) -> None:
+    table = load_stats(stats_file).tables["cat_0"]
+    rows = table.highest_index + 1
+    law = table.distribution(10**6)
+    assert law.num_embeddings == 10**6
+    assert law.expected_unique_rows(4_096) == pytest.approx(
+        table.distribution(rows).expected_unique_rows(4_096), rel=1e-3
+    )
+    assert law.range_share(rows, 10**6 - rows) == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(InvalidInputError, match=f"ids up to {rows - 1}.*--max-ind-range 10"):
+        table.distribution(10)
+    hashed = table.model_copy(update={"ids_are_hashes": True, "highest_index": 2**31})
+    assert hashed.distribution(rows).num_embeddings == rows
+    with pytest.raises(InvalidInputError, match="distinct ids"):
+        hashed.distribution(10)
+
+
+def test_tables_are_found_by_name_or_feature(stats_file: Path) -> None:
+    stats = load_stats(stats_file)
+    assert stats.table("cat_1") is stats.tables["cat_1"]
+    assert stats.table("items", ("cat_1",)) is stats.tables["cat_1"]
+    with pytest.raises(InvalidInputError, match="no statistics of table 'items'; there are cat_0"):
+        stats.table("items", ("cat_0", "cat_1"))
+
+
+def test_a_workload_takes_its_laws_from_the_file(stats_file: Path) -> None:
+    folder = stats_file.parent
+    path = folder / "workload.yaml"
+    path.write_text(WORKLOAD.format(table="cat_0", rows=3_000, distribution="{stats: stats.json}"))
+    (table,) = io.load_workload(path).tables
+    assert table.distribution == load_stats(stats_file).tables["cat_0"].distribution(3_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"table": "other"}, "no statistics of table 'other'"),
+        ({"rows": 10}, "--max-ind-range 10"),
+        ({"distribution": "{stats: none.json}"}, "none.json"),
+        ({"distribution": "{stats: stats.json, kind: zipf, exponent: 1.0}"}, "not both"),
+    ],
+)
+def test_workloads_that_do_not_fit_the_file(
+    stats_file: Path, changes: dict[str, Any], message: str
+) -> None:
+    values = {"table": "cat_0", "rows": 3_000, "distribution": "{stats: stats.json}", **changes}
+    path = stats_file.parent / "bad.yaml"
+    path.write_text(WORKLOAD.format(**values))
+    with pytest.raises(InvalidInputError, match=message):
+        io.load_workload(path)
+
+
+# ------------------------------------------------------------------ table maps
+
+
+def test_table_maps(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.yaml"
+    pairs.write_text("cat_0: user\ncat_1: item\n")
+    workload = tmp_path / "workload.yaml"
+    workload.write_text(
+        "name: w\ntables:\n"
+        "  - {name: user, num_embeddings: 10, features: [cat_0]}\n"
+        "  - {name: cat_3}\n"
+    )
+    names = [f"cat_{i}" for i in range(4)]
+    found = build_table_map(names, (), parse_table_map([str(pairs), "cat_2=item"]))
+    assert found.tables == (
+        ("user", ("cat_0",)),
+        ("item", ("cat_1", "cat_2")),
+        ("cat_3", ("cat_3",)),
+    )
+    found = build_table_map(names, ("cat_0",), parse_table_map([str(workload)]))
+    assert found.tables == (("user", ("cat_0",)),)
+    assert found.num_embeddings == {"user": 10}
+    assert parse_table_map([]) is None
+    assert build_table_map(names, (), None).tables[0] == ("cat_0", ("cat_0",))
+
+
+BAD_MAPS = [
+    ("[1, 2]", "needs lines 'feature: table'"),
+    ("a: [", "not YAML"),
+    ("a: 3", "needs lines 'feature: table'"),
+    ("tables: [{features: [a]}]", r"tables\.0 needs a name"),
+    ("tables: [{name: a, features: b}]", r"tables\.0 needs a name"),
+    ("tables: [{name: a, num_embeddings: many}]", r"tables\.0 needs a name"),
+    ("tables: [3]", r"tables\.0 needs a name"),
+    ("tables: [{name: a, features: [x]}, {name: b, features: [x]}]", "in two tables"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_MAPS)
+def test_bad_table_maps(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=message):
+        parse_table_map([str(path)])
+
+
+def test_table_maps_that_do_not_fit_the_data() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_table_map(["=x", "none.yaml", "a=b", "a=c"])
+    assert len(caught.value.problems) == 3
+    with pytest.raises(InvalidInputError) as caught:
+        build_table_map(["a", "b"], ["z"], parse_table_map(["y=t"]))
+    assert caught.value.problems == [
+        "--features: the data has no z; it has a, b",
+        "--table-map: the data has no y; it has a, b",
+    ]
