@@ -13,6 +13,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner.enumeration import enumerate_options
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
@@ -21,7 +22,7 @@ from planner.models import default_models
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport, Status
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
-from planner.search.parts.feasibility import require_feasible
+from planner.search.parts.feasibility import least_excess_bytes, require_feasible
 from planner.search.parts.objectives import objective_named
 
 BASELINES: Final = (
@@ -34,7 +35,7 @@ BASELINES: Final = (
 """Strategies whose plans are reported beside the best one."""
 
 _RUNNERS_UP: Final = 3
-_BASELINE_LIMIT_S: Final = 2.0
+_BASELINE_LIMIT_S: Final = 1.0
 
 
 def plan(
@@ -158,13 +159,13 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
     if outcome.assignments:
         return
     if outcome.bound is not None and np.isinf(outcome.bound):
-        missing = float(space.pipeline.device_limits.min())
-        msg = "nothing fits: every combination of options overfills a device or a host"
-        raise InfeasibleError(
-            msg,
-            shortfall_bytes=max(0.0, -missing),
-            advice=("use more GPUs, or GPUs with more memory", "allow more sharding types"),
+        excess = least_excess_bytes(space)
+        msg = (
+            "nothing fits: every combination of options overfills a device or a host; balanced by "
+            f"size, the fullest rank is {format_bytes(excess)} over its limit"
         )
+        advice = ("use more GPUs, or GPUs with more memory", "allow more sharding types or kernels")
+        raise InfeasibleError(msg, shortfall_bytes=excess, advice=advice)
     msg = (
         "the search ended before it found a plan that fits, which is no proof that there is none; "
         "give it more time, or more memory"

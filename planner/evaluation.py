@@ -27,7 +27,10 @@ BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 ROUNDING: Final = 1.0 + 1e-9
-"""Memory may exceed its limit by this factor: sums of many shards are rounded."""
+"""Proofs allow memory this much more than its limit: sums of many shards are rounded."""
+
+FITTING: Final = 1.0 - 1e-12
+"""Plans stay below this share of it, so that they fit in whatever order shards are summed."""
 
 WHOLE_NAMES: Final = {
     ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
@@ -146,9 +149,9 @@ class SearchSpace:
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
         """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
         limits, host_limits = self.pipeline.device_limits, self.pipeline.host_limits
-        device = np.maximum(work @ self.device - limits * ROUNDING, 0.0).sum(axis=-1)
+        device = np.maximum(work @ self.device - limits * FITTING, 0.0).sum(axis=-1)
         per_host = (work @ self.host).reshape(*work.shape[:-2], self.num_hosts, -1).sum(axis=-1)
-        host = np.maximum(per_host - host_limits * ROUNDING, 0.0).sum(axis=-1)
+        host = np.maximum(per_host - host_limits * FITTING, 0.0).sum(axis=-1)
         return np.asarray((device + host) / max(float(np.abs(limits).sum()), 1.0))
 
     def plan(self, assignment: Assignment) -> Plan:

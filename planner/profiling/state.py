@@ -7,6 +7,7 @@ options are still the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ class State:
 
     def __init__(self, output: Path) -> None:
         self.folder = output.absolute().parent / f".{output.name}.state"
+        self._new_parents = [p for p in self.folder.parents if not p.exists()]
 
     def open(self, manifest: dict[str, Any], *, resume: bool | None) -> None:
         """Start, or continue what was stopped.
@@ -66,8 +68,11 @@ class State:
         return (self.folder / name).is_dir()
 
     def discard(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and all that is in it, and parents that were made for it alone."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            for parent in self._new_parents:
+                parent.rmdir()
 
 
 def describe_inputs(sources: Sequence[Source], options: dict[str, Any]) -> dict[str, Any]:

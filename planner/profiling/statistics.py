@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -57,7 +58,16 @@ class TableWork:
 
 
 def table_stats(work: TableWork) -> schema.TableStats:
-    """Statistics of one table; every number follows from exact counts."""
+    """Statistics of one table; every number follows from exact counts.
+
+    One thread for linear algebra: the matrices are small, and sums must not depend on the machine's
+    number of cores. (threadpoolctl comes with scikit-learn.)
+    """
+    with importlib.import_module("threadpoolctl").threadpool_limits(limits=1):
+        return _table_stats(work)
+
+
+def _table_stats(work: TableWork) -> schema.TableStats:
     counts, rows, highest = _counts_of_counts(work)
     hashed = work.num_embeddings is None and (work.ids_are_hashes or highest >= LARGEST_TABLE)
     num_embeddings = _num_embeddings(work, counts, rows, highest, hashed=hashed)

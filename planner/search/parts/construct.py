@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
-from planner.evaluation import ROUNDING, Assignment, FloatArray, IntArray
+from planner.evaluation import FITTING, Assignment, FloatArray, IntArray
 from planner.search.parts.linear import LinearModel
 
 MEMORY_WEIGHT: Final = 0.3
@@ -59,8 +59,8 @@ class Placer:
         shape = (self.space.world_size, model.num_tangents + 2)
         self.loads: FloatArray = np.zeros(shape) if loads is None else loads.copy()
         pipeline = self.space.pipeline
-        self._device_limits = pipeline.device_limits * ROUNDING
-        self._host_limits = pipeline.host_limits * ROUNDING
+        self._device_limits = pipeline.device_limits * FITTING
+        self._host_limits = pipeline.host_limits * FITTING
         self._now = pressure.of(self.loads)
 
     def add_uniform(self, flat: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ from costmodels.units import format_bytes
 from planner.enumeration import HOST_KERNELS, TableOptions
 from planner.errors import InfeasibleError
 from planner.evaluation import ROUNDING, FloatArray, SearchSpace
+from planner.search.parts.greedy import list_greedy, size_cost
 
 _MIXES: Final = np.linspace(0.0, 1.0, 201)
 _SHARING: Final = 8
@@ -34,6 +34,16 @@ def require_feasible(space: SearchSpace) -> None:
             _too_large(space, listed)
     _check_totals(space)
     _check_large_shards(space)
+
+
+def least_excess_bytes(space: SearchSpace) -> float:
+    """Bytes by which the fullest rank exceeds its memory when tables are balanced by size."""
+    sizes = np.array([size_cost(t) for t in space.problem.workload.tables])
+    work = space.work(list_greedy(space, sizes))
+    device = (work @ space.device - space.pipeline.device_limits).max()
+    host = (work @ space.host).reshape(space.num_hosts, -1).sum(axis=-1)
+    excess = (host - space.pipeline.host_limits).max() / space.local_world_size
+    return max(float(device), float(excess), 0.0)
 
 
 def _no_room(space: SearchSpace) -> None:
@@ -97,31 +107,30 @@ def _check_totals(space: SearchSpace) -> None:
     host_capacity = max(float(host_limits.sum()), 1.0) * ROUNDING
     device = space.mean_work @ space.device * space.world_size / device_capacity
     host = space.mean_work @ space.host * space.world_size / host_capacity
-    worst, mix = -math.inf, 1.0
-    for share in _MIXES:
-        weighted = share * device + (1.0 - share) * host
-        total = float(np.minimum.reduceat(weighted, space.first[:-1]).sum())
-        excess = (total - 1.0) / share if share > 0 else total - 1.0
-        if total > 1.0 and excess > worst:
-            worst, mix = excess, float(share)
+    totals = [
+        float(np.minimum.reduceat(m * device + (1.0 - m) * host, space.first[:-1]).sum())
+        for m in _MIXES
+    ]
+    if totals[0] > 1.0:
+        missing = (totals[0] - 1.0) * host_capacity / space.num_hosts
+        has = format_bytes(host_capacity / space.num_hosts)
+        msg = (
+            f"nothing fits: host memory is {format_bytes(missing)} short on each of "
+            f"{space.num_hosts} hosts, which have {has}; no option that fits a device needs less"
+        )
+        shortfall = missing / space.local_world_size
+        raise InfeasibleError(msg, shortfall_bytes=shortfall, advice=_advice(space, None))
+    worst = max((t - 1.0) / m for t, m in zip(totals[1:], _MIXES[1:], strict=True))
     if worst <= 0:
         return
-    memory = "device memory" if mix > 0 else "host memory"
-    capacity = device_capacity if mix > 0 else host_capacity
-    missing = worst * capacity / space.world_size
-    used = float(np.minimum.reduceat(device, space.first[:-1]).sum())
-    has = format_bytes(capacity / space.world_size)
-    needs = format_bytes(used * device_capacity / space.world_size)
+    missing = worst * device_capacity / space.world_size
+    has = format_bytes(device_capacity / space.world_size)
     msg = (
-        f"nothing fits: {memory} is {format_bytes(missing)} short on each of {space.world_size} "
-        f"ranks, which have {has} for embeddings; the smallest options need {needs} of device "
-        "memory on average"
+        f"nothing fits: device memory is {format_bytes(missing)} short on each of "
+        f"{space.world_size} ranks, which have {has} for embeddings"
+        f"{', even with all host memory used' if host.any() else ''}"
     )
-    raise InfeasibleError(
-        msg,
-        shortfall_bytes=missing,
-        advice=_advice(space, None),
-    )
+    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
 
 
 def _check_large_shards(space: SearchSpace) -> None:

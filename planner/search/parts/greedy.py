@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
-from planner.evaluation import ROUNDING, Assignment, FloatArray, IntArray, SearchSpace
+from planner.evaluation import FITTING, Assignment, FloatArray, IntArray, SearchSpace
 from planner.search.parts.linear import LinearModel
 
 _TORCHREC_MIN_WIDTH: Final = 128
@@ -177,8 +177,8 @@ class _ScalarPlacer:
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
         self.cost: FloatArray = np.zeros(space.world_size)
-        self.room: FloatArray = space.pipeline.device_limits * ROUNDING
-        self.host_room: FloatArray = space.pipeline.host_limits * ROUNDING
+        self.room: FloatArray = space.pipeline.device_limits * FITTING
+        self.host_room: FloatArray = space.pipeline.host_limits * FITTING
         self._device = space.pool_device
         self._host = space.pool_host
 

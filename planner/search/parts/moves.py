@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import Spread
-from planner.evaluation import ROUNDING, BoolArray, FloatArray, IntArray
+from planner.evaluation import FITTING, BoolArray, FloatArray, IntArray
 from planner.search.parts.construct import EIGHTH, Placer, Pressure
 from planner.search.parts.state import Change, Move, State
 
@@ -59,8 +59,8 @@ class Neighbourhood:
         self.tangents = state.model.num_tangents
         self.tie = _TIE_SHARE * ruler.scale / self.space.world_size
         pipeline = self.space.pipeline
-        self.limits = pipeline.device_limits * ROUNDING
-        self.host_room = pipeline.host_limits * ROUNDING - self._per_host(state.loads[:, -1])
+        self.limits = pipeline.device_limits * FITTING
+        self.host_room = pipeline.host_limits * FITTING - self._per_host(state.loads[:, -1])
         self.over = np.maximum(state.loads[:, -2] - self.limits, 0.0)
         self.now = state.value
         self.measure = ruler.pressure
@@ -177,7 +177,7 @@ class Neighbourhood:
         more = float(self.measure.of(loads).sum() - self.pressure.sum())
         over = np.maximum(loads[:, -2] - self.limits, 0.0)
         grown = float(over.sum() - self.over.sum())
-        room = self._per_host(loads[:, -1]) - self.space.pipeline.host_limits * ROUNDING
+        room = self._per_host(loads[:, -1]) - self.space.pipeline.host_limits * FITTING
         grown += float(np.maximum(room, 0.0).sum() - np.maximum(-self.host_room, 0.0).sum())
         if grown > 0:
             return np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,9 +13,17 @@ from numpy.typing import NDArray
 
 from costmodels.distribution.zipf import Zipf
 from planner.profiling.base import AbstractReader, Slice
+from planner.profiling.profiler import ProfileOptions
+from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+from planner.profiling.units import Selection
 
 IntArray = NDArray[np.int64]
-Bags = Sequence[Sequence[int]]
+
+SAMPLES = 6_000
+SMALL_UNITS = Selection(unit_bytes=40_000)
+OPTIONS = ProfileOptions(batch_sizes=(64, 1_000), selection=SMALL_UNITS)
+TEXT_OPTIONS = dataclasses.replace(OPTIONS, features=("cat_0", "cat_5"))
+SKIPPING = CriteoTsvReader(empty_is_zero=False)
 
 
 def zipf_ids(rows: int, exponent: float, shift: float, count: int, seed: int = 0) -> IntArray:
@@ -27,6 +36,18 @@ def zipf_ids(rows: int, exponent: float, shift: float, count: int, seed: int = 0
     ids = np.repeat(start, per_bin) + rng.integers(0, np.repeat(size, per_bin).astype(np.int64))
     rng.shuffle(ids)
     return ids.astype(np.int64)
+
+
+def day_columns(seed: int = 0) -> IntArray:
+    """One day of three tables, ``[SAMPLES, 3]``."""
+    return np.stack(
+        [
+            zipf_ids(5_000, 1.1, 2.0, SAMPLES, seed),
+            zipf_ids(100_000, 0.8, 0.0, SAMPLES, seed + 1),
+            zipf_ids(3, 0.0, 0.0, SAMPLES, seed + 2),
+        ],
+        axis=1,
+    )
 
 
 def write_tsv(

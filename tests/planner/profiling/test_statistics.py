@@ -109,7 +109,7 @@ def test_ids_that_come_together(tmp_path: Path) -> None:
 
 
 def test_ids_that_repeat_in_time(tmp_path: Path) -> None:
-    """Sessions of ten samples look at the same row: batches touch far fewer rows."""
+    """Ten samples in a row look at the same row: batches touch far fewer rows."""
     ids = np.repeat(zipf_ids(200_000, 0.9, 0.0, SAMPLES // 10), 10)
     law = profiled(ids, tmp_path, (256, 1_024, 4_096, 16_384)).distribution(200_000)
     for batch in (512, 2_048, 8_192):
