@@ -18,8 +18,11 @@ from costmodels.work import FAMILIES, INPUT, KERNELS, LOOKUP, NUM_COLUMNS, OUTPU
 
 _STEP = 1e-4
 """Relative step of differences; also how far a tangent stays below its function."""
-_FLOOR = 1e-6
-"""Least entry of a point at which a tangent is taken, relative to the largest."""
+_FLOOR = 1e-4
+"""Least entry of a point at which a tangent is taken, relative to the largest.
+
+Below 3e-5, rounding in the differences outweighs what tangents are lowered by.
+"""
 
 
 class PhaseModel:
@@ -70,16 +73,27 @@ class PhaseModel:
         size = len(self.weights)
         gradient = np.zeros((size, NUM_COLUMNS))
         gradient[:2] = self._lookup_gradient(work_row)
+        columns, growth = self._exchange_gradient
+        gradient[2:, columns] = growth[2:]
+        return gradient
+
+    @cached_property
+    def _exchange_gradient(self) -> tuple[list[int], FloatArray]:
+        """Columns that exchanges depend on, and what one unit of each costs the least rank.
+
+        Where a rank pays for what others send, it is asked alone; else all at once.
+        """
         world = self._stages.topology.world_size
-        probe = np.zeros((2 * len(FAMILIES) + 1, world, NUM_COLUMNS))
         columns = [*range(INPUT, INPUT + len(FAMILIES)), *range(OUTPUT, OUTPUT + len(FAMILIES))]
         columns.append(REPLICATED)
-        for i, column in enumerate(columns):
-            probe[i, :, column] = 1.0
-        growth = self.times(probe).min(axis=1)
-        for i, column in enumerate(columns):
-            gradient[2:, column] = growth[i, 2:]
-        return gradient
+        growth = np.full((len(self.weights), len(columns)), np.inf)
+        groups = [slice(r, r + 1) for r in range(world)]
+        for ranks in groups if self._stages.pays_for_others else [slice(0, world)]:
+            probe = np.zeros((len(columns), world, NUM_COLUMNS))
+            for i, column in enumerate(columns):
+                probe[i, ranks, column] = 1.0
+            growth = np.minimum(growth, self.times(probe)[:, ranks].min(axis=1).T)
+        return columns, growth
 
     def _lookup_gradient(self, work_row: FloatArray) -> FloatArray:
         """Central differences, kernel by kernel, at a point of positive work.

@@ -14,21 +14,36 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.host import HostCosts
 from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
-from costmodels.work import CALLS, FAMILIES, INPUT, KERNELS, LOOKUP, OUTPUT, REPLICATED
+from costmodels.work import (
+    CALLS,
+    FAMILIES,
+    INPUT,
+    KERNELS,
+    LOOKUP,
+    OUTPUT,
+    REPLICATED,
+    call_column,
+)
 from costmodels.workload import Pooling, Workload
 
 _BUCKET_BYTES = 25 * 1024**2
 """Default bucket of DistributedDataParallel."""
 _MAX_BUCKETS = 8
-_BACKWARD_KERNELS = 3.0
+BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
+CACHE_KERNELS = 25.0
+"""Kernels that ask a cache in front of host memory: two sorts of several passes, find, insert."""
+_PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
+"""Work of a cache in front of host memory, done before the lookup proper."""
 _AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+_CACHED_CALLS = [call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in FAMILIES]
 _HIERARCHICAL = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 
 
@@ -45,11 +60,14 @@ class CostModels:
     lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
+    exchange: AbstractExchangeModel | None = None
+    """Exchanges with the copies around them; None where those run beside or cost nothing."""
 
     @property
     def sources(self) -> tuple[str, ...]:
         """References of every model."""
-        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources)
+        exchange = self.exchange.sources if self.exchange else ()
+        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +97,34 @@ class StageModel:
         )
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
 
+    @property
+    def pays_for_others(self) -> bool:
+        """Whether a rank's exchange costs more when others have more to send it."""
+        return self.models.exchange is not None or not self.models.collective.full_duplex
+
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
         shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
         per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
         caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
-        moved = per_kernel[..., caching, LookupWork.FORWARD_HOST_LINK]
-        fetch = moved / self.topology.host.device_link_bandwidth_bytes_per_s
-        direct = per_kernel.copy()
-        direct[..., caching, LookupWork.FORWARD_HOST_LINK] = 0.0
-        lookup = self.models.lookup
+        prefetched = np.zeros_like(per_kernel[..., caching, :])
+        direct, lookup = per_kernel.copy(), self.models.lookup
+        for column in _PREFETCHED:
+            prefetched[..., column] = per_kernel[..., caching, column]
+            direct[..., caching, column] = 0.0
+        fetch = lookup.forward_time(prefetched, self.topology)
         forward = lookup.forward_time(direct, self.topology).sum(axis=-1)
-        backward = lookup.backward_time(direct, self.topology).sum(axis=-1)
+        backward = lookup.backward_time(per_kernel, self.topology).sum(axis=-1)
         return forward, backward, fetch
 
     def family_growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
         """Growing part per rank: first exchange, second exchange, index exchange."""
+        if self.models.exchange is not None:
+            kind, traffic = FAMILIES[family], _traffic(work, family)
+            first = self.models.exchange.output_growth(kind, traffic)
+            batch = self.workload.local_batch_size
+            indices = self.models.exchange.input_growth(kind, traffic, batch)
+            return first, np.zeros_like(first), indices
         model = self.models.collective
         return self._exchanges(work, family, model.all_to_all, model.reduce_scatter)
 
@@ -131,13 +161,14 @@ class StageModel:
 
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part of an all-reduce over all ranks."""
+        if self.models.exchange is not None:
+            return self.models.exchange.gradient_growth(num_bytes)
         return self.models.collective.all_reduce(num_bytes, self.topology)
 
     def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
-        model = self.models.collective
         first, second, indices = (
             seconds.max(axis=-1, keepdims=True) * factor
-            for seconds in self._exchanges(work, family, model.all_to_all_s, model.reduce_scatter_s)
+            for seconds in self._exchange_times(work, family)
         )
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
@@ -152,19 +183,32 @@ class StageModel:
         return FamilyTimes(
             name=kind.value,
             present=present,
-            input_s=(indices + self._fixed_s * factor) * present,
+            input_s=indices * present,
             outputs_s=tuple((label, seconds * present) for label, seconds in outputs),
         )
+
+    def _exchange_times(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
+        """First exchange, second exchange, exchange of lengths and indices, per rank."""
+        exchange, model = self.models.exchange, self.models.collective
+        if exchange is not None:
+            first, second, indices = self.family_growth(work, family)
+            input_fixed_s, output_fixed_s = exchange.fixed_s(FAMILIES[family])
+            return first + output_fixed_s, second, indices + input_fixed_s
+        first, second, indices = self._exchanges(
+            work, family, model.all_to_all_s, model.reduce_scatter_s
+        )
+        return first, second, indices + self._fixed_s
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage for one or many plans, scaled by ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
         calls = (work[..., CALLS:REPLICATED] > 0).sum(axis=-1)
-        gap = calls * self.topology.device.kernel_latency_s
+        latency_s = self.topology.device.kernel_latency_s
+        gap = calls * latency_s
+        cached = (work[..., _CACHED_CALLS] > 0).sum(axis=-1)
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
-        tail_bytes = self._tail_bytes() + work[..., REPLICATED].max(axis=-1, keepdims=True)
-        tail_s = self._all_reduce_s(tail_bytes)
+        tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
         bottom_host_s, top_host_s = self._operators
         dense, speeds, host = self.dense, self.speeds, scale.host_ratio
         return StageTimes(
@@ -174,10 +218,10 @@ class StageModel:
             bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense_ratio,
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             lookup_forward_s=(forward / speeds + gap) * scale.lookup_ratio,
-            lookup_backward_s=(backward / speeds + _BACKWARD_KERNELS * gap) * scale.lookup_ratio,
-            cache_fetch_s=fetch * scale.lookup_ratio,
+            lookup_backward_s=(backward / speeds + BACKWARD_KERNELS * gap) * scale.lookup_ratio,
+            cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
             families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
-            input_splits_s=self._fixed_s * scale.collective_ratio,
+            input_splits_s=self._splits_s * scale.collective_ratio,
             bucket_s=tuple(
                 self._all_reduce_s(np.array(b)) * scale.collective_ratio for b in self._buckets[:-1]
             ),
@@ -188,10 +232,27 @@ class StageModel:
             collective_host_s=self._host.collective_s * host,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
             floor_s=self._input_floor_s(),
+            single_stream=self.topology.device.single_stream,
         )
+
+    @property
+    def _splits_s(self) -> float:
+        """Exchange of split sizes, or what exchanges priced as a whole cost once."""
+        return self.models.exchange.once_s if self.models.exchange is not None else self._fixed_s
+
+    def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
+        """The last all-reduce: bottom MLP, the last bucket of the top, replicated tables."""
+        exchange = self.models.exchange
+        if exchange is None:
+            return self._all_reduce_s(self._tail_bytes() + replicated_bytes)
+        reductions = float(self._tail_bytes() > 0) + (replicated_bytes > 0)
+        grown = exchange.gradient_growth(self._tail_bytes() + replicated_bytes)
+        return grown + exchange.gradient_fixed_s * reductions
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """An all-reduce over all ranks; nothing to reduce takes no time."""
+        if self.models.exchange is not None:
+            return self.models.exchange.gradient_growth(num_bytes)
         seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
         return seconds * (num_bytes > 0)
 
@@ -224,3 +285,13 @@ class StageModel:
         rate = self.workload.input_samples_per_s
         batch = self.workload.local_batch_size * self.topology.world_size
         return batch / rate if rate else 0.0
+
+
+def _traffic(work: FloatArray, family: int) -> Traffic:
+    """What one sharding type exchanges, from its columns of work."""
+    calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
+    return Traffic(
+        arriving_bytes=work[..., INPUT + family],
+        leaving_bytes=work[..., OUTPUT + family],
+        num_shards=calls.sum(axis=-1),
+    )

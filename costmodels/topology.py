@@ -22,7 +22,8 @@ class Device:
     of rows reaches. ``flops_per_s`` maps element types to peak matrix rates;
     ``flops_efficiency_ratio`` is the share large layers reach. ``overlap_slowdown_ratio`` is the
     compute time lost per second of communication that runs beside it. ``num_multiprocessors`` of 0
-    means that matrix products are not quantized into waves.
+    means that matrix products are not quantized into waves. ``single_stream`` says that compute
+    and communication share one processor, so that nothing runs beside anything else.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Device:
     sort_rate_per_s: float
     overlap_slowdown_ratio: float = 0.0
     num_multiprocessors: int = 0
+    single_stream: bool = False
 
     def __post_init__(self) -> None:
         """Check that times on it are finite."""
@@ -107,6 +109,7 @@ class Topology:
     ``domain`` ranks of different hosts inside a domain, ``network`` everything else.
     ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
     device; empty means all equal. ``collective_curves`` names sets of measured curves, best first.
+    ``calibration`` is the file of constants of a system whose ranks are CPU cores.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Topology:
     speed_by_rank_ratio: tuple[float, ...] = ()
     provenance: tuple[Provenance, ...] = ()
     collective_curves: tuple[str, ...] = ()
+    calibration: str = ""
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""

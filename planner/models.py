@@ -7,8 +7,14 @@ from dataclasses import replace
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
+from costmodels.cpu.constants import CpuConstants
+from costmodels.cpu.dense import CpuDense
+from costmodels.cpu.exchange import CpuExchange
+from costmodels.cpu.gloo import Gloo
+from costmodels.cpu.lookup import CpuLookup
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
+from planner.io.calibration_file import load_constants
 from planner.io.collective_curves import load_curves, shipped_curves
 
 
@@ -18,7 +24,19 @@ def default_models(topology: Topology) -> CostModels:
     Raises:
         InvalidInputError: the system names curves that are not there.
     """
+    if topology.calibration:
+        return cpu_models(load_constants(topology.calibration))
     return CostModels(collective=collective_model(topology))
+
+
+def cpu_models(constants: CpuConstants) -> CostModels:
+    """The models of a machine whose ranks are CPU cores, calibrated as a whole."""
+    return CostModels(
+        lookup=CpuLookup(constants=constants),
+        collective=Gloo(constants=constants),
+        dense=CpuDense(constants=constants),
+        exchange=CpuExchange(constants=constants),
+    )
 
 
 def collective_model(topology: Topology) -> AbstractCollectiveModel:

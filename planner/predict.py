@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io as text_io
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,10 @@ from planner.io.documents import read_text
 from planner.models import collective_model_of_device
 
 ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
+REASON_COLUMN: Final = "reason"
+"""Why a row has no prediction; there when at least one has none."""
+_Row = TypeVar("_Row")
+_QUANTILE_95: Final = 1.645
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
 _NAMES: Final = {
@@ -56,6 +61,13 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unmodelled:
+    """A row that no model covers."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _CollectiveRow:
     collective: Collective
     nodes: int
@@ -76,7 +88,7 @@ def predict_collectives(
     Raises:
         InvalidInputError: lists every bad row with its line.
     """
-    rows = _parsed(table, _collective_row)
+    rows = parsed(table, _collective_row)
     models: dict[tuple[int, int], tuple[Topology, AbstractCollectiveModel]] = {}
     found = []
     for row in rows:
@@ -87,7 +99,7 @@ def predict_collectives(
         topology, model = models[shape]
         time_s = float(balanced_s(model, row.collective, np.array(row.size_bytes), topology))
         trust = model.confidence(row.collective, row.size_bytes, topology)
-        found.append(_interval(time_s, trust.spread_ratio, trust.basis))
+        found.append(interval(time_s, trust.spread_ratio, trust.basis))
     return tuple(found)
 
 
@@ -125,26 +137,44 @@ def read_table(path: Path, needed: tuple[str, ...]) -> Table:
     )
 
 
-def predicted_text(table: Table, found: tuple[Predicted, ...]) -> str:
+def predicted_text(table: Table, found: Iterable[Predicted | Unmodelled]) -> str:
     """The table as CSV with the predictions appended; columns of that name are replaced."""
+    predictions = tuple(found)
+    reasons = any(isinstance(p, Unmodelled) for p in predictions)
+    added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
     out = text_io.StringIO()
-    kept = tuple(c for c in table.columns if c not in ADDED_COLUMNS)
+    kept = tuple(c for c in table.columns if c not in added)
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*kept, *ADDED_COLUMNS))
-    for row, p in zip(table.rows, found, strict=True):
-        times = (f"{t / US:.6g}" for t in (p.time_s, p.low_s, p.high_s))
-        writer.writerow((*(row[c] for c in kept), *times, p.basis.value))
+    writer.writerow((*kept, *added))
+    for row, p in zip(table.rows, predictions, strict=True):
+        writer.writerow((*(row[c] for c in kept), *_cells(p)[: len(added)]))
     return out.getvalue()
 
 
-def _interval(time_s: float, spread_ratio: float, basis: Basis) -> Predicted:
+def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:
+    if isinstance(predicted, Unmodelled):
+        return "", "", "", "", predicted.reason
+    seconds = (predicted.time_s, predicted.low_s, predicted.high_s)
+    return (*(f"{t / US:.6g}" for t in seconds), predicted.basis.value, "")
+
+
+def spread_ratio(*sigmas: float) -> float:
+    """Spread of a 90 % interval from independent log-standard deviations."""
+    return math.exp(_QUANTILE_95 * math.hypot(*sigmas)) - 1.0
+
+
+def interval(time_s: float, spread_ratio: float, basis: Basis) -> Predicted:
+    """A time with the same factor to either side."""
     wide = 1.0 + spread_ratio
     return Predicted(time_s=time_s, low_s=time_s / wide, high_s=time_s * wide, basis=basis)
 
 
-def _parsed(
-    table: Table, parse: Callable[[dict[str, str]], _CollectiveRow]
-) -> list[_CollectiveRow]:
+def parsed(table: Table, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
+    """Every row by ``parse``.
+
+    Raises:
+        InvalidInputError: lists every row that ``parse`` refuses, with its line.
+    """
     rows, problems = [], []
     for line, row in zip(table.lines, table.rows, strict=True):
         try:
@@ -188,7 +218,7 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
 
 
 def number(
-    row: dict[str, str], column: str, *, low: float, high: float, whole: bool = False
+    row: Mapping[str, str], column: str, *, low: float, high: float, whole: bool = False
 ) -> float:
     """A cell as a number in a range.
 

@@ -46,6 +46,11 @@ class Roofline(AbstractDenseModel):
         )
 
 
+def product_s(product: Product, dtype: DataType, device: Device) -> float:
+    """Seconds of one matrix product alone, as the layers are timed."""
+    return product_time(product, dtype, device)
+
+
 def _forward_s(layer: Layer, dtype: DataType, device: Device) -> float:
     products_s = sum(product_time(p, dtype, device) for p in layer.products)
     memory_s = streaming_time(layer.elementwise_bytes, layer.tensor_bytes, device)

@@ -76,7 +76,7 @@ def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ..
 def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstimate, ...]:
     """Compute, communication, exposed communication, idle time and slack of every rank."""
     spans = simulation.finish_s - simulation.start_s
-    on_compute = np.array([s.stream is Stream.COMPUTE for s in program.steps])
+    on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     moving = np.array([s.collective for s in program.steps])
     total = simulation.iteration_time_s
     estimates = []
@@ -104,8 +104,9 @@ def _overlap(simulation: Simulation, on_compute: BoolArray, moving: BoolArray, r
 
 def _slack(program: Program, simulation: Simulation, rank: int) -> float:
     """Seconds this rank waits for later ranks in a collective while its compute stream idles."""
-    joined = np.array([s.collective and s.stream is Stream.COMMUNICATION for s in program.steps])
-    computing = np.array([s.stream is Stream.COMPUTE for s in program.steps])
+    exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
+    joined = np.array([s.collective and s.stream in exposed for s in program.steps])
+    computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     start, finish = simulation.start_s[:, rank], simulation.finish_s[:, rank]
     arrival = simulation.arrival_s[:, rank]
     waited = float((start - arrival)[joined].sum())

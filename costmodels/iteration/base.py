@@ -85,7 +85,7 @@ class StageTimes:
     """Durations of everything in an iteration.
 
     ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
-    issue each kind of step.
+    issue each kind of step. On a ``single_stream`` everything runs one after the other.
     """
 
     bottom_forward_s: FloatArray
@@ -106,6 +106,7 @@ class StageTimes:
     collective_host_s: FloatArray
     overlap_slowdown_ratio: float
     floor_s: float
+    single_stream: bool = False
 
 
 class AbstractPipeline(ABC):
@@ -154,7 +155,7 @@ class ProgramBuilder:
         """A step of one rank."""
         step = Step(
             name=name,
-            stream=stream,
+            stream=self._stream(stream),
             duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
             after=after,
             host_s=np.atleast_1d(np.asarray(host_s, dtype=float)),
@@ -177,7 +178,7 @@ class ProgramBuilder:
         issue_s = self.times.collective_host_s
         step = Step(
             name=name,
-            stream=stream,
+            stream=self._stream(stream),
             duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
             after=after,
             host_s=issue_s if present is None else issue_s * present,
@@ -187,6 +188,9 @@ class ProgramBuilder:
         )
         self.steps.append(step)
         return len(self.steps) - 1
+
+    def _stream(self, stream: Stream) -> Stream:
+        return Stream.COMPUTE if self.times.single_stream else stream
 
     def input_splits(self) -> int:
         """Exchange of split sizes; the host reads them, so it waits."""

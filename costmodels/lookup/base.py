@@ -26,7 +26,9 @@ class LookupWork(IntEnum):
     """Columns of a lookup's work: additive over the shards of one kernel group on one rank.
 
     Byte columns ending in ``DRAM`` are effective bytes: real bytes divided by the efficiency of the
-    access pattern, so that dividing by the streaming bandwidth gives the time.
+    access pattern, so that dividing by the streaming bandwidth gives the time; so are those ending
+    in ``HOST_LINK``, for one direction of the link. ``BACKWARD_ROWS_DRAM`` includes the gradients
+    of bags; ``CACHE_INDICES`` are looked up in a cache in front of host memory.
     """
 
     INDICES = 0
@@ -37,6 +39,7 @@ class LookupWork(IntEnum):
     BACKWARD_GRADIENTS_L2 = 5
     BACKWARD_ROWS_DRAM = 6
     BACKWARD_HOST_LINK = 7
+    CACHE_INDICES = 8
 
 
 NUM_LOOKUP_WORK = len(LookupWork)

@@ -41,7 +41,14 @@ def load_system(
         message = f"{path}: {error}"
         raise InvalidInputError(message) from error
     curves = tuple(_beside(name, path) for name in schema.collective_curves)
-    return replace(topology, collective_curves=curves)
+    topology = replace(topology, collective_curves=curves)
+    if schema.calibration is None:
+        return topology
+    return replace(
+        topology,
+        calibration=str(path.parent / schema.calibration),
+        device=replace(topology.device, single_stream=True),
+    )
 
 
 def _beside(name: str, path: Path) -> str:

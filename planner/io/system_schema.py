@@ -83,3 +83,4 @@ class SystemSchema(Strict):
     layout: LayoutSchema = LayoutSchema()
     price: Price | None = None
     collective_curves: list[Name] = Field(default_factory=list)
+    calibration: Name | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupShard, LookupWork
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
-from costmodels.workload import Optimizer
+from costmodels.workload import Optimizer, Pooling
 from tests.strategies import make_device, make_table, make_topology
 
 ROWS, COLS, INDICES, BAGS = 1_000_000, 64, 1000.0, 100.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,14 @@ from planner.cli.console import Settings, write_json
 from planner.cli.flags import FILE, output_options
 
 if TYPE_CHECKING:
-    from planner.predict import Predicted, Table
+    from planner.predict import Predicted, Table, Unmodelled
 
 EXAMPLES = """\b
 Examples:
   shardplan predict collective nccl.csv --system h100_sxm
-  shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv"""
+  shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv
+  shardplan predict lookup tbe.csv --system h100_sxm
+  shardplan predict dense gemm.csv --system a100_80gb_sxm"""
 
 COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 
@@ -28,7 +30,8 @@ def command() -> None:
 
     The result has the columns predicted_us, low_us, high_us (a 90 % interval) and source: measured
     on this system, calibrated on a like one, analytic from link rates, or extrapolated to a shape
-    or size that was not measured.
+    or size that was not measured. Rows that no model covers stay empty, and a column reason says
+    why.
     """
 
 
@@ -71,8 +74,47 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
     return show(settings, table, found, output)
 
 
+@command.command("lookup", short_help="Embedding lookups, forward and backward.")
+@table_options
+@click.pass_obj
+def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
+    """Predict table-batched embedding lookups on one device.
+
+    Columns: phase (forward, backward, eval forward), rows_per_table, dim, and lookups_total or
+    batch_per_table with pooling_factor. Optional: num_tables, location (hbm, uvm, uvm_caching),
+    cache_load_factor, pooling (sum, mean, none), weight_dtype, output_dtype, optimizer (sgd),
+    index_distribution ("uniform", "zipf 1.2", "power law alpha 1.05"), lookups_unique (distinct
+    rows, counted), kernel.
+    """
+    from planner import io
+    from planner.predict import read_table
+    from planner.predict_lookup import LOOKUP_COLUMNS, predict_lookups
+
+    table = read_table(file, LOOKUP_COLUMNS)
+    return show(settings, table, predict_lookups(table, io.load_system(system)), output)
+
+
+@command.command("dense", short_help="Matrix products of the dense part.")
+@table_options
+@click.pass_obj
+def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
+    """Predict matrix products M x K by K x N on one device.
+
+    Columns: M, K, N; optional: batch (products at once, 1) and dtype (fp32, tf32, fp16, bf16, fp8).
+    """
+    from planner import io
+    from planner.predict import read_table
+    from planner.predict_dense import DENSE_COLUMNS, predict_products
+
+    table = read_table(file, DENSE_COLUMNS)
+    return show(settings, table, predict_products(table, io.load_system(system)), output)
+
+
 def show(
-    settings: Settings, table: Table, found: tuple[Predicted, ...], output: Path | None
+    settings: Settings,
+    table: Table,
+    found: Sequence[Predicted | Unmodelled],
+    output: Path | None,
 ) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner import io
@@ -83,17 +125,29 @@ def show(
         if not (settings.quiet or settings.json):
             click.echo(f"{len(found)} rows written to {output}", err=True)
     if settings.json:
-        rows = [
-            {
-                **row,
-                "predicted_s": p.time_s,
-                "low_s": p.low_s,
-                "high_s": p.high_s,
-                "source": p.basis.value,
-            }
-            for row, p in zip(table.rows, found, strict=True)
-        ]
-        write_json(rows)
+        write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:
         click.echo(predicted_text(table, found), nl=False)
     return 0
+
+
+def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str, object]:
+    """A row of the JSON answer."""
+    from planner.predict import Unmodelled
+
+    if isinstance(predicted, Unmodelled):
+        return {
+            **row,
+            "predicted_s": None,
+            "low_s": None,
+            "high_s": None,
+            "source": None,
+            "reason": predicted.reason,
+        }
+    return {
+        **row,
+        "predicted_s": predicted.time_s,
+        "low_s": predicted.low_s,
+        "high_s": predicted.high_s,
+        "source": predicted.basis.value,
+    }

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, write_json
-from planner.cli.flags import output_options
+from planner.cli.console import Settings, remark, write_json
+from planner.cli.flags import FILE, output_options
 from planner.cli.show import print_rows
 
 if TYPE_CHECKING:
+    from planner.integrations.validation_outcome import Outcome
     from planner.published import PublishedPrediction
 
 EXAMPLES = """\b
 Examples:
   shardplan validate published
-  shardplan validate published --json > errors.json"""
+  shardplan validate published --json > errors.json
+  shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
+  shardplan validate torchrec --system my_cpu.yaml --skew"""
 
 
 @click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
@@ -41,6 +47,95 @@ def published(settings: Settings) -> int:
     else:
         _print(predictions)
     return 0
+
+
+@command.command("torchrec", short_help="Train random models here and compare.")
+@click.option(
+    "--system",
+    type=FILE,
+    metavar="FILE",
+    help="A system that 'shardplan calibrate' wrote; calibrates quickly without it.",
+)
+@click.option("--tasks", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--plans", type=click.IntRange(2, 64), default=8, show_default=True)
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=1000, show_default=True)
+@click.option("--skew", is_flag=True, help="Same plans, uniform and then skewed indices.")
+@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
+@output_options
+@click.pass_obj
+def torchrec(
+    settings: Settings,
+    *,
+    system: Path | None,
+    tasks: int,
+    plans: int,
+    ranks: int,
+    seed: int,
+    skew: bool,
+    output: Path | None,
+) -> int:
+    """Train random DLRMs under random, baseline and searched plans and predict every one.
+
+    Ranks are gloo processes of this machine; plans take turns in random blocks. Times are virtual:
+    each rank's processor time, joined at every collective, so that other jobs disturb little. The
+    model knows microbenchmarks of this machine only, never a run of a plan.
+    """
+    from planner.cli import validate_runs as show
+    from planner.cli.real_runs import require_torchrec, status_line
+
+    require_torchrec("validate torchrec")
+    with status_line(settings, "training") as progress:
+        outcomes = _train(system, (tasks, plans, ranks, seed), skew, progress)
+    note = show.foreign_note(outcomes)
+    if note:
+        remark(settings, note)
+    found = show.rankings(outcomes) if not skew else {}
+    if settings.json:
+        scores = {name: show.as_row(ranking) for name, ranking in found.items()}
+        write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
+    elif skew:
+        show.print_skew(outcomes)
+    else:
+        if settings.verbose:
+            show.print_runs(outcomes)
+        show.print_scores(found)
+    if output is not None:
+        for path in show.write_files(output, outcomes, found):
+            remark(settings, f"wrote {path}")
+    return 0
+
+
+def _train(
+    system: Path | None,
+    sizes: tuple[int, int, int, int],
+    skew: bool,
+    progress: Callable[[str], None],
+) -> list[Outcome]:
+    from tempfile import TemporaryDirectory
+
+    from planner import io
+    from planner.integrations.calibrate_cpu import calibrated_topology
+    from planner.integrations.torchrec_runs import RunSettings
+    from planner.integrations.validate_torchrec import validate_skew, validate_tasks
+
+    tasks, plans, ranks, seed = sizes
+    with TemporaryDirectory(prefix="shardplan-") as folder:
+        if system is None:
+            topology = calibrated_topology(Path(folder), ranks, progress)
+        else:
+            topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
+        run = RunSettings(seed=seed)
+        if skew:
+            return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
+        return validate_tasks(
+            topology,
+            num_tasks=tasks,
+            num_plans=plans,
+            seed=seed,
+            settings=run,
+            progress=lambda found: progress(f"task {found[-1].task + 1} of {tasks} done"),
+        )
 
 
 def _print(predictions: tuple[PublishedPrediction, ...]) -> None:

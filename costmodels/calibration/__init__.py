@@ -1,0 +1,1 @@
+"""Constants of one machine, fitted to microbenchmarks that were run on it."""

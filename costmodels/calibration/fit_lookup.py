@@ -1,0 +1,151 @@
+"""Lookup constants from measured tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.calibration.fitting import (
+    FitError,
+    FloatArray,
+    folds,
+    geomean_error,
+    learned_residual,
+    log_errors,
+    non_negative,
+)
+from costmodels.calibration.points import LookupPoint
+from costmodels.cpu.constants import LookupConstants, Residual
+from costmodels.cpu.features import Access, features
+from costmodels.cpu.lookup import factor
+from costmodels.distribution.zipf import Zipf
+
+_LIMIT = 0.4
+_FOLDS = 4
+_ODD = 0.5
+_MOST_ODD = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Cache sizes per core that the counts assume."""
+
+    l2_bytes: float
+    l3_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    counts: FloatArray
+    shapes: FloatArray
+    times_s: FloatArray
+
+
+def fit_lookups(
+    points: Sequence[LookupPoint], caches: Caches, kernel: str
+) -> tuple[LookupConstants, tuple[FitError, FitError]]:
+    """Constants of one kernel, with errors of forward and backward, tables held out in turn."""
+    chosen = [p for p in points if p.kernel == kernel]
+    found = []
+    for phase in ("forward", "backward"):
+        data = _data(chosen, caches, phase)
+        coefficients, residual = _fit(data)
+        found.append((coefficients, residual, _error(data, chosen, f"lookup {phase} {kernel}")))
+    forward, backward = found
+    constants = LookupConstants(
+        forward_s=tuple(float(c) for c in forward[0]),
+        backward_s=tuple(float(c) for c in backward[0]),
+        forward_residual=forward[1],
+        backward_residual=backward[1],
+    )
+    return constants, (forward[2], backward[2])
+
+
+def table_seconds(
+    point: LookupPoint, constants: LookupConstants, caches: Caches, phase: str
+) -> float:
+    """Predicted seconds of one table alone, without the cost of its call."""
+    data = _data([point], caches, phase)
+    coefficients = np.array(getattr(constants, f"{phase}_s"))
+    residual = getattr(constants, f"{phase}_residual")
+    alone = float(data.counts[0, 1:] @ coefficients[1:])
+    return alone * factor(residual, data.shapes[0])
+
+
+def point_access(point: LookupPoint) -> Access:
+    """A measured table as the lookup model sees a shard."""
+    law = Zipf(num_embeddings=point.num_embeddings, exponent=point.exponent)
+    rows, probability = law.frequency_bins()
+    draws = point.num_bags * point.pooling_factor
+    return Access(
+        rows=rows,
+        probability=probability,
+        draws=draws,
+        num_indices=draws,
+        num_bags=point.num_bags,
+        num_cols=point.embedding_dim,
+        num_rows=point.num_embeddings,
+    )
+
+
+def _data(points: Sequence[LookupPoint], caches: Caches, phase: str) -> _Data:
+    counted = [
+        features(
+            point_access(p),
+            l2_bytes=caches.l2_bytes,
+            l3_bytes=caches.l3_bytes,
+            dense=p.kernel == "dense",
+        )
+        for p in points
+    ]
+    return _Data(
+        counts=np.array([getattr(f, phase) for f in counted]),
+        shapes=np.array([f.shape for f in counted]),
+        times_s=np.array([getattr(p, f"{phase}_s") for p in points]),
+    )
+
+
+def _fit(data: _Data) -> tuple[FloatArray, Residual]:
+    coefficients = non_negative(data.counts, data.times_s)
+    ratio = -log_errors(data.counts @ coefficients, data.times_s)
+    return coefficients, learned_residual(data.shapes, ratio, limit=_LIMIT)
+
+
+def _predict(data: _Data, coefficients: FloatArray, residual: Residual) -> FloatArray:
+    factors = np.array([factor(residual, shape) for shape in data.shapes])
+    return np.asarray(data.counts @ coefficients * factors)
+
+
+def _part(data: _Data, rows: NDArray[np.int64]) -> _Data:
+    return _Data(counts=data.counts[rows], shapes=data.shapes[rows], times_s=data.times_s[rows])
+
+
+def _error(data: _Data, points: Sequence[LookupPoint], name: str) -> FitError:
+    inside = log_errors(_predict(data, *_fit(data)), data.times_s)
+    outside = np.zeros(len(points))
+    for held in folds(len(points), _FOLDS):
+        kept = np.setdiff1d(np.arange(len(points)), held)
+        if len(kept) == 0:
+            continue
+        predicted = _predict(_part(data, held), *_fit(_part(data, kept)))
+        outside[held] = log_errors(predicted, data.times_s[held])
+    odd = [i for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > _ODD][:_MOST_ODD]
+    return FitError(
+        name=name,
+        num_points=len(points),
+        geomean_ratio=geomean_error(inside),
+        held_out_ratio=geomean_error(outside),
+        p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
+        odd_points=tuple(_describe(points[i], outside[i]) for i in odd),
+    )
+
+
+def _describe(point: LookupPoint, error: float) -> str:
+    return (
+        f"{point.num_embeddings} x {point.embedding_dim}, {point.num_bags} bags of "
+        f"{point.pooling_factor:g}, exponent {point.exponent:.2f}: predicted / measured "
+        f"{np.exp(error):.2f}"
+    )

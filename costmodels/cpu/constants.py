@@ -1,0 +1,106 @@
+"""Constants of a machine whose ranks are CPU cores, as a calibration found them.
+
+Only numbers: how they enter is told by the models beside this file; how they were found by
+:mod:`costmodels.calibration`. Coefficients are seconds per count, in the order of the model's
+features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """A learned factor exp(f(x)), f a kernel regression on the logarithms of a shard's shape.
+
+    f(x) = sum_i weight_i exp(-|(x - x_i) / length|^2 / 2), cut to +-limit. No points: factor 1.
+    """
+
+    points_ratio: tuple[tuple[float, ...], ...] = ()
+    weights_ratio: tuple[float, ...] = ()
+    lengths_ratio: tuple[float, ...] = ()
+    limit_ratio: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupConstants:
+    """Forward and backward of one kernel."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    forward_residual: Residual = Residual()
+    backward_residual: Residual = Residual()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConstants:
+    """From tables alone to tables in one fused call: (call, alone, table, bags, elements).
+
+    The first is paid per call, the others per table: a factor on its time alone, a fixed cost, and
+    what its bags and their elements cost more where tables share output rows.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeConstants:
+    """One sharding type: exchange of indices, of pooled vectors, of their gradients."""
+
+    input_s: tuple[float, ...]
+    output_s: tuple[float, ...]
+    gradient_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveConstants:
+    """Raw collectives: (an empty one, per byte ...) as :mod:`costmodels.cpu.gloo` says."""
+
+    all_to_all_s: tuple[float, ...]
+    reduce_scatter_s: tuple[float, ...]
+    all_gather_s: tuple[float, ...]
+    all_reduce_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseConstants:
+    """Forward and backward of the dense part."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientConstants:
+    """Gradients that every rank holds: fixed cost of one reduction, and per byte."""
+
+    fixed_s: float
+    per_byte_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuConstants:
+    """Everything that was measured on a machine.
+
+    ``call_s`` is what a fused lookup costs without work, forward and backward together;
+    ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
+    number of sharding types.
+    """
+
+    machine: str
+    world_size: int
+    l2_bytes: float
+    l3_bytes: float
+    call_s: float
+    group: GroupConstants
+    fused: LookupConstants
+    replicated: LookupConstants
+    exchange_s: tuple[float, ...]
+    table_wise: ExchangeConstants
+    column_wise: ExchangeConstants
+    row_wise: ExchangeConstants
+    collective: CollectiveConstants
+    dense: DenseConstants
+    gradient: GradientConstants

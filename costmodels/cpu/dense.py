@@ -1,0 +1,65 @@
+"""The dense part on a CPU core, from this machine's own measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from costmodels.cpu.constants import CpuConstants
+from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, Product, dense_layers
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuDense(AbstractDenseModel):
+    """Counts times calibrated seconds per count: operators, FLOPs, elements in, out and joined.
+
+    The step of the optimizer is part of the reduction of gradients
+    (:mod:`costmodels.cpu.exchange`).
+    """
+
+    constants: CpuConstants
+
+    sources: ClassVar[tuple[str, ...]] = ("small MLPs in torch, measured on this machine",)
+
+    def times(self, workload: Workload, topology: Topology) -> DenseTimes:
+        """Bottom and top apart; what no operator causes is counted with the top."""
+        del topology
+        layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
+        bottom = _layer_counts(layers.bottom, element)
+        top = _layer_counts(layers.top, element)
+        top[0] = 1.0 if layers.bottom or layers.top else 0.0
+        forward = np.array(self.constants.dense.forward_s)
+        backward = np.array(self.constants.dense.backward_s)
+        return DenseTimes(
+            bottom_forward_s=float(bottom @ forward),
+            top_forward_s=float(top @ forward),
+            top_backward_s=float(top @ backward),
+            bottom_backward_s=float(bottom @ backward),
+            optimizer_s=0.0,
+        )
+
+
+def dense_counts(products: Iterable[Product], joined_elements: float) -> np.ndarray:
+    """1, products, multiply-adds, elements out, elements joined, elements in."""
+    counts = np.zeros(6)
+    counts[0], counts[4] = 1.0, joined_elements
+    for p in products:
+        counts[1] += 1.0
+        counts[2] += float(p.count) * p.m * p.k * p.n
+        counts[3] += float(p.count) * p.m * p.n
+        counts[5] += float(p.count) * p.m * p.k
+    return counts
+
+
+def _layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
+    products = [p for layer in layers for p in layer.products]
+    joined = sum(x.tensor_bytes for x in layers if not x.products) / element_bytes
+    counts = dense_counts(products, joined)
+    counts[0] = 0.0
+    return counts

@@ -1,0 +1,103 @@
+"""Gloo between ranks on CPU cores: the core itself moves every byte, out and in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, FloatArray
+from costmodels.cpu.constants import CpuConstants
+from costmodels.topology import Topology
+
+FRESH_BYTES: Final = 32.0 * 1024**2
+"""The C library asks the operating system for buffers of this size, and gives them back."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gloo(AbstractCollectiveModel):
+    """t = c0 + c1 (bytes out + bytes in) for all-to-all; c0 + c1 bytes of the buffer for others.
+
+    Buffers of 32 MiB and more come fresh from the operating system every time, page by page: the
+    other collectives then pay c2 more per byte.
+
+    Not the larger of both directions as on a full-duplex link: sending and receiving both take
+    processor time of the same core. What a rank keeps is a copy in memory, cheaper by far.
+
+    Valid between ranks of one host, for the number of ranks that was calibrated.
+    """
+
+    constants: CpuConstants
+
+    full_duplex: ClassVar[bool] = False
+    sources: ClassVar[tuple[str, ...]] = ("gloo over the loopback device, measured here",)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """An empty all-to-all."""
+        del topology, across_hosts
+        return self.constants.collective.all_to_all_s[0] if ranks > 1 else 0.0
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Both directions, over all levels."""
+        del topology
+        crossing = send.sum(axis=-1) + receive.sum(axis=-1)
+        return np.asarray(crossing * self.constants.collective.all_to_all_s[1])
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Per byte of the whole buffer, scaled from the calibrated number of ranks."""
+        rate = self.constants.collective.reduce_scatter_s[1]
+        return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Measured as such; gloo does better than its reduce-scatter and all-gather."""
+        rate = self.constants.collective.all_reduce_s[1]
+        return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Including what an empty one and fresh memory cost."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.reduce_scatter_s, num_bytes, scale)
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Including what an empty one and fresh memory cost."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.all_gather_s, num_bytes, scale)
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """Including what an empty one and fresh memory cost."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.all_reduce_s, num_bytes, scale)
+
+    def _scale(self, topology: Topology, *, within_host: bool) -> float:
+        members = topology.local_world_size if within_host else topology.world_size
+        measured = max(self.constants.world_size, 2)
+        return ((members - 1) / members) / ((measured - 1) / measured)
+
+
+def _seconds(rates_s: tuple[float, ...], num_bytes: FloatArray, scale: float) -> FloatArray:
+    if scale <= 0:
+        return np.zeros_like(num_bytes)
+    fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
+    return np.asarray(rates_s[0] + scale * (rates_s[1] * num_bytes + rates_s[2] * fresh))
+
+
+def buffer_counts(num_bytes: float) -> FloatArray:
+    """1, bytes of the whole buffer, the same if the buffer is fresh memory."""
+    return np.array([1.0, num_bytes, num_bytes if num_bytes >= FRESH_BYTES else 0.0])
+
+
+def all_to_all_counts(sent: float, received: float, kept: float) -> FloatArray:
+    """1, bytes over the link in both directions, bytes kept."""
+    return np.array([1.0, sent + received, kept])

@@ -1,0 +1,43 @@
+"""What commands that run on this machine share: the torchrec check and a status line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from planner.cli.console import Settings, stderr_console
+from planner.errors import InvalidInputError
+
+
+def require_torchrec(command: str) -> None:
+    """Refuse to go on without torch and torchrec.
+
+    Raises:
+        InvalidInputError: says how to install them.
+    """
+    missing = [name for name in ("torch", "torchrec", "fbgemm_gpu") if find_spec(name) is None]
+    if missing:
+        message = (
+            f"'shardplan {command}' runs TorchRec and needs {', '.join(missing)}: "
+            "pip install 'shardplan[torchrec]'; 'shardplan doctor' checks the versions"
+        )
+        raise InvalidInputError(message)
+
+
+@contextmanager
+def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
+    """A callback that changes one line on stderr; does nothing where nobody watches."""
+    if not settings.shows_progress:
+        yield _ignore
+        return
+    with stderr_console().status(text, spinner="line") as status:
+
+        def show(now: str) -> None:
+            status.update(f"{text}: {now}")
+
+        yield show
+
+
+def _ignore(_: str) -> None:
+    return

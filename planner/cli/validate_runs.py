@@ -1,0 +1,168 @@
+"""``shardplan validate torchrec``: tables and files of what was trained and predicted."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
+from planner.cli.show import print_rows
+
+if TYPE_CHECKING:
+    from planner.integrations.validation_outcome import Outcome
+
+RUNS_FILE = "validate_torchrec_runs.csv"
+MODELS_FILE = "validate_torchrec_models.csv"
+
+_FOREIGN_LIMIT = 0.03
+
+
+def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
+    """Scores of our model, and of two simpler ones after one factor that suits them best."""
+    judges: dict[str, Callable[[Outcome], float]] = {
+        "shardplan": lambda o: o.predicted_s,
+        "bytes": lambda o: o.bytes_model_bytes,
+        "torchrec": lambda o: o.torchrec_rating_s,
+    }
+    found = {}
+    for name, judge in judges.items():
+        tasks = task_times(outcomes, judge)
+        found[name] = rank_tasks(tasks if name == "shardplan" else one_scale(tasks))
+    return found
+
+
+def task_times(
+    outcomes: Sequence[Outcome], judge: Callable[[Outcome], float]
+) -> tuple[TaskTimes, ...]:
+    """Measured and predicted times, grouped by task."""
+    numbers = sorted({o.task for o in outcomes})
+    groups = [[o for o in outcomes if o.task == n] for n in numbers]
+    return tuple(
+        TaskTimes(
+            measured_s=tuple(o.measured_s for o in group),
+            predicted_s=tuple(judge(o) for o in group),
+        )
+        for group in groups
+    )
+
+
+def skew_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
+    """(plan, measured, predicted) ratio of skewed to uniform time, plan by plan."""
+    half = len(outcomes) // 2
+    pairs = zip(outcomes[:half], outcomes[half:], strict=True)
+    return [
+        (f"{a.origin} {a.kinds}", b.measured_s / a.measured_s, b.predicted_s / a.predicted_s)
+        for a, b in pairs
+    ]
+
+
+def print_scores(found: dict[str, Ranking]) -> None:
+    """One line per model."""
+    rows = [
+        (
+            name,
+            _percent(r.errors.geomean_error_ratio),
+            _percent(r.errors.mean_error_ratio),
+            _percent(r.errors.p90_error_ratio),
+            f"{r.kendall_tau_ratio:.2f}",
+            _percent(r.top_ratio),
+            _percent(r.within_5_ratio),
+            _percent(r.within_10_ratio),
+            _percent(r.mean_regret_ratio),
+        )
+        for name, r in found.items()
+    ]
+    columns = ("model", "geomean", "MAPE", "p90", "tau", "top 1", "in 5 %", "in 10 %", "regret")
+    print_rows("Predicted against trained", columns, rows)
+    click.echo(
+        "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
+        "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
+        "which the plan predicted fastest is"
+    )
+
+
+def print_runs(outcomes: Sequence[Outcome]) -> None:
+    """One line per plan."""
+    rows = [
+        (
+            str(o.task),
+            o.origin,
+            o.kinds,
+            f"{1e3 * o.measured_s:.2f}",
+            f"{1e3 * o.predicted_s:.2f}",
+            f"{100 * (o.predicted_s / o.measured_s - 1):+.1f} %",
+            _percent(o.spread_ratio),
+        )
+        for o in outcomes
+    ]
+    columns = ("task", "plan", "kinds", "measured ms", "predicted", "error", "spread")
+    print_rows("Every plan", columns, rows)
+
+
+def print_skew(outcomes: Sequence[Outcome]) -> None:
+    """Ratio of skewed to uniform iteration time."""
+    rows = [
+        (name, f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f} %")
+        for name, measured, predicted in skew_rows(outcomes)
+    ]
+    columns = ("plan", "measured", "predicted", "error")
+    print_rows("Time with exponent 1.2 over time with uniform indices", columns, rows)
+
+
+def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
+    """A remark when other jobs were running."""
+    load = max((o.foreign_ratio for o in outcomes), default=0.0)
+    if load <= _FOREIGN_LIMIT:
+        return None
+    return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
+
+
+def runs_csv(outcomes: Sequence[Outcome]) -> str:
+    """Every number of every run."""
+    text = io.StringIO()
+    names = [f.name for f in fields(outcomes[0])] if outcomes else []
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for outcome in outcomes:
+        row = asdict(outcome)
+        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    return text.getvalue()
+
+
+def models_csv(found: dict[str, Ranking]) -> str:
+    """The scores of every model."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    flat = {name: as_row(ranking) for name, ranking in found.items()}
+    header = list(next(iter(flat.values()), {}))
+    writer.writerow(["model", *header])
+    for name, row in flat.items():
+        writer.writerow([name, *(f"{row[key]:.6g}" for key in header)])
+    return text.getvalue()
+
+
+def as_row(ranking: Ranking) -> dict[str, float]:
+    """Scores by name, without what was not asked."""
+    errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
+    scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
+    return {**errors, **scores}
+
+
+def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
+    """Both tables; returns their paths."""
+    from planner.io.atomic import write_text_atomic
+
+    texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
+    for name, text in texts.items():
+        write_text_atomic(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"

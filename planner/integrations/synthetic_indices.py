@@ -1,0 +1,44 @@
+"""Index batches drawn from a frequency law, for microbenchmarks and real training runs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.distribution.base import AbstractIndexDistribution
+
+IntArray = NDArray[np.int64]
+
+
+class IndexSampler:
+    """Draws row ids from a law; hot rows scattered over the table, or first, as the law says."""
+
+    def __init__(self, law: AbstractIndexDistribution, rng: np.random.Generator) -> None:
+        """Prepare the inverse distribution function over bins."""
+        rows, probability = law.frequency_bins()
+        mass = np.cumsum(rows * probability)
+        self._mass = mass / mass[-1]
+        self._starts = np.concatenate([[0.0], np.cumsum(rows)])
+        self._rng = rng
+        self._ids = rng.permutation(law.num_embeddings) if law.scattered else None
+        self._last = law.num_embeddings - 1
+
+    def reseed(self, rng: np.random.Generator) -> None:
+        """Draw from another generator; hot rows stay where they are."""
+        self._rng = rng
+
+    def draw(self, count: int) -> IntArray:
+        """``count`` independent ids."""
+        bins = np.searchsorted(self._mass, self._rng.random(count), side="right")
+        bins = np.minimum(bins, len(self._mass) - 1)
+        start, end = self._starts[bins], self._starts[bins + 1]
+        ranks = (start + self._rng.random(count) * (end - start)).astype(np.int64)
+        ranks = np.minimum(ranks, self._last)
+        return ranks if self._ids is None else np.asarray(self._ids[ranks], dtype=np.int64)
+
+
+def bag_lengths(pooling_factor: float, num_bags: int, rng: np.random.Generator) -> IntArray:
+    """Indices per bag: constant for whole numbers below 2, else Poisson."""
+    if pooling_factor == 1.0:
+        return np.ones(num_bags, dtype=np.int64)
+    return rng.poisson(pooling_factor, num_bags).astype(np.int64)

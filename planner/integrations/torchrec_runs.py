@@ -1,0 +1,144 @@
+"""Trains a model for real under several plans, interleaved, on gloo ranks of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.sharding import Plan
+from costmodels.validation.virtual_clock import Trace, virtual_time
+from costmodels.workload import Workload
+from planner.integrations.gloo_ranks import calm_network_threads, run_on_ranks
+from planner.integrations.lookup_clock import LookupClock
+from planner.integrations.torchrec_model import NUM_BATCHES, Training, make_batches
+from planner.integrations.virtual_clock import collective_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How often each plan runs: ``num_blocks`` blocks of ``iterations`` in random order.
+
+    The first ``warm_up`` iterations of a block are dropped.
+    """
+
+    num_blocks: int = 4
+    iterations: int = 11
+    warm_up: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRun:
+    """What one plan took: the lower quartile of its iterations, for disturbances only add.
+
+    ``spread_ratio`` is the median absolute deviation over blocks relative to the median.
+    ``forward_s`` and ``backward_s`` are processor seconds inside lookups, per rank; ``rank_s`` of
+    the whole iteration. ``foreign_ratio`` is the load of other jobs in cores.
+    """
+
+    iteration_s: float
+    spread_ratio: float
+    wall_s: float
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    rank_s: tuple[float, ...]
+    foreign_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Iteration:
+    plan: int
+    block: int
+    trace: Trace
+    wall_s: float
+    forward_s: float
+    backward_s: float
+
+
+def run_plans(
+    workload: Workload, plans: Sequence[Plan], *, world_size: int, settings: RunSettings
+) -> list[PlanRun]:
+    """Measure every plan; all stay resident and take turns."""
+    started = _busy_seconds()
+    per_rank = run_on_ranks(_measure, world_size, workload, tuple(plans), settings)
+    busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
+    own = sum(used for _, used in per_rank)
+    foreign = max(0.0, busy - own) / wall if wall > 0 else 0.0
+    logs = [iterations for iterations, _ in per_rank]
+    return [_summary(logs, k, settings, foreign) for k in range(len(plans))]
+
+
+def _summary(
+    logs: Sequence[list[_Iteration]], plan: int, settings: RunSettings, foreign: float
+) -> PlanRun:
+    rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
+    virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
+    block = np.array([group[0].block for group in rows])
+    typical = float(np.quantile(virtual, 0.25))
+    medians = np.array([np.quantile(virtual[block == b], 0.25) for b in range(settings.num_blocks)])
+
+    def per_rank(field: str) -> tuple[float, ...]:
+        values = np.array([[getattr(i, field) for i in group] for group in rows])
+        return tuple(float(x) for x in np.quantile(values, 0.25, axis=0))
+
+    ends = np.array([[i.trace.end_s for i in group] for group in rows])
+    return PlanRun(
+        iteration_s=typical,
+        spread_ratio=float(np.median(np.abs(medians - typical)) / typical),
+        wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
+        forward_s=per_rank("forward_s"),
+        backward_s=per_rank("backward_s"),
+        rank_s=tuple(float(x) for x in np.quantile(ends, 0.25, axis=0)),
+        foreign_ratio=foreign,
+    )
+
+
+def _measure(
+    rank: int, world_size: int, workload: Workload, plans: tuple[Plan, ...], settings: RunSettings
+) -> tuple[list[_Iteration], float]:
+    log, lookups = collective_log(), LookupClock()
+    batches = make_batches(workload, rank, settings.seed)
+    models = [Training(workload, plan, world_size, settings.seed) for plan in plans]
+    for training in models:
+        log.follow_gradients(training.model)
+    calm_network_threads()
+    order_rng = np.random.default_rng(settings.seed)
+    iterations = []
+    for model in models:
+        for batch in batches[:2]:
+            model.step(batch)
+    for block in range(settings.num_blocks):
+        for k in order_rng.permutation(len(plans)):
+            for i in range(settings.iterations):
+                lookups.reset()
+                started = time.perf_counter()
+                log.begin()
+                models[k].step(batches[i % NUM_BATCHES])
+                trace = log.end()
+                if i >= settings.warm_up:
+                    iterations.append(
+                        _Iteration(
+                            plan=int(k),
+                            block=block,
+                            trace=trace,
+                            wall_s=time.perf_counter() - started,
+                            forward_s=lookups.forward_s,
+                            backward_s=lookups.backward_s,
+                        )
+                    )
+    return iterations, time.process_time()
+
+
+def _busy_seconds() -> tuple[float, float]:
+    """(processor seconds of all jobs on this machine, time of day); zero where unknown."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0, time.monotonic()
+    fields: list[Any] = stat.read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _, _, irq, soft, steal = (int(f) for f in fields)
+    return (user + nice + system + irq + soft + steal) / 100.0, time.monotonic()

@@ -1,0 +1,125 @@
+"""Trains random models under random plans for real, and predicts every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.integrations.torchrec_rating import torchrec_rating_s
+from planner.integrations.torchrec_runs import PlanRun, RunSettings, run_plans
+from planner.integrations.validation_outcome import Outcome
+from planner.integrations.validation_tasks import (
+    NamedPlan,
+    choose_plans,
+    random_workload,
+    with_skew,
+)
+from planner.models import default_models
+
+UNIFORM, SKEWED = 0.0, 1.2
+
+
+Progress = Callable[[Sequence[Outcome]], None]
+
+
+def validate_tasks(
+    topology: Topology,
+    *,
+    num_tasks: int,
+    num_plans: int,
+    seed: int,
+    settings: RunSettings,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Random tasks, each with searched, baseline and random plans."""
+    outcomes = []
+    for task in range(num_tasks):
+        workload = random_workload(seed + task)
+        plans = choose_plans(workload, topology, num_plans, seed + task)
+        found = _outcomes(task, "random", workload, topology, plans, settings)
+        outcomes.extend(found)
+        if progress is not None:
+            progress(found)
+    return outcomes
+
+
+def validate_skew(
+    topology: Topology, *, num_plans: int, seed: int, settings: RunSettings
+) -> list[Outcome]:
+    """The same plans with all indices uniform, then all drawn from an exponent of 1.2."""
+    workload = random_workload(seed)
+    plans = choose_plans(workload, topology, num_plans, seed)
+    return [
+        outcome
+        for exponent in (UNIFORM, SKEWED)
+        for outcome in _outcomes(
+            0, f"{exponent:g}", with_skew(workload, exponent), topology, plans, settings
+        )
+    ]
+
+
+def _outcomes(
+    task: int,
+    skew: str,
+    workload: Workload,
+    topology: Topology,
+    plans: Sequence[NamedPlan],
+    settings: RunSettings,
+) -> list[Outcome]:
+    world = topology.world_size
+    runs = run_plans(workload, [p.plan for p in plans], world_size=world, settings=settings)
+    pipeline = CostPipeline(workload, topology, default_models(topology))
+    return [
+        _outcome(task, skew, pipeline, named, run) for named, run in zip(plans, runs, strict=True)
+    ]
+
+
+def _outcome(
+    task: int, skew: str, pipeline: CostPipeline, named: NamedPlan, run: PlanRun
+) -> Outcome:
+    workload, topology = pipeline.workload, pipeline.topology
+    time = pipeline.estimate(named.plan).time
+    forward, backward = pipeline.phase_times(pipeline.plan_work(named.plan))[:, :2].T
+    return Outcome(
+        task=task,
+        skew=skew,
+        num_tables=len(workload.tables),
+        local_batch_size=workload.local_batch_size,
+        origin=named.origin,
+        kinds=plan_kinds(named.plan),
+        predicted_s=time.time_s,
+        low_s=time.low_s,
+        high_s=time.high_s,
+        measured_s=run.iteration_s,
+        spread_ratio=run.spread_ratio,
+        wall_s=run.wall_s,
+        foreign_ratio=run.foreign_ratio,
+        lookup_predicted_s=float(forward.max() + backward.max()),
+        lookup_measured_s=max(run.forward_s) + max(run.backward_s),
+        bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
+        torchrec_rating_s=torchrec_rating_s(workload, topology, named.plan),
+    )
+
+
+def plan_kinds(plan: Plan) -> str:
+    """One letter per table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
+    return "".join(p.sharding_type.value[0].upper() for p in plan.placements)
+
+
+def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
+    """Bytes of rows looked up on the busiest rank: the model that sees no skew and no exchange."""
+    ranks = np.zeros(world_size)
+    for placement in plan.placements:
+        table = workload.table(placement.table)
+        indices = workload.local_batch_size * table.pooling_factor * world_size
+        replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
+        copies = world_size if replicated else 1
+        for shard in placement.shards:
+            share = shard.num_rows / table.num_embeddings / copies
+            ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
+    return float(ranks.max())

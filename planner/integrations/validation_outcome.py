@@ -1,0 +1,32 @@
+"""One line of ``validate torchrec``; needs no torch to be read or printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One plan of one task: predicted, measured, and what simpler models say.
+
+    ``skew`` is random, or the exponent that all tables share. Bytes-proportional and TorchRec's
+    rating are in units of their own.
+    """
+
+    task: int
+    skew: str
+    num_tables: int
+    local_batch_size: int
+    origin: str
+    kinds: str
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float
+    spread_ratio: float
+    wall_s: float
+    foreign_ratio: float
+    lookup_predicted_s: float
+    lookup_measured_s: float
+    bytes_model_bytes: float
+    torchrec_rating_s: float

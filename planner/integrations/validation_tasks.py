@@ -1,0 +1,154 @@
+"""Random models and plans that a small machine can train: the exam of ``validate torchrec``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.distribution.zipf import Zipf
+from costmodels.errors import CostModelError
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.topology import Topology
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
+from planner import api
+from planner.errors import PlannerError
+from planner.problem import Constraints
+
+_DIMS = (8, 16, 32, 64, 128)
+_MODEL_BYTES = 6e8
+_REPLICATED_BYTES = 4e6
+_TYPES = (
+    ShardingType.TABLE_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.DATA_PARALLEL,
+)
+CONSTRAINTS = Constraints(sharding_types=_TYPES, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
+_BASELINES = ("torchrec_greedy", "size_lookup_greedy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPlan:
+    """A plan and where it came from: searched, a baseline, or random."""
+
+    origin: str
+    plan: Plan
+
+
+def random_workload(seed: int) -> Workload:
+    """6 to 12 tables of unequal width, batch and skew under small MLPs."""
+    rng = np.random.default_rng([seed, 7919])
+    tables: list[Table] = []
+    room = _MODEL_BYTES
+    for i in range(int(rng.integers(6, 13))):
+        rows, dim = int(10 ** rng.uniform(2.5, 6.2)), int(rng.choice(_DIMS))
+        while rows * dim * 4 > room / 2:
+            rows //= 2
+        room -= rows * dim * 4
+        exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+        pooling = float(np.round(np.exp(rng.uniform(0.0, np.log(50.0)))))
+        law = Zipf(
+            num_embeddings=rows,
+            exponent=exponent,
+            scattered=bool(rng.random() < 0.6),
+        )
+        feature = Feature(name=f"f{i}", pooling_factor=pooling)
+        tables.append(
+            Table(
+                name=f"t{i}",
+                num_embeddings=rows,
+                embedding_dim=dim,
+                features=(feature,),
+                distribution=law,
+            )
+        )
+    return Workload(
+        name=f"random-{seed}",
+        tables=tuple(tables),
+        local_batch_size=int(rng.choice([1024, 2048, 4096])),
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=(int(rng.choice([16, 32])),),
+            top_mlp=(int(rng.choice([8, 16, 32])), 1),
+            interaction=Interaction.CAT,
+        ),
+        pipeline=Pipeline.NONE,
+    )
+
+
+def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
+    """The searched plan and its runner-up, two baselines, and random ones; all different."""
+    found: list[NamedPlan] = []
+
+    def add(origin: str, plan: Plan) -> None:
+        if len(found) < count and all(plan != other.plan for other in found):
+            found.append(NamedPlan(origin=origin, plan=plan))
+
+    try:
+        result = api.plan(workload, topology, constraints=CONSTRAINTS, time_limit_s=5.0, seed=seed)
+        add("searched", result.best.plan)
+        for baseline in result.baselines:
+            if baseline.name in _BASELINES:
+                add(baseline.name, baseline.plan)
+    except (PlannerError, CostModelError):
+        pass
+    rng = np.random.default_rng([seed, 104729])
+    mixes = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.4, 0.0, 0.3))
+    for attempt in range(20 * count):
+        row, column, replicated = mixes[attempt % len(mixes)]
+        plan = random_plan(workload, topology.world_size, (row, column, replicated), rng)
+        add("random", plan)
+    return found
+
+
+def random_plan(
+    workload: Workload,
+    world_size: int,
+    shares: tuple[float, float, float],
+    rng: np.random.Generator,
+) -> Plan:
+    """Every table cut by chance; ``shares`` of row-wise, column-wise and replicated tables."""
+    kinds = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
+    probabilities = (*shares, 1.0 - sum(shares))
+    placements = []
+    for table in workload.tables:
+        kind = (*kinds, ShardingType.TABLE_WISE)[int(rng.choice(4, p=probabilities))]
+        large = table.weight_bytes > _REPLICATED_BYTES
+        if kind is ShardingType.DATA_PARALLEL and large:
+            kind = ShardingType.TABLE_WISE
+        widths: tuple[int, ...] = (table.embedding_dim,)
+        if kind is ShardingType.COLUMN_WISE:
+            widths = (table.embedding_dim // 2,) * 2
+        replicated = kind is ShardingType.DATA_PARALLEL
+        option = ShardingOption(
+            table=table.name,
+            sharding_type=kind,
+            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            column_widths=widths,
+        )
+        where = tuple(int(r) for r in rng.choice(world_size, option.num_pieces, replace=True))
+        if kind is ShardingType.COLUMN_WISE:
+            where = tuple(int(r) for r in rng.permutation(world_size)[:2])
+        placements.append(
+            place(
+                option,
+                table.num_embeddings,
+                where,
+                world_size=world_size,
+                local_world_size=world_size,
+            )
+        )
+    return Plan(placements=tuple(placements))
+
+
+def with_skew(workload: Workload, exponent: float) -> Workload:
+    """The same model with every table's indices drawn from one exponent."""
+    tables = tuple(
+        replace(
+            t,
+            distribution=Zipf(num_embeddings=t.num_embeddings, exponent=exponent, scattered=True),
+        )
+        for t in workload.tables
+    )
+    return replace(workload, tables=tables)

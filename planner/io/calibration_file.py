@@ -1,0 +1,42 @@
+"""Calibration files: the constants of a machine whose ranks are CPU cores, as JSON."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from costmodels.calibration.report import Calibration
+from costmodels.cpu.constants import CpuConstants
+from planner.errors import InvalidInputError
+from planner.io.atomic import write_text_atomic
+
+_FORMAT = TypeAdapter(Calibration)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Constants, fit errors and doubtful points."""
+    write_text_atomic(path, _FORMAT.dump_json(calibration, indent=1).decode() + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """A calibration as :func:`write_calibration` wrote it.
+
+    Raises:
+        InvalidInputError: there is no such file, or it is not one.
+    """
+    try:
+        return _FORMAT.validate_json(Path(path).read_bytes())
+    except OSError as error:
+        message = f"cannot read the calibration {path}: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except ValidationError as error:
+        message = f"{path} is not a calibration: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error
+
+
+@lru_cache(maxsize=8)
+def load_constants(path: str) -> CpuConstants:
+    """The constants of a calibration, read once."""
+    return read_calibration(path).constants

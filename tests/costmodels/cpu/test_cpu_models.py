@@ -1,0 +1,227 @@
+"""Models of CPU ranks: additive, monotone, bound from below, and one thing at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.cpu.constants import Residual
+from costmodels.cpu.dense import CpuDense
+from costmodels.cpu.exchange import CpuExchange
+from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE, Access, features
+from costmodels.cpu.gloo import FRESH_BYTES, Gloo
+from costmodels.cpu.lookup import CpuLookup, factor
+from costmodels.distribution.zipf import Zipf
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.stages import CostModels
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology
+from tests.strategies import make_table
+
+MODELS = CostModels(
+    lookup=CpuLookup(constants=MACHINE),
+    collective=Gloo(constants=MACHINE),
+    dense=CpuDense(constants=MACHINE),
+    exchange=CpuExchange(constants=MACHINE),
+)
+KINDS = (
+    ShardingType.TABLE_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.DATA_PARALLEL,
+)
+
+
+def workload(pipeline: Pipeline = Pipeline.NONE) -> Workload:
+    return Workload(
+        name="cpu",
+        tables=tuple(
+            make_table(
+                f"t{i}",
+                num_embeddings=rows,
+                embedding_dim=16,
+                features=(Feature(name=f"f{i}", pooling_factor=4.0 * (i + 1)),),
+                distribution=Zipf(num_embeddings=rows, exponent=0.4 * i, scattered=i % 2 == 0),
+            )
+            for i, rows in enumerate((10**3, 10**4, 10**5, 10**6))
+        ),
+        local_batch_size=1024,
+        dense=DenseArch(
+            num_dense_features=13, bottom_mlp=(16,), top_mlp=(8, 1), interaction=Interaction.CAT
+        ),
+        pipeline=pipeline,
+    )
+
+
+def plan_of(kinds: tuple[ShardingType, ...], ranks: tuple[int, ...], world: int = 2) -> Plan:
+    placements = []
+    for table, kind, rank in zip(workload().tables, kinds, ranks, strict=True):
+        replicated = kind is ShardingType.DATA_PARALLEL
+        halves = kind is ShardingType.COLUMN_WISE
+        option = ShardingOption(
+            table=table.name,
+            sharding_type=kind,
+            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            column_widths=(8, 8) if halves else (16,),
+        )
+        where = ((rank, (rank + 1) % world) if halves else (rank,))[: option.num_pieces]
+        placements.append(
+            place(option, table.num_embeddings, where, world_size=world, local_world_size=world)
+        )
+    return Plan(placements=tuple(placements))
+
+
+def any_plan() -> st.SearchStrategy[Plan]:
+    return st.builds(
+        plan_of,
+        st.tuples(*[st.sampled_from(KINDS)] * 4),
+        st.tuples(*[st.integers(0, 1)] * 4),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=any_plan(), pipeline=st.sampled_from([Pipeline.NONE, Pipeline.SPARSE_DIST]))
+def test_the_closed_form_equals_the_simulation(plan: Plan, pipeline: Pipeline) -> None:
+    costs = CostPipeline(workload(pipeline), cpu_topology(), MODELS)
+    _, simulation = costs.simulate(plan)
+    closed = float(costs.iteration_times(costs.plan_work(plan)))
+    assert closed == pytest.approx(simulation.iteration_time_s, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(plan=any_plan())
+def test_phases_bound_the_iteration_and_tangents_bound_the_phases(plan: Plan) -> None:
+    costs = CostPipeline(workload(), cpu_topology(), MODELS)
+    work = costs.plan_work(plan)
+    phases = costs.phase_times(work)
+    bound = costs.base_s + float(phases.max(axis=0) @ costs.phase_weights)
+    assert bound <= float(costs.iteration_times(work)) * (1 + 1e-9)
+    for row in work:
+        tangents = costs.phase_gradient(row)
+        for rank in range(2):
+            assert np.all(tangents @ work[rank] <= phases[rank] * (1 + 1e-6) + 1e-15)
+
+
+def test_nothing_overlaps_on_one_stream() -> None:
+    plan = plan_of((ShardingType.TABLE_WISE,) * 4, (0, 1, 0, 1))
+    costs = CostPipeline(workload(), cpu_topology(), MODELS)
+    estimate = costs.estimate(plan)
+    spans = sorted((s.start_s[0], s.start_s[0] + s.duration_s[0]) for s in estimate.stages)
+    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        assert start >= end - 1e-12
+    assert estimate.ranks[0].exposed_s == pytest.approx(estimate.ranks[0].communication_s)
+    assert max(r.slack_s for r in estimate.ranks) > 0
+
+
+def test_more_sharding_types_cost_more_exchanges() -> None:
+    costs = CostPipeline(workload(), cpu_topology(), MODELS)
+    pure = plan_of((ShardingType.TABLE_WISE,) * 4, (0, 1, 0, 1))
+    mixed = plan_of(
+        (
+            ShardingType.TABLE_WISE,
+            ShardingType.ROW_WISE,
+            ShardingType.COLUMN_WISE,
+            ShardingType.DATA_PARALLEL,
+        ),
+        (0, 1, 0, 1),
+    )
+    names = {s.name for s in costs.estimate(mixed).stages}
+    assert {"input dist row_wise", "input dist column_wise", "input dist table_wise"} <= names
+    assert len(names) > len({s.name for s in costs.estimate(pure).stages})
+    assert set(MODELS.exchange.sources if MODELS.exchange else ()) <= set(MODELS.sources)
+
+
+def test_skewed_indices_are_faster() -> None:
+    topology = cpu_topology()
+    times = []
+    for exponent in (0.0, 0.8, 1.2):
+        table = make_table(
+            "t0",
+            num_embeddings=10**6,
+            embedding_dim=64,
+            features=(Feature(name="f0", pooling_factor=20.0),),
+            distribution=Zipf(num_embeddings=10**6, exponent=exponent),
+        )
+        load = Workload(name="one", tables=(table,), local_batch_size=2048)
+        option = ShardingOption(
+            table="t0",
+            sharding_type=ShardingType.TABLE_WISE,
+            kernel=ComputeKernel.FUSED,
+            column_widths=(64,),
+        )
+        placed = place(option, 10**6, (0,), world_size=2, local_world_size=2)
+        costs = CostPipeline(load, topology, MODELS)
+        times.append(float(costs.phase_times(costs.plan_work(Plan(placements=(placed,))))[0, 1]))
+    assert times[0] > times[1] > times[2]
+
+
+def access(cols: int = 16, draws: float = 1e5, rows: int = 10**5, exponent: float = 0.5) -> Access:
+    counts, probability = Zipf(num_embeddings=rows, exponent=exponent).frequency_bins()
+    return Access(
+        rows=counts,
+        probability=probability,
+        draws=draws,
+        num_indices=draws,
+        num_bags=1024.0,
+        num_cols=cols,
+        num_rows=rows,
+    )
+
+
+def test_counts_have_the_documented_order() -> None:
+    counted = features(access(), l2_bytes=1e6, l3_bytes=1e7, dense=False)
+    assert (len(counted.forward), len(counted.backward)) == (len(FORWARD), len(BACKWARD))
+    assert len(counted.shape) == len(SHAPE)
+    dense = features(access(), l2_bytes=1e6, l3_bytes=1e7, dense=True)
+    assert len(dense.backward) == len(DENSE_BACKWARD)
+    assert dense.backward[DENSE_BACKWARD.index("table elements")] == 16 * 10**5
+
+
+@given(exponent=st.floats(0, 1.4), draws=st.floats(10, 1e6), kib=st.floats(1, 1e5))
+def test_misses_lie_between_distinct_rows_and_indices(
+    exponent: float, draws: float, kib: float
+) -> None:
+    seen = access(draws=draws, exponent=exponent)
+    misses = seen.misses(kib * 1024)
+    assert seen.distinct() * (1 - 1e-9) <= misses <= draws * (1 + 1e-9)
+    assert seen.misses(2 * kib * 1024) <= misses * (1 + 1e-6)
+
+
+def test_the_factor_is_cut_and_ends_far_away() -> None:
+    residual = Residual(
+        points_ratio=((0.0,), (1.0,)), weights_ratio=(9.0, 0.0), lengths_ratio=(1.0,)
+    )
+    assert factor(residual, np.array([0.0])) == pytest.approx(math.exp(0.5))
+    assert factor(residual, np.array([100.0])) == pytest.approx(1.0)
+    assert factor(Residual(), np.array([0.0])) == 1.0
+
+
+def test_gloo_pays_both_directions_and_fresh_memory() -> None:
+    gloo, topology = Gloo(constants=MACHINE), cpu_topology()
+    one = np.array([[1e6, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    both = gloo.all_to_all(one, one, topology)
+    assert both[0] == pytest.approx(2 * gloo.all_to_all(one, 0 * one, topology)[0])
+    small, large = np.array(FRESH_BYTES - 1), np.array(FRESH_BYTES)
+    for timed in (gloo.reduce_scatter_s, gloo.all_gather_s):
+        assert timed(large, topology, within_host=False) > 1.5 * timed(
+            small, topology, within_host=False
+        )
+    assert gloo.all_reduce_s(small, topology) >= gloo.all_reduce(small, topology)
+    assert gloo.reduce_scatter(small, topology, within_host=True) > 0
+    assert gloo.fixed_s(topology, ranks=1, across_hosts=False) == 0.0
+    assert gloo.fixed_s(topology, ranks=2, across_hosts=False) == 1e-4
+    alone = gloo.reduce_scatter_s(large, cpu_topology(1), within_host=False)
+    assert alone == 0.0
+
+
+def test_dense_times_have_no_optimizer_and_grow_with_the_batch() -> None:
+    model, topology = CpuDense(constants=MACHINE), cpu_topology()
+    small = model.times(workload(), topology)
+    assert small.optimizer_s == 0.0
+    assert small.top_forward_s > small.bottom_forward_s > 0
+    assert small.top_backward_s > 1e-4
