@@ -40,6 +40,14 @@ UNITLESS_NAMES = frozenset(
         "embedding_dim",
         "exponent",  # of a Zipf law
         "shift",  # of a Zipf law, in ranks
+        "rows",  # per frequency bin, as in costmodels.distribution
+        "probability",  # of one row of a bin
+        "draws",  # of a table in one batch
+        "counts",  # columns of a design matrix: how often each cost is paid
+        "forward",  # the same, of a forward lookup
+        "backward",  # the same, of a backward lookup
+        "shape",  # logarithms of a shard's extents, for a learned residual
+        "shapes",  # the same, of many shards
     }
 )
 """Float fields whose name needs no unit: pure numbers with one meaning in the whole project."""
