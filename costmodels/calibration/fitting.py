@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,7 @@ def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:
 
 def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float) -> Residual:
     """A Gaussian process on ``log_ratio`` = ln(measured / predicted), as a kernel regression."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
@@ -54,7 +56,10 @@ def learned_residual(shapes: FloatArray, log_ratio: FloatArray, *, limit: float)
         np.full(shapes.shape[1], 2.0), (0.5, 100.0)
     ) + WhiteKernel(0.005, (2e-3, 0.3))
     process = GaussianProcessRegressor(kernel, random_state=_SEED)
-    process.fit(scaled, np.clip(log_ratio, -limit, limit))
+    with warnings.catch_warnings():
+        # Bounds are reached where a feature does not matter: that is an answer.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        process.fit(scaled, np.clip(log_ratio, -limit, limit))
     signal = process.kernel_.k1
     weights = float(signal.k1.constant_value) * process.alpha_
     lengths = np.broadcast_to(signal.k2.length_scale, spread.shape) * spread

@@ -68,8 +68,6 @@ class CpuLookup(AbstractLookupModel):
         backward = float(counts.backward[1:] @ np.array(constants.backward_s[1:]))
         forward *= factor(constants.forward_residual, counts.shape)
         backward *= factor(constants.backward_residual, counts.shape)
-        if replicated:
-            return forward, backward
         together = (1.0, access.num_bags, access.num_bags * access.num_cols)
         group = machine.group
         return (

@@ -25,14 +25,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One rank's iteration: events in order and its processor time at the end, both from 0."""
+    """One rank's iteration: events in order and its processor time at the end, both from 0.
+
+    ``network_s`` is the processor time of threads that only move bytes. They may spin while a
+    message waits for its receiver, so it is kept apart.
+    """
 
     events: tuple[Event, ...]
     end_s: float
+    network_s: float = 0.0
 
 
 def virtual_time(traces: Sequence[Trace]) -> float:
-    """Seconds from the common start until the last rank has finished.
+    """Seconds from the common start until the last rank has finished, without network threads.
 
     Raises:
         ValueError: ranks issued different collectives, so that one would wait forever.

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from planner.integrations.gloo_ranks import NETWORK_QUANTILE
+
+FloatArray = NDArray[np.float64]
 
 
 class DeviceClock:
@@ -20,3 +26,18 @@ class DeviceClock:
             torch.cuda.synchronize()
             return time.perf_counter()
         return time.thread_time()
+
+
+def quiet_seconds(times: FloatArray) -> FloatArray:
+    """Undisturbed seconds from repeated measurements.
+
+    Args:
+        times: ``[cases, repeats, ..., 2]``; own seconds and those of network threads.
+
+    Returns:
+        ``[cases, ...]``: lower quartiles of the first plus low quantiles of the second.
+    """
+    own, network = times[..., 0], times[..., 1]
+    return np.asarray(
+        np.quantile(own, 0.25, axis=1) + np.quantile(network, NETWORK_QUANTILE, axis=1)
+    )

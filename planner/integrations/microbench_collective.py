@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from costmodels.calibration.points import CollectivePoint
-from planner.integrations.gloo_ranks import rendezvous
+from planner.integrations.gloo_ranks import network_seconds, own_seconds, rendezvous
+from planner.integrations.microbench_clock import quiet_seconds
 
 _WARM_UP = 3
 
@@ -21,14 +21,14 @@ def measure_collectives(
 ) -> list[CollectivePoint]:
     """Lower quartiles of this rank's processor time over ``repeats`` rounds."""
     calls = [collective_call(case, rank) for case in cases]
-    times = np.zeros((len(cases), repeats + _WARM_UP))
+    times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
         for k, call in enumerate(calls):
             rendezvous()
-            start = time.process_time()
+            own, network = own_seconds(), network_seconds()
             call()
-            times[k, i] = time.process_time() - start
-    quiet = np.quantile(times[:, _WARM_UP:], 0.25, axis=1)
+            times[k, i] = own_seconds() - own, network_seconds() - network
+    quiet = quiet_seconds(times[:, _WARM_UP:])
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 

@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from costmodels.calibration.points import DensePoint, GradientPoint
-from planner.integrations.microbench_clock import DeviceClock
+from planner.integrations.microbench_clock import DeviceClock, quiet_seconds
 from planner.integrations.torchrec_model import mlp
 from planner.integrations.virtual_clock import collective_log
 
 _WARM_UP = 2
-_BETWEEN_BYTES = 8 * 1024**2
+_BETWEEN_BYTES = 32 * 1024**2
 """Memory touched before every timed step: in a model, other work has cooled the caches."""
 
 
@@ -82,10 +82,10 @@ class _Constant(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> torch.Tensor:
-        start = time.process_time()
+        start = time.thread_time()
         (parameter,) = ctx.saved_tensors
         gradient = torch.ones_like(parameter)
-        _Constant.making_s += time.process_time() - start
+        _Constant.making_s += time.thread_time() - start
         return gradient
 
 
@@ -103,7 +103,9 @@ def measure_gradients(cases: Sequence[GradientPoint], *, repeats: int) -> list[G
     """Zeroing, backward with all-reduce, and the optimizer step of one replicated tensor."""
     log = collective_log()
     models: list[Any] = [
-        DistributedDataParallel(_Replicated(int(c.num_bytes) // 4), gradient_as_bucket_view=True)
+        DistributedDataParallel(
+            _Replicated(int(c.num_bytes) // 4), gradient_as_bucket_view=True, static_graph=True
+        )
         for c in cases
     ]
     optimizers = []
@@ -111,7 +113,7 @@ def measure_gradients(cases: Sequence[GradientPoint], *, repeats: int) -> list[G
     for model in models:
         log.follow_gradients(model)
         optimizers.append(torch.optim.SGD(model.parameters(), lr=0.01))
-    times = np.zeros((len(cases), repeats + _WARM_UP))
+    times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
         for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             _Constant.making_s = 0.0
@@ -120,6 +122,6 @@ def measure_gradients(cases: Sequence[GradientPoint], *, repeats: int) -> list[G
             optimizer.zero_grad()
             model().backward()
             optimizer.step()
-            times[k, i] = log.now() - _Constant.making_s
-    quiet = np.quantile(times[:, _WARM_UP:], 0.25, axis=1)
+            times[k, i] = log.now() - _Constant.making_s, log.network()
+    quiet = quiet_seconds(times[:, _WARM_UP:])
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]

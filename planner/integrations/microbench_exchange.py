@@ -16,12 +16,13 @@ from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwS
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.calibration.points import ExchangePoint, FamilyPoint
+from planner.integrations.microbench_clock import quiet_seconds
 from planner.integrations.synthetic_indices import bag_lengths
 from planner.integrations.virtual_clock import CollectiveLog, collective_log
 
 _WARM_UP = 2
 _ROWS = 1_000_000
-_BETWEEN_BYTES = 8 * 1024**2
+_BETWEEN_BYTES = 32 * 1024**2
 """Memory touched before every timed step: in a model, other work has cooled the caches."""
 
 
@@ -80,8 +81,8 @@ class Exchange:
         values = torch.from_numpy(rng.integers(0, _ROWS, count))
         return values, torch.from_numpy(np.concatenate(lengths).astype(np.int32))
 
-    def run(self, i: int) -> tuple[float, float, float]:
-        """Processor seconds of index exchange, output exchange and gradient exchange."""
+    def run(self, i: int) -> tuple[tuple[float, float], ...]:
+        """(Own, network) seconds of index exchange, output exchange and gradient exchange."""
         values, lengths = self._batches[i % 2]
         features = KeyedJaggedTensor(keys=self._names, values=values, lengths=lengths)
         self._between += 1.0
@@ -95,10 +96,10 @@ class Exchange:
         gradient_s, _ = self._timed(lambda: received.backward(gradient))
         return input_s, output_s, gradient_s
 
-    def _timed(self, action: Callable[[], Any]) -> tuple[float, Any]:
+    def _timed(self, action: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
         self._log.begin()
         result = action()
-        return self._log.now(), result
+        return (self._log.now(), self._log.network()), result
 
     def _exchange_indices(self, features: KeyedJaggedTensor) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -124,11 +125,11 @@ def measure_exchanges(
     rng = np.random.default_rng(seed)
     log = collective_log()
     exchanges = [Exchange(case, rank, rng, log) for case in cases]
-    times = np.zeros((len(cases), repeats + _WARM_UP, 3))
+    times = np.zeros((len(cases), repeats + _WARM_UP, 3, 2))
     for i in range(repeats + _WARM_UP):
         for k, exchange in enumerate(exchanges):
             times[k, i] = exchange.run(i)
-    quiet = np.quantile(times[:, _WARM_UP:], 0.25, axis=1)
+    quiet = quiet_seconds(times[:, _WARM_UP:])
     return [
         replace(case, input_s=float(q[0]), output_s=float(q[1]), gradient_s=float(q[2]))
         for case, q in zip(cases, quiet, strict=True)

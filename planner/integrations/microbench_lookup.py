@@ -34,7 +34,7 @@ from planner.integrations.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
 _FEW_BAGS = 8
-_BETWEEN_BYTES = 8 * 1024**2
+_BETWEEN_BYTES = 32 * 1024**2
 """Memory touched between forward and backward, as the dense part of a model does."""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.sharding import Plan
 from costmodels.validation.virtual_clock import Trace, virtual_time
 from costmodels.workload import Workload
-from planner.integrations.gloo_ranks import calm_network_threads, run_on_ranks
+from planner.integrations.gloo_ranks import NETWORK_QUANTILE, calm_network_threads, run_on_ranks
 from planner.integrations.lookup_clock import LookupClock
 from planner.integrations.torchrec_model import NUM_BATCHES, Training, make_batches
 from planner.integrations.virtual_clock import collective_log
@@ -78,6 +78,8 @@ def _summary(
 ) -> PlanRun:
     rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
+    network = np.array([max(i.trace.network_s for i in group) for group in rows])
+    virtual += float(np.quantile(network, NETWORK_QUANTILE))
     block = np.array([group[0].block for group in rows])
     typical = float(np.quantile(virtual, 0.25))
     medians = np.array([np.quantile(virtual[block == b], 0.25) for b in range(settings.num_blocks)])

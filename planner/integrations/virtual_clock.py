@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
@@ -13,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from costmodels.validation.virtual_clock import ISSUE, WAIT, Event, Trace
-from planner.integrations.gloo_ranks import rendezvous
+from planner.integrations.gloo_ranks import network_seconds, own_seconds, rendezvous
 
 _LOGGED: Final = (
     "all_to_all_single",
@@ -39,14 +38,19 @@ class CollectiveLog:
         self._events: list[Event] = []
         self._count = 0
         self._depth = 0
-        self._start_s = time.process_time()
+        self._start_s = own_seconds()
+        self._network_s = network_seconds()
         for name in _LOGGED:
             if hasattr(dist, name):
                 setattr(dist, name, self._logged(getattr(dist, name)))
 
     def now(self) -> float:
-        """Processor seconds of this process since the start, without those spent to meet."""
-        return time.process_time() - self._start_s
+        """Processor seconds since the start, without those spent to meet or on the network."""
+        return own_seconds() - self._start_s
+
+    def network(self) -> float:
+        """Processor seconds of gloo's network threads since the start."""
+        return network_seconds() - self._network_s
 
     def follow_gradients(self, model: nn.Module) -> None:
         """Make the all-reduces of a model's gradients visible too."""
@@ -59,11 +63,12 @@ class CollectiveLog:
         self._events.clear()
         self._count = 0
         rendezvous()
-        self._start_s = time.process_time()
+        self._network_s = network_seconds()
+        self._start_s = own_seconds()
 
     def end(self) -> Trace:
         """The iteration ends now."""
-        return Trace(events=tuple(self._events), end_s=self.now())
+        return Trace(events=tuple(self._events), end_s=self.now(), network_s=self.network())
 
     def note(self, kind: str, number: int) -> None:
         """An event at the present time."""
@@ -74,9 +79,9 @@ class CollectiveLog:
         number = self._count
         self._count += 1
         self.note(ISSUE, number)
-        before = time.process_time()
+        before = own_seconds()
         rendezvous()
-        self._start_s += time.process_time() - before
+        self._start_s += own_seconds() - before
         return number
 
     def _logged(self, function: Callable[..., Any]) -> Callable[..., Any]:

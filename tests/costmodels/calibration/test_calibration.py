@@ -78,9 +78,10 @@ def made_points() -> CalibrationPoints:
             ]
             times.append(float(np.dot(counts, getattr(MACHINE.group, f"{phase}_s"))))
         groups.append(replace(group, forward_s=times[0], backward_s=times[1]))
-    exchanges = []
-    for point in designs.exchange_points(60, 2, rng(4)):
-        exchanges.append(tuple(timed_exchange(point, rank) for rank in range(2)))
+    exchanges = [
+        tuple(timed_exchange(point, rank) for rank in range(2))
+        for point in designs.exchange_points(60, 2, rng(4))
+    ]
     return CalibrationPoints(
         lookups=lookups(),
         calls=(CallPoint(num_tables=1, forward_s=1e-4, backward_s=1e-4),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_nothing_overlaps_on_one_stream() -> None:
     costs = CostPipeline(workload(), cpu_topology(), MODELS)
     estimate = costs.estimate(plan)
     spans = sorted((s.start_s[0], s.start_s[0] + s.duration_s[0]) for s in estimate.stages)
-    for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+    for (_, end), (start, _) in itertools.pairwise(spans):
         assert start >= end - 1e-12
     assert estimate.ranks[0].exposed_s == pytest.approx(estimate.ranks[0].communication_s)
     assert max(r.slack_s for r in estimate.ranks) > 0

@@ -1,0 +1,79 @@
+"""Microbenchmarks and training runs on two gloo ranks of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchrec")
+
+from costmodels.calibration.designs import Effort
+from costmodels.validation.ranking import rank_tasks
+from planner.cli.validate_runs import task_times
+from planner.integrations import calibrate_cpu, microbench_cpu
+from planner.integrations.gloo_ranks import RankError, run_on_ranks
+from planner.integrations.torchrec_runs import RunSettings
+from planner.integrations.validate_torchrec import validate_skew, validate_tasks
+from planner.integrations.validation_tasks import choose_plans, random_workload
+
+pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
+
+TINY = Effort(
+    num_lookups=18,
+    num_dense_lookups=6,
+    num_groups=6,
+    num_exchanges=18,
+    num_dense=6,
+    num_passes=1,
+    repeats=3,
+)
+FEW = RunSettings(num_blocks=2, iterations=4, warm_up=2)
+
+
+def product(rank: int, world_size: int, factor: int) -> int:
+    return rank * world_size * factor
+
+
+def fails(rank: int, world_size: int) -> None:
+    message = f"rank {rank} of {world_size} had enough"
+    raise RuntimeError(message)
+
+
+def test_ranks_answer_in_order_and_failures_name_the_rank() -> None:
+    assert run_on_ranks(product, 2, 5) == [0, 10]
+    with pytest.raises(RankError, match="had enough"):
+        run_on_ranks(fails, 2)
+
+
+def test_a_calibrated_machine_predicts_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate_cpu, "QUICK", TINY)
+    topology = calibrate_cpu.calibrated_topology(tmp_path, 2, lambda _: None)
+    assert topology.device.single_stream
+    outcomes = validate_tasks(topology, num_tasks=1, num_plans=4, seed=5, settings=FEW)
+    assert len(outcomes) == 4
+    assert outcomes[0].origin == "searched"
+    ranking = rank_tasks(task_times(outcomes, lambda o: o.predicted_s))
+    assert ranking.errors.worst_error_ratio < 0.6
+    assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
+    skewed = validate_skew(topology, num_plans=2, seed=5, settings=FEW)
+    assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
+
+
+def test_measurements_cover_everything() -> None:
+    small = replace(TINY, num_lookups=6, num_exchanges=6, num_groups=2)
+    points = microbench_cpu.measure_machine(small, world_size=2, seed=1)
+    assert len(points.lookups) == 2 * (6 + 6)
+    assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)
+    assert all(len(ranks) == 2 and ranks[0].input_s > 0 for ranks in points.exchanges)
+    assert all(p.time_s > 0 for p in (*points.collectives, *points.gradients))
+
+
+def test_plans_of_a_task_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_cpu, "QUICK", TINY)
+    topology = calibrate_cpu.calibrated_topology(tmp_path, 2, lambda _: None)
+    plans = choose_plans(random_workload(3), topology, 8, 3)
+    assert len({p.plan for p in plans}) == 8

@@ -1,0 +1,97 @@
+"""Tables and files of ``validate torchrec``, from made-up runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from planner.cli import validate_runs as show
+from planner.cli.console import Settings
+from planner.cli.real_runs import require_torchrec, status_line
+from planner.errors import InvalidInputError
+from planner.integrations.validation_outcome import Outcome
+
+
+def outcome(task: int, predicted: float, measured: float, skew: str = "random") -> Outcome:
+    return Outcome(
+        task=task,
+        skew=skew,
+        num_tables=3,
+        local_batch_size=1024,
+        origin="random",
+        kinds="TRD",
+        predicted_s=predicted,
+        low_s=0.9 * predicted,
+        high_s=1.1 * predicted,
+        measured_s=measured,
+        spread_ratio=0.01,
+        wall_s=2 * measured,
+        foreign_ratio=0.7,
+        lookup_predicted_s=predicted / 2,
+        lookup_measured_s=measured / 2,
+        bytes_model_bytes=1e6 / measured,
+        torchrec_rating_s=1.0,
+    )
+
+
+RUNS = [
+    outcome(0, 0.011, 0.010),
+    outcome(0, 0.019, 0.020),
+    outcome(1, 0.03, 0.03),
+    outcome(1, 0.05, 0.04),
+]
+
+
+def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) -> None:
+    found = show.rankings(RUNS)
+    assert list(found) == ["shardplan", "bytes", "torchrec"]
+    assert found["shardplan"].kendall_tau_ratio == 1.0
+    assert found["bytes"].kendall_tau_ratio == -1.0
+    assert found["shardplan"].mean_regret_ratio == 0.0
+    show.print_scores(found)
+    show.print_runs(RUNS)
+    out = capsys.readouterr().out
+    assert "Predicted against trained" in out
+    assert "+10.0 %" in out
+    assert "shardplan" in out
+
+
+def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
+    ((name, measured, predicted),) = show.skew_rows(runs)
+    assert name == "random TRD"
+    assert measured == pytest.approx(0.55)
+    assert predicted == pytest.approx(0.5)
+    show.print_skew(runs)
+    assert "0.550" in capsys.readouterr().out
+
+
+def test_files_hold_every_number(tmp_path: Path) -> None:
+    runs, models = show.write_files(tmp_path, RUNS, show.rankings(RUNS))
+    rows = list(csv.DictReader(io.StringIO(runs.read_text())))
+    assert len(rows) == 4
+    assert set(rows[0]) == {f.name for f in fields(Outcome)}
+    assert float(rows[0]["predicted_s"]) == pytest.approx(0.011)
+    scores = list(csv.DictReader(io.StringIO(models.read_text())))
+    assert [r["model"] for r in scores] == ["shardplan", "bytes", "torchrec"]
+    assert float(scores[0]["within_5_ratio"]) == 1.0
+
+
+def test_a_busy_machine_is_mentioned() -> None:
+    assert "0.7 cores" in (show.foreign_note(RUNS) or "")
+    assert show.foreign_note([]) is None
+
+
+def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.cli.real_runs.find_spec", lambda name: None)
+    with pytest.raises(InvalidInputError, match="pip install 'shardplan\\[torchrec\\]'"):
+        require_torchrec("calibrate")
+
+
+def test_nobody_watches_a_quiet_status_line() -> None:
+    with status_line(Settings(quiet=True), "working") as show_status:
+        show_status("on it")

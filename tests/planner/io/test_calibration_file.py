@@ -1,0 +1,60 @@
+"""A calibrated system is a file like any other, with its constants beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from costmodels.calibration.fitting import FitError
+from costmodels.calibration.report import Calibration
+from costmodels.cpu.exchange import CpuExchange
+from costmodels.estimates import Source
+from planner import io
+from planner.errors import InvalidInputError
+from planner.io.calibrated_system import write_calibrated_system
+from planner.io.calibration_file import read_calibration
+from planner.models import default_models
+from tests.costmodels.cpu.machines import MACHINE
+
+CALIBRATION = Calibration(
+    constants=MACHINE,
+    errors=(
+        FitError(
+            name="lookup",
+            num_points=3,
+            geomean_ratio=0.1,
+            held_out_ratio=0.2,
+            p90_ratio=0.3,
+            odd_points=("one",),
+        ),
+    ),
+    seed=7,
+    effort="quick",
+)
+
+
+def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
+    path, beside = write_calibrated_system(
+        tmp_path / "my_cpu.yaml", CALIBRATION, memory_bytes=16 * 2**30
+    )
+    assert read_calibration(beside) == CALIBRATION
+    topology = io.load_system(path)
+    assert topology.world_size == 2
+    assert topology.name == "my_cpu"
+    assert topology.device.single_stream
+    assert topology.device.kernel_latency_s == pytest.approx(MACHINE.call_s / 4)
+    assert topology.device.hbm_capacity_bytes == pytest.approx(8 * 2**30)
+    assert topology.weakest_source() is Source.CALIBRATED
+    models = default_models(topology)
+    assert isinstance(models.exchange, CpuExchange)
+    assert models.exchange.constants == MACHINE
+
+
+def test_bad_calibrations_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot read the calibration"):
+        read_calibration(tmp_path / "none.json")
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"seed": "x"}')
+    with pytest.raises(InvalidInputError, match="is not a calibration"):
+        read_calibration(bad)
