@@ -53,6 +53,10 @@ class AbstractExchangeModel(ABC):
         """Growing seconds of one exchange of pooled vectors, forward and backward alike."""
 
     @abstractmethod
+    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """Seconds that one exchange of pooled vectors takes beyond its growing and fixed parts."""
+
+    @abstractmethod
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Seconds of (index exchange, one output exchange) without anything to send."""
 

@@ -193,7 +193,8 @@ class StageModel:
         if exchange is not None:
             first, second, indices = self.family_growth(work, family)
             input_fixed_s, output_fixed_s = exchange.fixed_s(FAMILIES[family])
-            return first + output_fixed_s, second, indices + input_fixed_s
+            extra = exchange.output_extra(FAMILIES[family], _traffic(work, family))
+            return first + extra + output_fixed_s, second, indices + input_fixed_s
         first, second, indices = self._exchanges(
             work, family, model.all_to_all_s, model.reduce_scatter_s
         )

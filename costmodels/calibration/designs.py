@@ -138,7 +138,7 @@ def dense_points(count: int, rng: np.random.Generator) -> list[DensePoint]:
 def collective_points(world_size: int) -> list[CollectivePoint]:
     """Raw collectives from 1 KiB to 16 MiB, even and imbalanced."""
     points = []
-    for exponent in range(10, 25, 2):
+    for exponent in range(10, 25):
         size = float(2**exponent)
         for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
             even = (size,) * world_size

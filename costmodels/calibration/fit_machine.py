@@ -35,6 +35,7 @@ from costmodels.cpu.constants import (
     LookupConstants,
 )
 from costmodels.cpu.dense import dense_counts
+from costmodels.cpu.exchange import beyond_caches
 from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
 from costmodels.dense.base import Product
 
@@ -175,7 +176,7 @@ def exchange_counts(point: ExchangePoint, rank: int, step: str) -> FloatArray:
     blocks = [np.ones(1)]
     families = {f.sharding_type: f for f in point.families}
     for kind in _KINDS:
-        width = 5 if step == "input_s" else 3
+        width = 5 if step == "input_s" else 4
         family = families.get(kind)
         counts = np.zeros(width) if family is None else _family_counts(point, family, rank, step)
         blocks.append(counts)
@@ -196,7 +197,8 @@ def _family_counts(point: ExchangePoint, family: FamilyPoint, rank: int, step: s
         arriving = features * indices + lengths
         return np.array([1.0, lengths.sum(), lengths[rank], arriving.sum(), arriving[rank]])
     leaving = columns * _VECTOR_BYTES * batch
-    return np.array([1.0, world * leaving[rank], leaving.sum()])
+    produced, joined = world * leaving[rank], leaving.sum()
+    return np.array([1.0, produced, joined, beyond_caches(produced + joined)])
 
 
 def _fit_dense(points: Sequence[DensePoint]) -> tuple[DenseConstants, tuple[FitError, ...]]:

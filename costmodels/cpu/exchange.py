@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -15,6 +15,14 @@ _LENGTH_BYTES = 4.0
 _SHUFFLED = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 _REDUCED = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 
+CACHED_BYTES: Final = 8e6
+"""Vectors that stay in the caches of a core between two copies."""
+
+
+def beyond_caches(num_bytes: float) -> float:
+    """Bytes of vectors that the caches cannot keep."""
+    return max(num_bytes - CACHED_BYTES, 0.0)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,8 @@ class CpuExchange(AbstractExchangeModel):
     ranks, B the local batch and W the ranks:
 
     - indices: c0 + c1 N 4 B + c2 n 4 B + c3 A + c4 a;
-    - pooled vectors: c0 + c1 W l + c2 L, the mean of forward and backward;
+    - pooled vectors: c0 + c1 W l + c2 L + c3 max(0, W l + L - 8 MB), the mean of forward and
+      backward; the last term, what the caches cannot keep, is not part of the growing part;
     - replicated gradients: c0 + c1 bytes.
 
     Gloo moves bytes with the rank's own core, in and out, so a rank pays for both directions; and
@@ -58,10 +67,17 @@ class CpuExchange(AbstractExchangeModel):
         constants = self._of(sharding_type)
         own, joined = (
             0.5 * (a + b)
-            for a, b in zip(constants.output_s[1:], constants.gradient_s[1:], strict=True)
+            for a, b in zip(constants.output_s[1:3], constants.gradient_s[1:3], strict=True)
         )
         produced = leaving * leaving.shape[-1]
         return np.asarray(own * produced + joined * leaving.sum(axis=-1, keepdims=True))
+
+    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """What large exchanges cost more."""
+        leaving, constants = traffic.leaving_bytes, self._of(sharding_type)
+        moved = leaving * leaving.shape[-1] + leaving.sum(axis=-1, keepdims=True)
+        rate_s = 0.5 * (constants.output_s[3] + constants.gradient_s[3])
+        return np.asarray(rate_s * np.maximum(moved - CACHED_BYTES, 0.0))
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Three collectives of a few bytes, and the Python around them."""

@@ -11,6 +11,8 @@ from costmodels.collective.base import AbstractCollectiveModel, FloatArray
 from costmodels.cpu.constants import CpuConstants
 from costmodels.topology import Topology
 
+LARGE_BYTES: Final = 4.0 * 1024**2
+"""Beyond this a message leaves the second-level cache between its copies."""
 FRESH_BYTES: Final = 32.0 * 1024**2
 """The C library asks the operating system for buffers of this size, and gives them back."""
 
@@ -18,10 +20,10 @@ FRESH_BYTES: Final = 32.0 * 1024**2
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gloo(AbstractCollectiveModel):
-    """t = c0 + c1 (bytes out + bytes in) for all-to-all; c0 + c1 bytes of the buffer for others.
+    """t = c0 + c1 (out + in) + c2 |out - in| for all-to-all; c0 + c1 bytes for the others.
 
-    Buffers of 32 MiB and more come fresh from the operating system every time, page by page: the
-    other collectives then pay c2 more per byte.
+    Bytes beyond 4 MiB no longer find room in the caches and pay c2 more. Buffers of 32 MiB and more
+    come fresh from the operating system every time, page by page, and pay c3 more.
 
     Not the larger of both directions as on a full-duplex link: sending and receiving both take
     processor time of the same core. What a rank keeps is a copy in memory, cheaper by far.
@@ -42,8 +44,16 @@ class Gloo(AbstractCollectiveModel):
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Both directions, over all levels."""
         del topology
+        out, arriving = send.sum(axis=-1), receive.sum(axis=-1)
+        rates_s = self.constants.collective.all_to_all_s
+        return np.asarray((out + arriving) * rates_s[1] + np.abs(out - arriving) * rates_s[2])
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Including an empty one and what large messages cost more."""
+        fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=False)
         crossing = send.sum(axis=-1) + receive.sum(axis=-1)
-        return np.asarray(crossing * self.constants.collective.all_to_all_s[1])
+        beyond = np.maximum(crossing - LARGE_BYTES, 0.0) * self.constants.collective.all_to_all_s[3]
+        return np.asarray(self.all_to_all(send, receive, topology) + beyond + fixed)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -89,15 +99,20 @@ class Gloo(AbstractCollectiveModel):
 def _seconds(rates_s: tuple[float, ...], num_bytes: FloatArray, scale: float) -> FloatArray:
     if scale <= 0:
         return np.zeros_like(num_bytes)
+    beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
     fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
-    return np.asarray(rates_s[0] + scale * (rates_s[1] * num_bytes + rates_s[2] * fresh))
+    grown = rates_s[1] * num_bytes + rates_s[2] * beyond + rates_s[3] * fresh
+    return np.asarray(rates_s[0] + scale * grown)
 
 
 def buffer_counts(num_bytes: float) -> FloatArray:
-    """1, bytes of the whole buffer, the same if the buffer is fresh memory."""
-    return np.array([1.0, num_bytes, num_bytes if num_bytes >= FRESH_BYTES else 0.0])
+    """1, bytes of the whole buffer, those beyond the caches, all of them if fresh memory."""
+    fresh = num_bytes if num_bytes >= FRESH_BYTES else 0.0
+    return np.array([1.0, num_bytes, max(num_bytes - LARGE_BYTES, 0.0), fresh])
 
 
 def all_to_all_counts(sent: float, received: float, kept: float) -> FloatArray:
-    """1, bytes over the link in both directions, bytes kept."""
-    return np.array([1.0, sent + received, kept])
+    """1, bytes in both directions, their difference, bytes beyond the caches, bytes kept."""
+    crossing = sent + received
+    beyond = max(crossing - LARGE_BYTES, 0.0)
+    return np.array([1.0, crossing, abs(sent - received), beyond, kept])

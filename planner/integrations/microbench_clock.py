@@ -28,6 +28,20 @@ class DeviceClock:
         return time.thread_time()
 
 
+_ROUNDS_PER_ITERATION = 2.0
+_LEAST_BYTES = 0.5 * 1024**2
+
+
+def other_work(moved_bytes: float, device: torch.device) -> torch.Tensor:
+    """Memory to touch before a timed step that moves ``moved_bytes``.
+
+    In an iteration other steps have used the caches meanwhile, and they move more when this one
+    does: indices, rows, vectors and gradients pass through several buffers.
+    """
+    size = max(_ROUNDS_PER_ITERATION * moved_bytes, _LEAST_BYTES)
+    return torch.zeros(int(size) // 4, device=device)
+
+
 def quiet_seconds(times: FloatArray) -> FloatArray:
     """Undisturbed seconds from repeated measurements.
 
@@ -35,9 +49,7 @@ def quiet_seconds(times: FloatArray) -> FloatArray:
         times: ``[cases, repeats, ..., 2]``; own seconds and those of network threads.
 
     Returns:
-        ``[cases, ...]``: lower quartiles of the first plus low quantiles of the second.
+        ``[cases, ...]``: medians of the first plus low quantiles of the second.
     """
     own, network = times[..., 0], times[..., 1]
-    return np.asarray(
-        np.quantile(own, 0.25, axis=1) + np.quantile(network, NETWORK_QUANTILE, axis=1)
-    )
+    return np.asarray(np.median(own, axis=1) + np.quantile(network, NETWORK_QUANTILE, axis=1))

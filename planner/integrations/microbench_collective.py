@@ -19,10 +19,12 @@ _WARM_UP = 3
 def measure_collectives(
     cases: Sequence[CollectivePoint], rank: int, *, repeats: int
 ) -> list[CollectivePoint]:
-    """Lower quartiles of this rank's processor time over ``repeats`` rounds."""
+    """Medians of this rank's processor time over ``repeats`` rounds."""
     calls = [collective_call(case, rank) for case in cases]
     times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
+        rendezvous()
+        calls[0]()  # the first small one after a large one pays for more than itself
         for k, call in enumerate(calls):
             rendezvous()
             own, network = own_seconds(), network_seconds()

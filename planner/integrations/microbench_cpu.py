@@ -109,9 +109,9 @@ def _quietest(measure: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _quiet(points: Sequence[Any]) -> Any:
-    """One point with the lower quartiles of all measured seconds."""
+    """One point with the medians of all measured seconds."""
     times = [f for f in points[0].__dataclass_fields__ if f.endswith("_s")]
-    quiet = {f: float(np.quantile([getattr(p, f) for p in points], 0.25)) for f in times}
+    quiet = {f: float(np.median([getattr(p, f) for p in points])) for f in times}
     return replace(points[0], **quiet)
 
 

@@ -13,13 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from costmodels.calibration.points import DensePoint, GradientPoint
-from planner.integrations.microbench_clock import DeviceClock, quiet_seconds
+from planner.integrations.microbench_clock import DeviceClock, other_work, quiet_seconds
 from planner.integrations.torchrec_model import mlp
 from planner.integrations.virtual_clock import collective_log
 
 _WARM_UP = 2
-_BETWEEN_BYTES = 32 * 1024**2
-"""Memory touched before every timed step: in a model, other work has cooled the caches."""
 
 
 class Dense(nn.Module):
@@ -45,10 +43,10 @@ class Dense(nn.Module):
 def measure_dense(
     cases: Sequence[DensePoint], *, repeats: int, device: torch.device
 ) -> list[DensePoint]:
-    """Lower quartiles over ``repeats`` rounds in which all cases take turns."""
+    """Medians over ``repeats`` rounds in which all cases take turns."""
     clock = DeviceClock(device)
     models = [Dense(case).to(device) for case in cases]
-    between = torch.zeros(_BETWEEN_BYTES // 4, device=device)
+    between = [other_work(4.0 * c.local_batch_size * sum(c.embedding_dims), device) for c in cases]
     times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
         for k, (case, model) in enumerate(zip(cases, models, strict=True)):
@@ -56,14 +54,14 @@ def measure_dense(
             dense = torch.rand(size, case.num_dense_features, device=device)
             pooled = torch.rand(size, sum(case.embedding_dims), device=device, requires_grad=True)
             labels = torch.ones(size, device=device)
-            between += 1.0
+            between[k] += 1.0
             start = clock.now()
             loss = model(dense, pooled, labels)
             middle = clock.now()
             loss.backward()
             times[k, i] = middle - start, clock.now() - middle
             model.zero_grad()
-    quiet = np.quantile(times[:, _WARM_UP:], 0.25, axis=1)
+    quiet = np.median(times[:, _WARM_UP:], axis=1)
     return [
         replace(case, forward_s=float(m[0]), backward_s=float(m[1]))
         for case, m in zip(cases, quiet, strict=True)
@@ -109,7 +107,7 @@ def measure_gradients(cases: Sequence[GradientPoint], *, repeats: int) -> list[G
         for c in cases
     ]
     optimizers = []
-    between = torch.zeros(_BETWEEN_BYTES // 4)
+    between = [other_work(c.num_bytes, torch.device("cpu")) for c in cases]
     for model in models:
         log.follow_gradients(model)
         optimizers.append(torch.optim.SGD(model.parameters(), lr=0.01))
@@ -117,7 +115,7 @@ def measure_gradients(cases: Sequence[GradientPoint], *, repeats: int) -> list[G
     for i in range(repeats + _WARM_UP):
         for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             _Constant.making_s = 0.0
-            between += 1.0
+            between[k] += 1.0
             log.begin()
             optimizer.zero_grad()
             model().backward()

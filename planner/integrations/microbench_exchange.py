@@ -16,14 +16,12 @@ from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwS
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.calibration.points import ExchangePoint, FamilyPoint
-from planner.integrations.microbench_clock import quiet_seconds
+from planner.integrations.microbench_clock import other_work, quiet_seconds
 from planner.integrations.synthetic_indices import bag_lengths
 from planner.integrations.virtual_clock import CollectiveLog, collective_log
 
 _WARM_UP = 2
 _ROWS = 1_000_000
-_BETWEEN_BYTES = 32 * 1024**2
-"""Memory touched before every timed step: in a model, other work has cooled the caches."""
 
 
 class Family:
@@ -71,7 +69,9 @@ class Exchange:
         self._order = [int(i) for i in rng.permutation(len(self._names))]
         self._order_tensor = torch.tensor(self._order, dtype=torch.int32)
         self._batches = [self._indices(case, rng) for _ in range(2)]
-        self._between = torch.zeros(_BETWEEN_BYTES // 4)
+        vectors = 4.0 * self._batch * sum(sum(w) for f in case.families for w in f.widths)
+        indices = 8.0 * float(self._batches[0][0].numel())
+        self._between = other_work(vectors + indices, torch.device("cpu"))
 
     def _indices(
         self, case: ExchangePoint, rng: np.random.Generator
@@ -121,7 +121,7 @@ class Exchange:
 def measure_exchanges(
     cases: Sequence[ExchangePoint], rank: int, *, repeats: int, seed: int
 ) -> list[ExchangePoint]:
-    """Lower quartiles over ``repeats`` rounds in which all cases take turns; this rank's times."""
+    """Medians over ``repeats`` rounds in which all cases take turns; this rank's times."""
     rng = np.random.default_rng(seed)
     log = collective_log()
     exchanges = [Exchange(case, rank, rng, log) for case in cases]

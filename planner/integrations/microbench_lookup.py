@@ -54,7 +54,7 @@ def measure_lookups(
     """Times of all cases, which stay resident together and take turns.
 
     Turns leave every table's rows as cold as the other tables of a model would. A tiny table goes
-    first and last, for the first call after other work pays for more than itself. Lower quartiles
+    first and last, for the first call after other work pays for more than itself. Medians
     over ``repeats`` rounds after one warm-up.
     """
     rng = np.random.default_rng(seed)
@@ -80,8 +80,8 @@ def measure_lookups(
     return [
         replace(
             case,
-            forward_s=float(np.quantile(forward[k, 1:], 0.25)),
-            backward_s=float(np.quantile(backward[k, 1:], 0.25)),
+            forward_s=float(np.median(forward[k, 1:])),
+            backward_s=float(np.median(backward[k, 1:])),
         )
         for k, case in enumerate(cases, len(first))
     ]
@@ -92,7 +92,7 @@ def measure_groups(
 ) -> list[GroupPoint]:
     """Times of fused calls on several tables, one call after the other.
 
-    Lower quartiles over ``repeats`` rounds after one warm-up.
+    Medians over ``repeats`` rounds after one warm-up.
     """
     rng = np.random.default_rng(seed)
     groups = [_resident_group(case.tables, rng, device) for case in cases]
@@ -110,7 +110,7 @@ def measure_groups(
             start = clock.now()
             output.backward(group.gradient)
             times[k, i, 1] = clock.now() - start
-    quiet = np.quantile(times[:, 1:], 0.25, axis=1)
+    quiet = np.median(times[:, 1:], axis=1)
     return [
         replace(case, forward_s=float(q[0]), backward_s=float(q[1]))
         for case, q in zip(cases, quiet, strict=True)
@@ -160,7 +160,7 @@ def measure_calls(counts: Sequence[int], *, repeats: int) -> list[CallPoint]:
             start = clock.now()
             output.backward(gradient)
             times[k, i, 1] = clock.now() - start
-    quiet = np.quantile(times[:, 3:], 0.25, axis=1)
+    quiet = np.median(times[:, 3:], axis=1)
     return [
         CallPoint(num_tables=count, forward_s=float(q[0]), backward_s=float(q[1]))
         for count, q in zip(counts, quiet, strict=True)

@@ -34,9 +34,9 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRun:
-    """What one plan took: the lower quartile of its iterations, for disturbances only add.
+    """What one plan took: medians over its iterations.
 
-    ``spread_ratio`` is the median absolute deviation over blocks relative to the median.
+    ``spread_ratio`` is how far the blocks' medians lie from it, relatively (median).
     ``forward_s`` and ``backward_s`` are processor seconds inside lookups, per rank; ``rank_s`` of
     the whole iteration. ``foreign_ratio`` is the load of other jobs in cores.
     """
@@ -61,16 +61,16 @@ class _Iteration:
 
 
 def run_plans(
-    workload: Workload, plans: Sequence[Plan], *, world_size: int, settings: RunSettings
+    cases: Sequence[tuple[Workload, Plan]], *, world_size: int, settings: RunSettings
 ) -> list[PlanRun]:
-    """Measure every plan; all stay resident and take turns."""
+    """Measure every workload under its plan; all stay resident and take turns."""
     started = _busy_seconds()
-    per_rank = run_on_ranks(_measure, world_size, workload, tuple(plans), settings)
+    per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
     own = sum(used for _, used in per_rank)
     foreign = max(0.0, busy - own) / wall if wall > 0 else 0.0
     logs = [iterations for iterations, _ in per_rank]
-    return [_summary(logs, k, settings, foreign) for k in range(len(plans))]
+    return [_summary(logs, k, settings, foreign) for k in range(len(cases))]
 
 
 def _summary(
@@ -81,46 +81,47 @@ def _summary(
     network = np.array([max(i.trace.network_s for i in group) for group in rows])
     virtual += float(np.quantile(network, NETWORK_QUANTILE))
     block = np.array([group[0].block for group in rows])
-    typical = float(np.quantile(virtual, 0.25))
-    medians = np.array([np.quantile(virtual[block == b], 0.25) for b in range(settings.num_blocks)])
+    typical = float(np.median(virtual))
+    quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
 
     def per_rank(field: str) -> tuple[float, ...]:
         values = np.array([[getattr(i, field) for i in group] for group in rows])
-        return tuple(float(x) for x in np.quantile(values, 0.25, axis=0))
+        return tuple(float(x) for x in np.median(values, axis=0))
 
     ends = np.array([[i.trace.end_s for i in group] for group in rows])
     return PlanRun(
         iteration_s=typical,
-        spread_ratio=float(np.median(np.abs(medians - typical)) / typical),
+        spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
         wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
         forward_s=per_rank("forward_s"),
         backward_s=per_rank("backward_s"),
-        rank_s=tuple(float(x) for x in np.quantile(ends, 0.25, axis=0)),
+        rank_s=tuple(float(x) for x in np.median(ends, axis=0)),
         foreign_ratio=foreign,
     )
 
 
 def _measure(
-    rank: int, world_size: int, workload: Workload, plans: tuple[Plan, ...], settings: RunSettings
+    rank: int,
+    world_size: int,
+    cases: tuple[tuple[Workload, Plan], ...],
+    settings: RunSettings,
 ) -> tuple[list[_Iteration], float]:
-    log, lookups = collective_log(), LookupClock()
-    batches = make_batches(workload, rank, settings.seed)
-    models = [Training(workload, plan, world_size, settings.seed) for plan in plans]
+    log, lookups, seed = collective_log(), LookupClock(), settings.seed
+    batches = {w.name: make_batches(w, rank, seed) for w in {w.name: w for w, _ in cases}.values()}
+    models = [Training(workload, plan, world_size, seed) for workload, plan in cases]
     for training in models:
         log.follow_gradients(training.model)
     calm_network_threads()
-    order_rng = np.random.default_rng(settings.seed)
+    order_rng = np.random.default_rng(seed)
     iterations = []
-    for model in models:
-        for batch in batches[:2]:
-            model.step(batch)
     for block in range(settings.num_blocks):
-        for k in order_rng.permutation(len(plans)):
+        for k in order_rng.permutation(len(cases)):
+            own = batches[cases[k][0].name]
             for i in range(settings.iterations):
                 lookups.reset()
                 started = time.perf_counter()
                 log.begin()
-                models[k].step(batches[i % NUM_BATCHES])
+                models[k].step(own[i % NUM_BATCHES])
                 trace = log.end()
                 if i >= settings.warm_up:
                     iterations.append(

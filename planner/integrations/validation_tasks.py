@@ -151,4 +151,4 @@ def with_skew(workload: Workload, exponent: float) -> Workload:
         )
         for t in workload.tables
     )
-    return replace(workload, tables=tables)
+    return replace(workload, name=f"{workload.name}-{exponent:g}", tables=tables)

@@ -1,0 +1,94 @@
+"""Random models fit small machines, random plans are legal, and indices follow their law."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+from costmodels.distribution.zipf import Zipf
+from costmodels.sharding import ShardingType, check_plan
+from planner.errors import NoPlanFoundError
+from planner.integrations import validation_tasks as tasks
+from planner.integrations.synthetic_indices import IndexSampler, bag_lengths
+from planner.torchrec_rules import layout_problems
+from tests.costmodels.cpu.machines import cpu_topology
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models_are_small_and_repeatable(seed: int) -> None:
+    workload = tasks.random_workload(seed)
+    assert workload == tasks.random_workload(seed)
+    assert 6 <= len(workload.tables) <= 12
+    assert workload.weight_bytes <= 6e8
+    assert all(8 <= t.embedding_dim <= 128 for t in workload.tables)
+    assert all(1 <= t.pooling_factor <= 50 for t in workload.tables)
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.2, 0.4, 0.3)])
+def test_random_plans_are_legal(shares: tuple[float, float, float]) -> None:
+    workload = tasks.random_workload(1)
+    plan = tasks.random_plan(workload, 2, shares, np.random.default_rng(0))
+    check_plan(plan, workload, 2)
+    for placement in plan.placements:
+        large = workload.table(placement.table).weight_bytes > 4e6
+        assert not (large and placement.sharding_type is ShardingType.DATA_PARALLEL)
+    assert not list(layout_problems(plan, workload, cpu_topology()))
+
+
+def test_searched_plans_come_first_and_all_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, topology = tasks.random_workload(2), cpu_topology()
+    searched = tasks.random_plan(workload, 2, (0.1, 0.1, 0.1), np.random.default_rng(5))
+    greedy = tasks.random_plan(workload, 2, (0.5, 0.1, 0.1), np.random.default_rng(6))
+    result = types.SimpleNamespace(
+        best=types.SimpleNamespace(plan=searched),
+        baselines=(
+            types.SimpleNamespace(name="torchrec_greedy", plan=greedy),
+            types.SimpleNamespace(name="size_lookup_greedy", plan=searched),
+        ),
+    )
+    monkeypatch.setattr(tasks.api, "plan", lambda *a, **k: result)
+    plans = tasks.choose_plans(workload, topology, 6, 0)
+    assert [p.origin for p in plans[:3]] == ["searched", "torchrec_greedy", "random"]
+    assert len({p.plan for p in plans}) == len(plans) == 6
+
+
+def test_random_plans_do_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        message = "none"
+        raise NoPlanFoundError(message)
+
+    monkeypatch.setattr(tasks.api, "plan", refuse)
+    plans = tasks.choose_plans(tasks.random_workload(3), cpu_topology(), 4, 0)
+    assert [p.origin for p in plans] == ["random"] * 4
+
+
+def test_skew_changes_nothing_but_the_law() -> None:
+    workload = tasks.random_workload(4)
+    skewed = tasks.with_skew(workload, 1.2)
+    assert {t.distribution.exponent for t in skewed.tables} == {1.2}  # type: ignore[attr-defined]
+    assert [t.embedding_dim for t in skewed.tables] == [t.embedding_dim for t in workload.tables]
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+def test_indices_follow_their_law(scattered: bool) -> None:
+    law = Zipf(num_embeddings=5000, exponent=1.1, scattered=scattered)
+    sampler = IndexSampler(law, np.random.default_rng(0))
+    sampler.reseed(np.random.default_rng(1))
+    drawn = sampler.draw(200_000)
+    assert drawn.min() >= 0
+    assert drawn.max() < 5000
+    counts = np.sort(np.bincount(drawn, minlength=5000))[::-1]
+    assert counts[:50].sum() / 200_000 == pytest.approx(law.access_share(50), rel=0.03)
+    unique = len(np.unique(drawn[:20_000]))
+    assert unique == pytest.approx(law.expected_unique_rows(20_000), rel=0.03)
+    first = float((drawn < 2500).mean())
+    chance = 0.2 if scattered else 0.01  # where the few hottest rows happen to lie
+    assert first == pytest.approx(law.range_share(0, 2500), abs=chance)
+
+
+def test_bags_have_the_asked_mean() -> None:
+    rng = np.random.default_rng(0)
+    assert (bag_lengths(1.0, 10, rng) == 1).all()
+    assert bag_lengths(7.0, 10_000, rng).mean() == pytest.approx(7.0, rel=0.03)
