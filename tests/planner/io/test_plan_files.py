@@ -21,7 +21,6 @@ from costmodels.sharding import (
 )
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
 from planner.io import load_plan, plan_text, result_to_json, save_plan
 from planner.io.plan_file import plan_to_json
 from planner.io.plan_schema import PlanSchema
@@ -382,26 +381,3 @@ def test_layouts_need_what_they_rest_on(tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     refused(lambda: load_plan(path), path, "No such file")
-
-
-def test_the_place_cannot_be_written(tmp_path: Path, result: PlanningResult) -> None:
-    write(tmp_path, "file", "kept")
-    for path in (tmp_path / "file" / "plan.json", tmp_path):
-        with pytest.raises(InvalidInputError, match="cannot be written"):
-            save_plan(path, result)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_an_interrupted_write_leaves_the_old_file(
-    tmp_path: Path, result: PlanningResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path, "plan.json", "old")
-
-    def interrupt(self: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        save_plan(path, result)
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
