@@ -16,7 +16,7 @@ class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
     sections: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Plan": ("plan", "estimate", "compare", "explain", "sweep", "size"),
+        "Plan": ("plan", "estimate", "compare", "explain", "tune", "sweep", "size"),
         "Models": ("predict", "profile", "calibrate", "validate"),
         "Files": ("init", "check", "import", "export"),
         "Environment": ("systems", "list", "doctor", "worker"),

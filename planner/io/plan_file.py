@@ -53,7 +53,22 @@ def load_plan(
             line for each table that differs.
     """
     path = Path(path)
-    document = _document(path)
+    return _saved(_document(path, read_json(path)), workload, topology)
+
+
+def plan_from_json(
+    values: object, workload: Workload, topology: Topology, *, source: str = "plan"
+) -> Plan:
+    """A plan from plain values, as :func:`plan_to_json` makes them, checked like a file.
+
+    Raises:
+        InvalidInputError: as :func:`load_plan`; ``source`` is named instead of the file.
+    """
+    return _saved(_document(Path(source), values), workload, topology).plan
+
+
+def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
+    path = document.path
     schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
         message = (
@@ -143,8 +158,7 @@ class _Names:
         return name if self._planned[name] == 1 or not module else f"{module}.{name}"
 
 
-def _document(path: Path) -> Document:
-    value = read_json(path)
+def _document(path: Path, value: object) -> Document:
     if not isinstance(value, dict) or not value:
         message = f"{path}: must hold a plan: an object with the key 'plan'"
         raise InvalidInputError(message)

@@ -1,0 +1,104 @@
+"""``shardplan tune``: pick what surrounds a plan - pipeline, groups, menus - by many searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.console import Settings, remark
+from planner.cli.flags import FILE, ProblemFlags, Quantity, output_options, problem_options
+
+PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
+
+EXAMPLES = """\b
+Examples:
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --groups --sync-interval 10 -o tuned
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --storage /shared/study.journal
+  shardplan worker /shared/study.journal              on any other machine, at any time"""
+
+
+@click.command(short_help="Pick pipeline, 2D groups and cache menus.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@problem_options
+@click.option(
+    "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",
+    help="Picks to try, each with a search of its own.",
+)  # fmt: skip
+@click.option(
+    "--trial-limit", type=Quantity("s", positive=True), default="10s", show_default=True,
+    metavar="TIME", help="Time limit of the search of one pick.",
+)  # fmt: skip
+@click.option(
+    "--trial-evaluations", type=click.IntRange(1), default=None, metavar="N",
+    help="Plans priced for one pick at most; makes runs repeatable.",
+)  # fmt: skip
+@click.option(
+    "--pipeline", "pipelines", type=click.Choice(PIPELINES), multiple=True,
+    help="Training pipelines to choose from, the usual one first.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--groups", is_flag=True,
+    help="Also try copies of all tables on smaller groups of ranks (2D parallelism).",
+)  # fmt: skip
+@click.option(
+    "--sync-interval", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    help="Iterations between two averagings of the copies.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option(
+    "--storage", type=FILE, metavar="FILE",
+    help="Journal of the study: a later run or 'shardplan worker' goes on with it.",
+)  # fmt: skip
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the best plan as JSON.")
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    flags: ProblemFlags,
+    trials: int,
+    trial_limit: float,
+    trial_evaluations: int | None,
+    pipelines: tuple[str, ...],
+    groups: bool,
+    sync_interval: int,
+    seed: int,
+    storage: Path | None,
+    output: Path | None,
+) -> int:
+    """Search once per pick of pipeline, group size, least column width and cache load factors.
+
+    'shardplan plan' takes these as given. Here Optuna picks them, beginning with the workload's
+    own and with every pipeline and group size once; every pick is judged by the full pipeline.
+    With --storage, other processes and machines can join, and nothing is lost when one dies.
+    """
+    from planner.cli import tuning
+    from planner.cli.inputs import load_problem
+    from planner.cli.interrupt import StopOnInterrupt
+
+    inputs = load_problem(workload, flags)
+    from costmodels.workload import Pipeline
+    from planner.tuning import Effort, Study, menu_of
+
+    menu = menu_of(
+        inputs.problem,
+        pipelines=tuple(dict.fromkeys(Pipeline(p) for p in pipelines)),
+        groups=groups,
+        sync_interval=sync_interval,
+    )
+    effort = Effort(
+        trials=trials,
+        trial_limit_s=trial_limit,
+        trial_evaluations=trial_evaluations,
+        seed=seed,
+    )
+    source = tuning.source_values(workload, flags)
+    study = Study(inputs.problem, menu, effort, journal=storage, source=source)
+    with StopOnInterrupt() as should_stop:
+        study.run(
+            progress=lambda p: remark(settings, tuning.progress_line(p)), should_stop=should_stop
+        )
+    return tuning.show(settings, study, output, warnings=inputs.warnings)

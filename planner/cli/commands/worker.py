@@ -1,0 +1,45 @@
+"""``shardplan worker``: help with a study that ``shardplan tune --storage`` began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.console import Settings, remark
+from planner.cli.flags import FILE, output_options
+
+EXAMPLES = """\b
+Examples:
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --trials 200 --storage /shared/s.journal
+  shardplan worker /shared/s.journal                  on as many machines as there are
+  srun --ntasks 16 shardplan worker /shared/s.journal"""
+
+
+@click.command(short_help="Join a study that 'tune --storage' began.", epilog=EXAMPLES)
+@click.argument("storage", type=FILE)
+@output_options
+@click.pass_obj
+def command(settings: Settings, *, storage: Path) -> int:
+    """Do trials of a study until none is left, then end.
+
+    Workload and system files are read from the paths that 'tune' was given, so they must lie on a
+    disk that this machine sees too; contents that differ are refused. A worker may be killed at any
+    time: its trial is done again by another process.
+    """
+    from planner.cli import tuning
+    from planner.cli.inputs import load_problem
+    from planner.cli.interrupt import StopOnInterrupt
+    from planner.tuning import Study
+    from planner.tuning.journal import effort_from, menu_from, stored_source
+
+    source, effort, menu = stored_source(storage)
+    inputs = load_problem(Path(source["workload"]), tuning.flags_from(source["flags"]))
+    study = Study(inputs.problem, menu_from(menu), effort_from(effort), journal=storage)
+    with StopOnInterrupt() as should_stop:
+        study.run(
+            progress=lambda p: remark(settings, tuning.progress_line(p)),
+            should_stop=should_stop,
+            patient=False,
+        )
+    return 0

@@ -1,0 +1,138 @@
+"""The journal of a study: opening it, and what is written in it about the study."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from costmodels.workload import Pipeline
+from planner.errors import InvalidInputError
+from planner.tuning.setups import Menu
+
+if TYPE_CHECKING:
+    import optuna
+
+STUDY_NAME: Final = "shardplan"
+FORMAT: Final = 1
+
+_STARTUP_TRIALS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much a study does: trials in all, and the limits of the search inside each."""
+
+    trials: int
+    trial_limit_s: float = 10.0
+    trial_evaluations: int | None = None
+    seed: int = 0
+    grace_s: float = 30.0
+
+    @property
+    def stale_s(self) -> float:
+        """Age at which a running trial must have lost its process."""
+        return 3.0 * self.trial_limit_s + self.grace_s
+
+
+def stored_source(journal: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What a journal says about its study: source, effort and menu, as plain values.
+
+    Raises:
+        InvalidInputError: no such file, or no study of ours in it.
+    """
+    if not journal.is_file():
+        message = f"--storage {journal}: no such file; 'shardplan tune' begins a study"
+        raise InvalidInputError(message)
+    attributes = open_study(journal, Effort(trials=1)).user_attrs
+    about = attributes.get("about")
+    if about is None or about.get("format") != FORMAT:
+        message = f"--storage {journal}: holds no study that 'shardplan tune' of this version began"
+        raise InvalidInputError(message)
+    return attributes["source"], attributes["effort"], about["menu"]
+
+
+def menu_from(values: dict[str, Any]) -> Menu:
+    """The menu of a journal."""
+    return Menu(
+        pipelines=tuple(Pipeline(p) for p in values["pipelines"]),
+        group_sizes=tuple(values["group_sizes"]),
+        min_column_widths=tuple(values["min_column_widths"]),
+        tunes_cache=values["tunes_cache"],
+        sync_interval=values["sync_interval"],
+    )
+
+
+def effort_from(values: dict[str, Any]) -> Effort:
+    """The effort of a journal."""
+    return Effort(**values)
+
+
+def menu_values(menu: Menu) -> dict[str, Any]:
+    """A menu as plain values."""
+    return {
+        "pipelines": [p.value for p in menu.pipelines],
+        "group_sizes": list(menu.group_sizes),
+        "min_column_widths": list(menu.min_column_widths),
+        "tunes_cache": menu.tunes_cache,
+        "sync_interval": menu.sync_interval,
+    }
+
+
+def effort_values(effort: Effort) -> dict[str, Any]:
+    """An effort as plain values."""
+    return {
+        "trials": effort.trials,
+        "trial_limit_s": effort.trial_limit_s,
+        "trial_evaluations": effort.trial_evaluations,
+        "seed": effort.seed,
+        "grace_s": effort.grace_s,
+    }
+
+
+def open_study(journal: Path | None, effort: Effort) -> optuna.Study:
+    """The study of a journal, begun if there is none; in memory without a journal.
+
+    Raises:
+        InvalidInputError: the file is something else, or its folder is missing.
+    """
+    import optuna
+    from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage: BaseStorage = InMemoryStorage()
+    if journal is not None:
+        _check_journal(journal)
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+    sampler = optuna.samplers.TPESampler(
+        seed=effort.seed,
+        n_startup_trials=_STARTUP_TRIALS,
+        multivariate=True,
+        constant_liar=journal is not None,
+    )
+    return optuna.create_study(
+        study_name=STUDY_NAME, storage=storage, sampler=sampler, load_if_exists=True
+    )
+
+
+def _check_journal(journal: Path) -> None:
+    """Refuse what Optuna would append to although it is no journal."""
+    if not journal.parent.is_dir():
+        message = f"--storage {journal}: there is no folder {journal.parent}"
+        raise InvalidInputError(message)
+    if not journal.exists():
+        return
+    if journal.is_dir():
+        message = f"--storage {journal} is a folder; name a file"
+        raise InvalidInputError(message)
+    with journal.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline()
+    try:
+        holds = not first or "op_code" in json.loads(first)
+    except (ValueError, TypeError):
+        holds = False
+    if not holds:
+        message = f"--storage {journal}: exists and is no journal of a study; name another file"
+        raise InvalidInputError(message)
