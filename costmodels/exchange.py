@@ -72,4 +72,4 @@ class AbstractExchangeModel(ABC):
     @property
     @abstractmethod
     def gradient_fixed_s(self) -> float:
-        """Seconds of one such reduction without anything to reduce."""
+        """Seconds that replicated tables cost by being there, beyond lookups and growth."""

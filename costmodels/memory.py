@@ -52,7 +52,7 @@ def device_limits(workload: Workload, topology: Topology) -> FloatArray:
 
 def host_limits(topology: Topology) -> FloatArray:
     """Host bytes for embeddings on each host, ``[H]``."""
-    return np.full(topology.num_hosts, topology.host.ddr_capacity_bytes)
+    return topology.ddr_capacities()
 
 
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
@@ -77,7 +77,7 @@ def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLe
     )
     used = host_bytes(work, topology)
     hosts = tuple(
-        HostMemory(host=i, used_bytes=float(b), capacity_bytes=topology.host.ddr_capacity_bytes)
-        for i, b in enumerate(used)
+        HostMemory(host=i, used_bytes=float(b), capacity_bytes=float(most))
+        for i, (b, most) in enumerate(zip(used, topology.ddr_capacities(), strict=True))
     )
     return MemoryLedger(ranks=ranks, hosts=hosts)

@@ -14,12 +14,12 @@ from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
-from costmodels.iteration.base import AbstractPipeline, FloatArray, Program
+from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
 from costmodels.phases import PhaseModel
 from costmodels.sharding import Plan, ShardingOption, check_plan
 from costmodels.stages import CostModels, Scale, StageModel
 from costmodels.topology import Topology
-from costmodels.uncertainty import sampled_factors, sigmas
+from costmodels.uncertainty import faster_probability, sampled_factors, sigmas
 from costmodels.work import NUM_COLUMNS, WorkModel
 from costmodels.workload import Workload
 
@@ -97,6 +97,19 @@ class CostPipeline:
         program = self._program(work)
         return schedule(program, work.shape[:-1]).iteration_time_s
 
+    def stage_times(self, work: FloatArray) -> StageTimes:
+        """Durations of every stage of one or many plans."""
+        return self._stages.times(work, Scale())
+
+    def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
+        """Seconds per iteration of plans with these stage times, ``[...]``; shape ``[..., W]``."""
+        return schedule(self._pipeline.program(times), shape).iteration_time_s
+
+    def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Lookup forward and backward of each rank without launches, ``[..., W]`` seconds."""
+        forward, backward, fetch = self._stages.lookup_times(work)
+        return forward + fetch, backward
+
     def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
         """One plan by event simulation."""
         program = self._program(self.plan_work(plan))
@@ -138,19 +151,24 @@ class CostPipeline:
     def sampled_times(self, plan: Plan) -> FloatArray:
         """Iteration times ``[samples]`` under the uncertainty of the models' inputs.
 
-        The draws are the same for every plan, so two plans' samples can be compared pairwise: the
-        share in which one is faster is the confidence that it is.
+        The draws are the same for every plan, because plans on one system share the errors of its
+        rates and of the model: two plans' samples can be compared pairwise.
         """
-        factors = sampled_factors(sigmas(self.topology))
+        spread = self.models.collective.plan_spread_ratio(self.topology)
+        known = self.models.sigmas_ratio or sigmas(self.topology, collective_spread_ratio=spread)
+        factors = sampled_factors(known)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         program = self._program(self.plan_work(plan), scale)
         shape = (len(scale.lookup_ratio), self.topology.world_size)
         return schedule(program, shape).iteration_time_s
 
     def confidence_faster(self, plan: Plan, other: Plan) -> float:
-        """Probability (0..1) that ``plan`` is faster than ``other``."""
-        ours, theirs = self.sampled_times(plan), self.sampled_times(other)
-        return float(np.mean(ours < theirs) + 0.5 * np.mean(ours == theirs))
+        """Probability (0..1) that ``plan`` is faster than ``other``.
+
+        Errors that plans share cancel; each has one of its own besides
+        (:func:`costmodels.uncertainty.faster_probability`).
+        """
+        return faster_probability(self.sampled_times(plan), self.sampled_times(other))
 
     # -- phases, for lower bounds ---------------------------------------------------------------
 

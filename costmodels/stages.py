@@ -62,6 +62,8 @@ class CostModels:
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: AbstractExchangeModel | None = None
     """Exchanges with the copies around them; None where those run beside or cost nothing."""
+    sigmas_ratio: tuple[tuple[str, float], ...] = ()
+    """Log-standard deviation of each kind of time where a calibration tells it."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -246,9 +248,8 @@ class StageModel:
         exchange = self.models.exchange
         if exchange is None:
             return self._all_reduce_s(self._tail_bytes() + replicated_bytes)
-        reductions = float(self._tail_bytes() > 0) + (replicated_bytes > 0)
         grown = exchange.gradient_growth(self._tail_bytes() + replicated_bytes)
-        return grown + exchange.gradient_fixed_s * reductions
+        return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """An all-reduce over all ranks; nothing to reduce takes no time."""

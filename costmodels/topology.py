@@ -108,8 +108,9 @@ class Topology:
     share a scale-up fabric such as one NVLink domain: link ``host`` joins ranks of one host,
     ``domain`` ranks of different hosts inside a domain, ``network`` everything else.
     ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
-    device; empty means all equal. ``collective_curves`` names sets of measured curves, best first.
-    ``calibration`` is the file of constants of a system whose ranks are CPU cores.
+    device, ``ddr_capacity_by_host_bytes`` hosts that do; empty means all equal.
+    ``collective_curves`` names sets of measured curves, best first. ``calibration`` is the file of
+    constants of a system whose ranks are CPU cores.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Topology:
     provenance: tuple[Provenance, ...] = ()
     collective_curves: tuple[str, ...] = ()
     calibration: str = ""
+    ddr_capacity_by_host_bytes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
@@ -147,6 +149,15 @@ class Topology:
                 f"per-rank values need {self.world_size} entries, got {len(values)}",
             )
             require(all(math.isfinite(v) and v > 0 for v in values), "per-rank values must be > 0")
+        require(
+            len(self.ddr_capacity_by_host_bytes) in (0, self.num_hosts),
+            f"per-host values need {self.num_hosts} entries, "
+            f"got {len(self.ddr_capacity_by_host_bytes)}",
+        )
+        require(
+            all(math.isfinite(v) and v >= 0 for v in self.ddr_capacity_by_host_bytes),
+            "per-host memory must not be negative",
+        )
 
     @property
     def world_size(self) -> int:
@@ -162,6 +173,12 @@ class Topology:
         if self.hbm_capacity_by_rank_bytes:
             return np.array(self.hbm_capacity_by_rank_bytes)
         return np.full(self.world_size, self.device.hbm_capacity_bytes)
+
+    def ddr_capacities(self) -> NDArray[np.float64]:
+        """Host memory per host in bytes, shape ``[num_hosts]``."""
+        if self.ddr_capacity_by_host_bytes:
+            return np.array(self.ddr_capacity_by_host_bytes)
+        return np.full(self.num_hosts, self.host.ddr_capacity_bytes)
 
     def speeds(self) -> NDArray[np.float64]:
         """Compute speed of each rank relative to the device, shape ``[world_size]``."""
@@ -181,6 +198,7 @@ class Topology:
             domain_size=domain,
             hbm_capacity_by_rank_bytes=(),
             speed_by_rank_ratio=(),
+            ddr_capacity_by_host_bytes=(),
         )
 
     def weakest_source(self) -> Source:

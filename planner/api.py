@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,18 +14,22 @@ from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
+from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
-from planner.enumeration import enumerate_options
+from planner.column_pieces import merged_pieces
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.evaluation import AbstractObjective, Assignment, Budget, Evaluator, SearchSpace
 from planner.models import default_models
-from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport, Status
+from planner.robust import Robust
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.parts.feasibility import least_excess_bytes, require_feasible
-from planner.search.parts.objectives import objective_named
+from planner.search.parts.greedy import list_greedy, size_cost
+from planner.search_problem import search_objective, search_space, with_context
+from planner.torchrec_space import priced_for
 
 BASELINES: Final = (
     "torchrec_greedy",
@@ -34,8 +40,15 @@ BASELINES: Final = (
 )
 """Strategies whose plans are reported beside the best one."""
 
+_Point = tuple[float, Assignment]
+"""A plan with its value."""
+
 _RUNNERS_UP: Final = 3
 _BASELINE_LIMIT_S: Final = 1.0
+_BASELINE_SHARE: Final = 0.02
+"""Most time of one baseline, in seconds and as a share of the limit."""
+_LEAST_SEARCH_SHARE: Final = 0.2
+"""The search gets at least this share of the limit, however long the rest takes."""
 
 
 def plan(
@@ -50,48 +63,50 @@ def plan(
     seed: int = 0,
     progress: Callable[[SearchProgress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    make_pipeline: Callable[[Workload, Topology, CostModels], CostPipeline] = CostPipeline,
+    with_baselines: bool = True,
+    moves: MoveLimit | None = None,
+    scenarios: Sequence[Workload] = (),
+    robust: Robust = Robust.WORST,
 ) -> PlanningResult:
     """The best plan found for a workload on a topology.
 
     Args:
         workload: tables, dense part and how a step is run.
         topology: ranks, memories and links.
-        constraints: limits on the options of tables.
+        constraints: limits on options and places of tables, and on memory.
         strategy: name of a file in :mod:`planner.search`, or an instance.
-        objective: ``iteration`` (seconds) or ``memory`` (bytes on the fullest device).
-        time_limit_s: the search ends after this many seconds; None for no limit.
+        objective: ``iteration`` (seconds), ``memory`` (bytes on the fullest device), ``cost`` (US
+            dollars per billion samples), or another that ``shardplan list`` names.
+        time_limit_s: from the listing of options to the pricing of the result; None for no limit.
+            Part of it is kept back for the baselines, which run last.
         max_evaluations: the search ends after pricing this many plans; None for no limit.
         seed: of the search. The same seed gives the same plan when the search ends by itself.
         progress: called with every improvement.
         should_stop: asked often; True ends the search with what it has.
+        make_pipeline: prices plans; another one can count memory in another way.
+        with_baselines: also plan with the baseline strategies.
+        moves: the plan in use, and how much may move away from it.
+        scenarios: the same tables under other index distributions or batch sizes; the plan is then
+            the best for all of them.
+        robust: what counts of workload and scenarios, the worst or the mean.
 
     Raises:
-        InvalidInputError: unknown strategy or objective, or constraints that leave no option.
+        InvalidInputError: unknown strategy or objective, constraints that leave no option or
+            contradict each other, scenarios with other tables.
         InfeasibleError: proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
     """
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=constraints)
+    deadline = _Deadline(time_limit_s, with_baselines=with_baselines)
+    problem = _problem(workload, topology, constraints, moves, scenarios)
     chosen = strategy if isinstance(strategy, AbstractStrategy) else strategy_named(strategy)
-    pipeline = CostPipeline(workload, topology, default_models(topology))
-    space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+    space = search_space(problem, priced_for(objective, make_pipeline))
     require_feasible(space)
-    target = objective_named(objective, space)
-    budget = Budget(time_limit_s=time_limit_s, max_evaluations=max_evaluations)
-    evaluate = Evaluator(space, target, budget)
+    budget = Budget(time_limit_s=deadline.for_search(space), max_evaluations=max_evaluations)
+    evaluate = Evaluator(space, search_objective(objective, space, robust), budget)
     outcome = chosen.search(space, evaluate, seed=seed, progress=progress, should_stop=should_stop)
-    _check_found(space, outcome)
-    name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    found = [_candidate(space, a, name) for a in outcome.assignments[: 1 + _RUNNERS_UP]]
-    baselines, unfit = _baselines(space, target, seed)
-    return PlanningResult(
-        problem=problem,
-        best=found[0],
-        solver=_report(name, outcome, evaluate, seed),
-        runners_up=tuple(found[1:]),
-        baselines=baselines,
-        unfit_baselines=unfit,
-        warnings=found[0].estimate.warnings,
-    )
+    points = _baselines(space, evaluate.objective, seed, deadline) if with_baselines else {}
+    return _result(strategy, outcome, points, evaluate, seed)
 
 
 def estimate(
@@ -141,6 +156,50 @@ def strategy_named(name: str) -> AbstractStrategy:
     return discovery.load(strategies, name, AbstractStrategy)()
 
 
+def _problem(
+    workload: Workload,
+    topology: Topology,
+    constraints: Constraints,
+    moves: MoveLimit | None,
+    scenarios: Sequence[Workload],
+) -> PlanningProblem:
+    return PlanningProblem(
+        workload=workload,
+        topology=constraints.limited(topology),
+        constraints=constraints,
+        move_limit=moves,
+        scenarios=tuple(scenarios),
+    )
+
+
+def _result(
+    strategy: str | AbstractStrategy,
+    outcome: SearchOutcome,
+    points: dict[str, _Point | None],
+    evaluate: Evaluator,
+    seed: int,
+) -> PlanningResult:
+    """What was found and proven, beside the baselines' plans."""
+    space = evaluate.space
+    if strategy == "auto":
+        outcome = _no_worse(outcome, [p for p in points.values() if p is not None])
+    _check_found(space, outcome)
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    found = [_candidate(space, a, name) for a in outcome.assignments[: 1 + _RUNNERS_UP]]
+    return with_context(
+        space,
+        PlanningResult(
+            problem=space.problem,
+            best=found[0],
+            solver=_report(name, outcome, evaluate, seed),
+            runners_up=tuple(found[1:]),
+            baselines=tuple(_candidate(space, p[1], n) for n, p in points.items() if p),
+            unfit_baselines=tuple(n for n, p in points.items() if p is None),
+            warnings=found[0].estimate.warnings,
+        ),
+    )
+
+
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
     return SolverReport(
         strategy=name,
@@ -160,21 +219,26 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
         return
     if outcome.bound is not None and np.isinf(outcome.bound):
         excess = least_excess_bytes(space)
+        reason = "overfills a device or a host"
+        reason += " or breaks a constraint" if space.rules else ""
         msg = (
-            "nothing fits: every combination of options overfills a device or a host; balanced by "
-            f"size, the fullest rank is {format_bytes(excess)} over its limit"
+            f"nothing fits: every combination of options and places {reason}; balanced by size, "
+            f"the fullest rank is {format_bytes(excess)} over its limit"
         )
         advice = ("use more GPUs, or GPUs with more memory", "allow more sharding types or kernels")
         raise InfeasibleError(msg, shortfall_bytes=excess, advice=advice)
+    excess = least_excess_bytes(space)
+    short = f"balanced by size, the fullest rank is {format_bytes(excess)} over its limit; "
+    rules = "; drop or widen constraints" if space.rules else ""
     msg = (
         "the search ended before it found a plan that fits, which is no proof that there is none; "
-        "give it more time, or more memory"
+        f"{short if excess > 0 else ''}give it more time, or more memory{rules}"
     )
     raise NoPlanFoundError(msg)
 
 
 def _candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
-    found = space.plan(assignment)
+    found = merged_pieces(space.plan(assignment))
     pipeline = space.pipeline
     return Candidate(
         name=name, plan=found, estimate=pipeline.estimate(found), memory=pipeline.memory(found)
@@ -182,16 +246,65 @@ def _candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candida
 
 
 def _baselines(
-    space: SearchSpace, objective: AbstractObjective, seed: int
-) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
-    """Plans of the baseline strategies, and the names of those that found none that fits."""
-    found: list[Candidate] = []
-    unfit: list[str] = []
-    for name in BASELINES:
-        evaluate = Evaluator(space, objective, Budget(time_limit_s=_BASELINE_LIMIT_S))
+    space: SearchSpace, objective: AbstractObjective, seed: int, deadline: _Deadline
+) -> dict[str, _Point | None]:
+    """Best plan of each baseline strategy; None for those that found none that fits."""
+    points: dict[str, _Point | None] = {}
+    for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
+        limit = Budget(time_limit_s=deadline.for_baseline(left))
+        evaluate = Evaluator(space, objective, limit)
         outcome = strategy_named(name).search(space, evaluate, seed=seed)
-        if outcome.assignments:
-            found.append(_candidate(space, outcome.assignments[0], name))
-        else:
-            unfit.append(name)
-    return tuple(found), tuple(unfit)
+        points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
+    return points
+
+
+def _no_worse(outcome: SearchOutcome, points: list[_Point]) -> SearchOutcome:
+    """The outcome, led by the best of ``points`` where a short search found none as good."""
+    best = min(points, key=lambda p: p[0], default=None)
+    if best is None or (outcome.values and outcome.values[0] <= best[0]):
+        return outcome
+    return replace(
+        outcome,
+        values=(best[0], *outcome.values),
+        assignments=(best[1], *outcome.assignments),
+    )
+
+
+class _Deadline:
+    """Shares a time limit out between listing, search, pricing and baselines."""
+
+    def __init__(self, limit_s: float | None, *, with_baselines: bool) -> None:
+        self._limit_s = limit_s
+        self._started = time.perf_counter()
+        self._plans = 1 + _RUNNERS_UP + (len(BASELINES) if with_baselines else 0)
+        self._baselines = len(BASELINES) if with_baselines else 0
+        self._pricing_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit; infinite without one."""
+        if self._limit_s is None:
+            return np.inf
+        return self._limit_s - (time.perf_counter() - self._started)
+
+    def for_search(self, space: SearchSpace) -> float | None:
+        """What is left for the search once the pricing of all plans is kept back.
+
+        Prices one plan to see how long that takes.
+        """
+        if self._limit_s is None:
+            return None
+        begun = time.perf_counter()
+        sizes = np.array([size_cost(t) for t in space.problem.workload.tables])
+        _candidate(space, list_greedy(space, sizes), "probe")
+        self._pricing_s = time.perf_counter() - begun
+        share = _BASELINE_SHARE * self._baselines * self._limit_s
+        kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
+        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self._limit_s)
+
+    def for_baseline(self, left: int) -> float:
+        """Seconds for the next of ``left`` baselines."""
+        if self._limit_s is None:
+            return _BASELINE_LIMIT_S
+        each = (self.left_s - left * self._pricing_s) / left
+        return min(max(each, 0.0), _BASELINE_LIMIT_S)

@@ -12,7 +12,7 @@ Left out, because another option does the same or better:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,17 +21,25 @@ from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
-from costmodels.workload import Table
+from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
 from planner.errors import InvalidInputError
+from planner.given_plan import option_of
 from planner.problem import PlanningProblem
-from planner.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
+from planner.torchrec_rules import COLUMN_MULTIPLE
+
+__all__ = [
+    "CACHE_LOAD_FACTORS",
+    "HOST_KERNELS",
+    "TableOptions",
+    "column_splits",
+    "drop_unfit",
+    "enumerate_options",
+    "memory_coefficients",
+    "torchrec_widths",
+]
 
 FloatArray = NDArray[np.float64]
-
-CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
-"""Shares of a cached table that may be kept on the device."""
-
-HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 _CROWDED_RATIO: Final = 0.7
 """Host kernels are listed from this share of the device memory on; below it, tables fit without."""
@@ -43,23 +51,6 @@ _UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
 """Numbers of column pieces tried with unequal widths where equal ones do not exist."""
 
 _ROUNDING: Final = 1.0 + 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLimits:
-    """The constraints of one table put together."""
-
-    table: Table
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
-    min_column_width: int
-    ranks: tuple[int, ...]
-    hosts: tuple[int, ...]
-    cache_load_factors: tuple[float, ...]
-    keeps_host_kernels: bool
-
-    def allows(self, sharding_type: ShardingType) -> bool:
-        """Whether the type is left."""
-        return bool(self.kernels.get(sharding_type))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +68,11 @@ class TableOptions:
 
 
 def enumerate_options(
-    problem: PlanningProblem, pipeline: CostPipeline, *, device: str = "cuda"
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    *,
+    device: str = "cuda",
+    worth: Callable[[ShardingOption], bool] | None = None,
 ) -> tuple[TableOptions, ...]:
     """Options of every table, in the workload's order; some may be too large for any rank.
 
@@ -85,13 +80,18 @@ def enumerate_options(
         problem: tables, topology and constraints.
         pipeline: prices the options.
         device: what TorchRec runs on, ``cuda`` or ``cpu``.
+        worth: list every option of which this is true, also those that are left out otherwise
+            because they seldom pay; the plan in use is not added then.
 
     Raises:
         InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
             table without any option.
     """
-    limits = _limits(problem, device)
+    limits = table_limits(problem, device)
+    if worth is not None:
+        return tuple(_table_options(problem, pipeline, limit, worth=worth) for limit in limits)
     found = tuple(_table_options(problem, pipeline, limit) for limit in limits)
+    _require_options(problem, limits, found)
     if _crowded(found, pipeline):
         smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
         found = tuple(
@@ -100,105 +100,34 @@ def enumerate_options(
             else _table_options(problem, pipeline, limit, host_kernels=True)
             for limit, options in zip(limits, found, strict=True)
         )
+    if problem.move_limit is not None:
+        given = zip(limits, found, strict=True)
+        found = tuple(_with_given(problem, pipeline, limit, options) for limit, options in given)
     return found
 
 
-# ------------------------------------------------------------------ constraints
-
-
-def _limits(problem: PlanningProblem, device: str) -> tuple[TableLimits, ...]:
-    problems = _unmatched(problem)
-    limits = []
-    for table in problem.workload.tables:
-        limit, wrong = _limit(problem, table, device)
-        limits.append(limit)
-        problems += wrong
+def _require_options(
+    problem: PlanningProblem, limits: tuple[TableLimits, ...], found: tuple[TableOptions, ...]
+) -> None:
+    """Refuse group rules under which some table can only break them."""
+    problems = []
+    for limit, options in zip(limits, found, strict=True):
+        if not options.options:
+            cuts = _options(problem, replace(limit, obstacle=_nothing), host_kernels=True)
+            tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
+            types = ", ".join(tried)
+            rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
+            problems.append(
+                f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
+                f"to it ({types}); allow table_wise for it, or drop it from the rule"
+            )
     if problems:
         raise InvalidInputError(problems)
-    return tuple(limits)
 
 
-def _unmatched(problem: PlanningProblem) -> list[str]:
-    names = [t.name for t in problem.workload.tables]
-    lines = [
-        f"constraint {c.pattern!r} matches no table; tables are {', '.join(names[:5])}"
-        + (", ..." if len(names) > 5 else "")
-        for c in problem.constraints.tables
-        if not any(c.matches(n) for n in names)
-    ]
-    for c in problem.constraints.tables:
-        for kind, values, count in (
-            ("ranks", c.ranks, problem.topology.world_size),
-            ("hosts", c.hosts, problem.topology.num_hosts),
-        ):
-            bad = [v for v in values if not 0 <= v < count]
-            if bad:
-                lines.append(
-                    f"constraint {c.pattern!r}: {kind} {bad[:5]} are outside 0..{count - 1}"
-                )
-    return lines
-
-
-def _limit(problem: PlanningProblem, table: Table, device: str) -> tuple[TableLimits, list[str]]:
-    topology, constraints = problem.topology, problem.constraints
-    rules = constraints.for_table(table.name)
-    legal = legal_types_and_kernels(table, device)
-    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
-    for sharding_type, choices in legal.items():
-        if sharding_type not in constraints.sharding_types:
-            continue
-        if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
-            continue
-        left = tuple(k for k in choices if _kernel_allowed(problem, table, k))
-        if left:
-            kernels[sharding_type] = left
-    hosts = _common(range(topology.num_hosts), [r.hosts for r in rules])
-    ranks = _common(range(topology.world_size), [r.ranks for r in rules])
-    ranks = tuple(r for r in ranks if topology.host_of(r) in hosts)
-    local = topology.local_world_size
-    hosts = tuple(h for h in hosts if set(range(h * local, (h + 1) * local)) <= set(ranks))
-    if len(ranks) < topology.world_size:
-        kernels.pop(ShardingType.DATA_PARALLEL, None)
-        kernels.pop(ShardingType.ROW_WISE, None)
-    if not hosts:
-        kernels.pop(ShardingType.TABLE_ROW_WISE, None)
-        kernels.pop(ShardingType.GRID_SHARD, None)
-    limit = TableLimits(
-        table=table,
-        kernels=kernels,
-        min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
-        ranks=ranks,
-        hosts=hosts,
-        cache_load_factors=_load_factors([r.cache_load_factors for r in rules]),
-        keeps_host_kernels=not _any_device_kernel(kernels),
-    )
-    if kernels and ranks and limit.cache_load_factors:
-        return limit, []
-    named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
-    types = ", ".join(legal)
-    return limit, [
-        f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
-        f"ranks left: {len(ranks)}; allow more sharding types, kernels or ranks"
-    ]
-
-
-def _kernel_allowed(problem: PlanningProblem, table: Table, kernel: ComputeKernel) -> bool:
-    rules = problem.constraints.for_table(table.name)
-    named = all(not r.kernels or kernel in r.kernels for r in rules)
-    return named and kernel in problem.constraints.kernels
-
-
-def _any_device_kernel(kernels: dict[ShardingType, tuple[ComputeKernel, ...]]) -> bool:
-    return any(k not in HOST_KERNELS for choices in kernels.values() for k in choices)
-
-
-def _common(every: range, limits: list[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(i for i in every if all(not chosen or i in chosen for chosen in limits))
-
-
-def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:
-    named = [set(factors) for factors in limits if factors]
-    return tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS
+def _nothing(option: ShardingOption) -> str | None:
+    del option
+    return None
 
 
 # ------------------------------------------------------------------ cuts
@@ -210,9 +139,14 @@ def _table_options(
     limit: TableLimits,
     *,
     host_kernels: bool = False,
+    worth: Callable[[ShardingOption], bool] | None = None,
 ) -> TableOptions:
     options, works = [], []
-    for option in _options(problem, limit, host_kernels=host_kernels or limit.keeps_host_kernels):
+    every = worth is not None
+    host_kernels = every or host_kernels or limit.keeps_host_kernels
+    for option in _options(problem, limit, host_kernels=host_kernels, every=every):
+        if worth is not None and not worth(option):
+            continue
         options.append(option)
         works.append(pipeline.option_work(option))
     return TableOptions(
@@ -224,10 +158,35 @@ def _table_options(
     )
 
 
+def _with_given(
+    problem: PlanningProblem, pipeline: CostPipeline, limit: TableLimits, found: TableOptions
+) -> TableOptions:
+    """With the option of the plan in use, if the constraints allow it and it is not listed."""
+    if problem.move_limit is None:
+        return found
+    topology = problem.topology
+    option = option_of(
+        problem.move_limit.start.placement(limit.table.name),
+        limit.table,
+        world_size=topology.world_size,
+        local_world_size=topology.local_world_size,
+    )
+    if option is None or option in found.options or limit.obstacle(option) is not None:
+        return found
+    kernels = limit.kernels.get(option.sharding_type, ())
+    if option.kernel not in kernels or min(option.column_widths) < limit.min_column_width:
+        return found
+    return replace(
+        found,
+        options=(*found.options, option),
+        works=(*found.works, pipeline.option_work(option)),
+    )
+
+
 def _options(
-    problem: PlanningProblem, limit: TableLimits, *, host_kernels: bool
+    problem: PlanningProblem, limit: TableLimits, *, host_kernels: bool, every: bool = False
 ) -> Iterator[ShardingOption]:
-    for sharding_type, widths in _cuts(problem, limit):
+    for sharding_type, widths in _cuts(problem, limit, every=every):
         for kernel in limit.kernels[sharding_type]:
             if kernel in HOST_KERNELS and not host_kernels:
                 continue
@@ -235,26 +194,36 @@ def _options(
             if kernel is ComputeKernel.FUSED_UVM_CACHING:
                 factors = limit.cache_load_factors
             for factor in factors:
-                yield ShardingOption(
+                option = ShardingOption(
                     table=limit.table.name,
                     sharding_type=sharding_type,
                     kernel=kernel,
                     column_widths=widths,
                     cache_load_factor_ratio=factor,
                 )
+                if limit.obstacle(option) is None:
+                    yield option
 
 
 def _cuts(
-    problem: PlanningProblem, limit: TableLimits
+    problem: PlanningProblem, limit: TableLimits, *, every: bool = False
 ) -> Iterator[tuple[ShardingType, tuple[int, ...]]]:
-    """Sharding types with column widths, dominated ones left out (see the module)."""
+    """Sharding types with column widths, dominated ones left out (see the module).
+
+    With ``every`` only those are left out that are dominated under any cost model, and TorchRec's
+    own cut is among the rest even if it has more pieces than there are ranks.
+    """
     topology, whole = problem.topology, (limit.table.embedding_dim,)
     for sharding_type in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE):
         if limit.allows(sharding_type):
             yield sharding_type, whole
     yield from _rank_cuts(problem, limit)
+    own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
+    if every and len(own) > len(limit.ranks) and limit.allows(ShardingType.COLUMN_WISE):
+        yield ShardingType.COLUMN_WISE, own
     columns, rows = limit.allows(ShardingType.COLUMN_WISE), limit.allows(ShardingType.ROW_WISE)
-    if (topology.num_hosts == 1 and rows) or (topology.local_world_size == 1 and columns):
+    alone = topology.local_world_size == 1 and columns and not every
+    if (topology.num_hosts == 1 and rows) or alone:
         return
     if limit.allows(ShardingType.GRID_SHARD):
         for widths in _splits(limit, len(limit.hosts), uneven=False):
@@ -304,6 +273,17 @@ def column_splits(
         if larger == 0 or (uneven and count in _UNEVEN_COUNTS):
             wide = ((small + 1) * COLUMN_MULTIPLE,) * larger
             yield wide + (small * COLUMN_MULTIPLE,) * (count - larger)
+
+
+def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
+    """TorchRec's cut of ``dim`` columns: the narrowest equal pieces that its rule allows.
+
+    Multiples of 4 that divide the columns and are no narrower than 128, or than ``min_width``.
+    """
+    least = max(min_width, MIN_COLUMN_WIDTH)
+    widths = range(least + -least % COLUMN_MULTIPLE, dim, COLUMN_MULTIPLE)
+    width = next((w for w in widths if dim % w == 0), dim)
+    return (width,) * (dim // width)
 
 
 # ------------------------------------------------------------------ memory

@@ -3,7 +3,7 @@
 PlannerError
 ├── InvalidInputError     bad file, flag or argument: exit code 2; lists every problem found
 ├── InfeasibleError       proven that nothing fits: exit code 3; the binding limit in bytes
-└── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 4
+└── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 3
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
 from planner.enumeration import TableOptions, drop_unfit, memory_coefficients
 from planner.errors import InvalidInputError
+from planner.placement_rules import PlacementRules, Usage
 from planner.problem import PlanningProblem
 from planner.torchrec_rules import legal_types_and_kernels
 
@@ -31,6 +32,9 @@ ROUNDING: Final = 1.0 + 1e-9
 
 FITTING: Final = 1.0 - 1e-12
 """Plans stay below this share of it, so that they fit in whatever order shards are summed."""
+
+_MOST_ENTRIES: Final = 400_000
+"""Entries of work priced at a time; more fall out of the caches and take gigabytes."""
 
 WHOLE_NAMES: Final = {
     ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
@@ -69,6 +73,7 @@ class SearchSpace:
         pool_device, pool_host: ``[M]`` bytes of each distinct row.
         mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
         device, host: ``[F]`` bytes per unit of work.
+        rules: what tables have to keep together; false if there is nothing.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class SearchSpace:
         self.mean_work: FloatArray = np.array(
             [self.pool[r].sum(axis=tuple(range(r.ndim))) / self.world_size for r in self.rows]
         ).reshape(len(self.rows), pipeline.num_features)
+        self.rules = PlacementRules.of(problem)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
 
@@ -141,10 +147,20 @@ class SearchSpace:
             ranks.append(self.host_ranks(places) if hosts else np.array(places, dtype=np.int64))
             rows.append(self.rows[flat].ravel())
         if ranks:
-            shards = self.pool[np.concatenate(rows)]
-            where = np.concatenate(ranks)[None] == np.arange(self.world_size)[:, None]
-            work += where.astype(float) @ shards
+            where = np.concatenate(ranks)
+            order = np.argsort(where, kind="stable")
+            used, starts = np.unique(where[order], return_index=True)
+            work[used] += np.add.reduceat(self.pool[np.concatenate(rows)[order]], starts, axis=0)
         return work
+
+    def usage(self, assignment: Assignment) -> Usage:
+        """What an assignment takes of the rules on groups, counts and moves."""
+        options = (self.option(t, i) for t, i in enumerate(assignment.options))
+        return Usage(self.rules, list(zip(options, assignment.places, strict=True)))
+
+    def keeps_rules(self, assignment: Assignment) -> bool:
+        """Whether an assignment keeps the rules on groups, counts and moves."""
+        return not self.rules or self.usage(assignment).kept
 
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
         """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
@@ -176,13 +192,18 @@ class SearchSpace:
         Raises:
             InvalidInputError: the plan cuts a table in a way that is not in the space.
         """
-        found = [
-            self._located(t, plan.placement(table.table)) for t, table in enumerate(self.tables)
-        ]
-        return Assignment(options=tuple(o for o, _ in found), places=tuple(p for _, p in found))
+        options, places = [], []
+        for t, table in enumerate(self.tables):
+            found = self.located(t, plan.placement(table.table))
+            if found is None:
+                msg = f"table {table.table!r}: no option of the search space is cut like the plan"
+                raise InvalidInputError(msg)
+            options.append(found[0])
+            places.append(found[1])
+        return Assignment(options=tuple(options), places=tuple(places))
 
-    def _located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]]:
-        """Option index and places of a placement."""
+    def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
+        """Option index and places of a placement; None if no option is cut like it."""
         split = {whole: kind for kind, whole in WHOLE_NAMES.items()}
         kind = placement.sharding_type
         for index, option in enumerate(self.tables[table].options):
@@ -196,8 +217,7 @@ class SearchSpace:
             places = () if uniform else places
             if self._placement(table, option, places, {option.sharding_type: kind}) == placement:
                 return index, places
-        msg = f"table {placement.table!r}: no option of the search space is cut like the plan"
-        raise InvalidInputError(msg)
+        return None
 
     def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
@@ -286,6 +306,15 @@ class AbstractObjective(ABC):
     def weights(self) -> FloatArray:
         """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
 
+    @property
+    def prices(self) -> FloatArray | None:
+        """``[F]`` what a unit of work adds to its rank's share of the value.
+
+        None unless phases are linear and the value is their weighted sum; then no rank's priced
+        work exceeds the value.
+        """
+        return None
+
     @abstractmethod
     def always(self) -> Cut:
         """A cut that holds for every plan."""
@@ -340,12 +369,21 @@ class Evaluator:
 
     def values(self, work: FloatArray) -> FloatArray:
         """Objective of many plans, infinite where memory does not suffice."""
-        self.num_evaluations += int(np.prod(work.shape[:-2]))
+        count = int(np.prod(work.shape[:-2]))
+        self.num_evaluations += count
+        if work.ndim == 3 and work.size > _MOST_ENTRIES:
+            parts = np.array_split(work, min(-(-work.size // _MOST_ENTRIES), count))
+            return np.concatenate([self._price(part) for part in parts])
+        return self._price(work)
+
+    def _price(self, work: FloatArray) -> FloatArray:
         fits = self.space.overflow_ratio(work) <= 0
         return np.where(fits, self.objective.values(work), np.inf)
 
     def value(self, assignment: Assignment) -> float:
-        """Objective of one assignment, remembered."""
+        """Objective of one assignment, remembered; infinite if it breaks a rule."""
         if assignment not in self._known:
-            self._known[assignment] = float(self.values(self.space.work(assignment)))
+            kept = self.space.keeps_rules(assignment)
+            value = float(self.values(self.space.work(assignment)))
+            self._known[assignment] = value if kept else np.inf
         return self._known[assignment]

@@ -12,10 +12,12 @@ from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.gloo import Gloo
 from costmodels.cpu.lookup import CpuLookup
+from costmodels.lookup.residual import Corrected
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
-from planner.io.calibration_file import load_constants
+from planner.io.calibration_file import load_constants, read_calibration
 from planner.io.collective_curves import load_curves, shipped_curves
+from planner.io.residual_file import load_residual, residual_path
 
 
 def default_models(topology: Topology) -> CostModels:
@@ -25,8 +27,13 @@ def default_models(topology: Topology) -> CostModels:
         InvalidInputError: the system names curves that are not there.
     """
     if topology.calibration:
-        return cpu_models(load_constants(topology.calibration))
-    return CostModels(collective=collective_model(topology))
+        models = cpu_models(load_constants(topology.calibration))
+    else:
+        models = CostModels(collective=collective_model(topology))
+    residual = load_residual(residual_path(topology))
+    if residual is None:
+        return models
+    return replace(models, lookup=Corrected(inner=models.lookup, residual=residual))
 
 
 def cpu_models(constants: CpuConstants) -> CostModels:
@@ -36,6 +43,7 @@ def cpu_models(constants: CpuConstants) -> CostModels:
         collective=Gloo(constants=constants),
         dense=CpuDense(constants=constants),
         exchange=CpuExchange(constants=constants),
+        sigmas_ratio=constants.sigmas_ratio,
     )
 
 
@@ -51,8 +59,18 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     Such a set was measured on this device in a box that need not be typical, so that plans do not
     rest on it; one operation at a time, it is the best there is.
     """
+    if topology.calibration:
+        return default_models(topology).collective
     if not topology.collective_curves and any(
         r.set_name == topology.name for r in shipped_curves()
     ):
         topology = replace(topology, collective_curves=(topology.name,))
     return collective_model(topology)
+
+
+def calibrated_spread_ratio(topology: Topology, name: str) -> float | None:
+    """90 % spread of one fit of a calibrated machine, from points held out; None if not fitted."""
+    for error in read_calibration(topology.calibration).errors:
+        if error.name == name and error.num_points > 0:
+            return error.p90_ratio
+    return None

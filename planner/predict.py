@@ -16,19 +16,23 @@ from costmodels.collective.base import (
     AbstractCollectiveModel,
     Basis,
     Collective,
+    Confidence,
     balanced_s,
 )
 from costmodels.topology import Topology
 from costmodels.units import US
 from planner.errors import InvalidInputError
+from planner.io.calibration_file import load_constants
 from planner.io.documents import read_text
-from planner.models import collective_model_of_device
+from planner.models import calibrated_spread_ratio, collective_model_of_device
 
 ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
 REASON_COLUMN: Final = "reason"
 """Why a row has no prediction; there when at least one has none."""
 _Row = TypeVar("_Row")
 _QUANTILE_95: Final = 1.645
+_UNFITTED_SPREAD: Final = 0.5
+"""90 % spread on a calibrated machine of what its calibration says nothing about."""
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
 _NAMES: Final = {
@@ -98,9 +102,20 @@ def predict_collectives(
             models[shape] = (topology, collective_model_of_device(topology))
         topology, model = models[shape]
         time_s = float(balanced_s(model, row.collective, np.array(row.size_bytes), topology))
-        trust = model.confidence(row.collective, row.size_bytes, topology)
+        trust = _trust(model, row, topology)
         found.append(interval(time_s, trust.spread_ratio, trust.basis))
     return tuple(found)
+
+
+def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
+    """As the model says; of a calibrated machine, as its fit says."""
+    if not topology.calibration:
+        return model.confidence(row.collective, row.size_bytes, topology)
+    fitted = calibrated_spread_ratio(topology, f"gloo {row.collective}") or _UNFITTED_SPREAD
+    ranks = load_constants(topology.calibration).world_size
+    if row.nodes == 1 and row.gpus_per_node == ranks:
+        return Confidence(basis=Basis.MEASURED, spread_ratio=fitted)
+    return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
 
 
 def read_table(path: Path, needed: tuple[str, ...]) -> Table:

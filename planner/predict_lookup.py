@@ -12,15 +12,15 @@ from costmodels.collective.base import Basis
 from costmodels.distribution.base import AbstractIndexDistribution, FloatArray
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.estimates import Source
+from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.sharding import ComputeKernel
 from costmodels.stages import BACKWARD_KERNELS, CACHE_KERNELS
 from costmodels.topology import Topology
-from costmodels.uncertainty import sigmas
+from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 from planner import predict
-from planner.models import default_models
+from planner.models import calibrated_spread_ratio, default_models
 from planner.predict import Predicted, Unmodelled, interval, number, parsed, spread_ratio
 
 LOOKUP_COLUMNS: Final = ("phase", "rows_per_table", "dim")
@@ -48,8 +48,10 @@ Eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 
 """
 _POWER_LAW_SHIFT: Final = 0.5
 """A continuous power law cut to whole numbers falls on row k with about (k + 1/2)^-s."""
-_MODEL_SIGMA: Final = 0.15
-"""Log-standard deviation of the ``validate`` rows of ``configs/published/lookup_points.csv``."""
+_FEW_INDICES: Final = 1e4
+"""Below this a call does not fill the device, and kernels that nobody models count."""
+_EXTRAPOLATED_SIGMA: Final = 0.3
+"""Added for calls below that: V100 kernels of 5 to 40 us are missed by this much."""
 _MOST: Final = 2**48
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
 _Word = TypeVar("_Word")
@@ -96,14 +98,47 @@ def predict_lookups(table: predict.Table, topology: Topology) -> tuple[Predicted
     """
     rows = parsed(table, lookup_call)
     model = default_models(topology).lookup
-    spread = spread_ratio(dict(sigmas(topology))["lookup"], _MODEL_SIGMA)
+    found: list[Predicted | Unmodelled] = []
+    for row in rows:
+        if isinstance(row, LookupCall) and topology.calibration:
+            found.append(_on_cpu(row, model, topology))
+        elif isinstance(row, LookupCall):
+            found.append(interval(call_time(row, model, topology), *_trust(row, topology)))
+        else:
+            found.append(row)
+    return tuple(found)
+
+
+def _trust(call: LookupCall, topology: Topology) -> tuple[float, Basis]:
+    """90 % spread of a call's time, and what it rests on."""
+    kernel = call.shard.kernel
+    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+    parts = [group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)]
+    parts.append(rate_sigma(topology, "lookup"))
+    sources = {p.name: p.source for p in topology.provenance}
     basis = _basis(topology)
-    return tuple(
-        row
-        if isinstance(row, Unmodelled)
-        else interval(call_time(row, model, topology), spread, basis)
-        for row in rows
-    )
+    if kernel is not ComputeKernel.FUSED:
+        link = sources.get("host.device_link_bandwidth", Source.DEFAULT)
+        parts.append(RELATIVE_SIGMA[link])
+        if link not in (Source.MEASURED, Source.CALIBRATED):
+            basis = Basis.ANALYTIC
+    if call.num_tables * call.shard.num_indices < _FEW_INDICES:
+        parts.append(_EXTRAPOLATED_SIGMA)
+        basis = Basis.EXTRAPOLATED
+    return spread_ratio(*parts), basis
+
+
+def _on_cpu(
+    call: LookupCall, model: AbstractLookupModel, topology: Topology
+) -> Predicted | Unmodelled:
+    """A call on one core, by the constants of a calibrated machine."""
+    if call.shard.kernel is not ComputeKernel.FUSED:
+        return Unmodelled(reason="a CPU has no device memory apart from its own")
+    forward, backward, _ = _PHASES[call.phase]
+    phases = ["forward"] * forward + ["backward"] * backward
+    spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
+    spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
+    return interval(call_time(call, model, topology), spread, Basis.CALIBRATED)
 
 
 def call_time(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> float:

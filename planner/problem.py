@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from costmodels.sharding import ComputeKernel, ShardingType
+import numpy as np
+
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
@@ -30,26 +33,120 @@ class TableConstraint:
         return fnmatchcase(table, self.pattern)
 
 
+class Level(StrEnum):
+    """Where a rule counts: on each rank, or on each host."""
+
+    RANK = "rank"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableGroup:
+    """Tables, by shell-style patterns, that share one rank or host, or of which no two do."""
+
+    patterns: tuple[str, ...]
+    level: Level = Level.RANK
+
+    def matches(self, table: str) -> bool:
+        """Whether a pattern covers ``table``."""
+        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountLimit:
+    """At most ``most`` tables, or shards, on each rank or host.
+
+    Row blocks and copies on all ranks count wherever they are. ``patterns`` choose whose are
+    counted.
+    """
+
+    most: int
+    level: Level = Level.RANK
+    counts_shards: bool = False
+    patterns: tuple[str, ...] = ("*",)
+
+    def matches(self, table: str) -> bool:
+        """Whether shards of ``table`` count."""
+        return any(fnmatchcase(table, pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """At most so many bytes of a device (level rank) or of a host's DDR; no places mean all."""
+
+    most_bytes: float
+    level: Level
+    places: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """All limits of a search; several that match one table hold together."""
+    """All limits of a search; several that match one table hold together.
+
+    ``together`` keeps the tables of a group on one place, ``apart`` keeps any two of them off the
+    same one; ``counts`` limits tables or shards per place; ``memory`` what a place may hold.
+    """
 
     tables: tuple[TableConstraint, ...] = ()
     sharding_types: tuple[ShardingType, ...] = tuple(ShardingType)
     kernels: tuple[ComputeKernel, ...] = tuple(ComputeKernel)
+    together: tuple[TableGroup, ...] = ()
+    apart: tuple[TableGroup, ...] = ()
+    counts: tuple[CountLimit, ...] = ()
+    memory: tuple[MemoryLimit, ...] = ()
 
     def for_table(self, table: str) -> tuple[TableConstraint, ...]:
         """The constraints that cover ``table``."""
         return tuple(c for c in self.tables if c.matches(table))
+
+    def limited(self, topology: Topology) -> Topology:
+        """The topology with the memory that the rules leave of it."""
+        if not self.memory:
+            return topology
+        device, host = topology.hbm_capacities(), topology.ddr_capacities()
+        for rule in self.memory:
+            sizes = device if rule.level is Level.RANK else host
+            at = [p for p in rule.places if p < len(sizes)] or slice(None)
+            sizes[at] = np.minimum(sizes[at], rule.most_bytes)
+        return replace(
+            topology,
+            hbm_capacity_by_rank_bytes=tuple(device.tolist()),
+            ddr_capacity_by_host_bytes=tuple(host.tolist()),
+        )
 
 
 NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLimit:
+    """How far a plan may lie from the one in use. None means no limit.
+
+    Bytes are weights and optimizer state of cells that a rank holds in the new plan and not in
+    ``start``; a table moves if any rank has to receive some.
+    """
+
+    start: Plan
+    max_bytes: float | None = None
+    max_tables: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:
-    """One question to the planner."""
+    """One question to the planner.
+
+    ``scenarios`` are the same tables under other index distributions or batch sizes; a robust
+    search prices plans on the workload and on each of them.
+    """
 
     workload: Workload
     topology: Topology
     constraints: Constraints = NO_CONSTRAINTS
+    move_limit: MoveLimit | None = None
+    scenarios: tuple[Workload, ...] = ()
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether tables depend on each other, so that not every strategy can keep to it."""
+        rules = self.constraints
+        return bool(rules.together or rules.apart or rules.counts or self.move_limit)

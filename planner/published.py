@@ -11,6 +11,7 @@ import io as text_io
 import json
 from dataclasses import dataclass, replace
 
+from costmodels.collective.hierarchical import Hierarchical
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
@@ -23,10 +24,11 @@ from costmodels.sharding import (
     place,
     row_blocks,
 )
+from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import GB
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from costmodels.workload import DataType, Table, Workload
+from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
@@ -81,13 +83,24 @@ def predict(case: PublishedCase) -> PublishedPrediction:
     """Price the case's own plan."""
     problem = case.problem
     topology = problem.topology
-    pipeline = CostPipeline(problem.workload, topology, default_models(topology))
-    estimate = pipeline.estimate(case.plan)
+    models = models_of_run(problem.workload, topology)
+    estimate = CostPipeline(problem.workload, topology, models).estimate(case.plan)
     return PublishedPrediction(
         case=case,
         predicted=estimate.time,
         naive_s=naive_roofline_s(problem.workload, problem.topology),
     )
+
+
+def models_of_run(workload: Workload, topology: Topology) -> CostModels:
+    """The models of a system as the run used it.
+
+    HugeCTR's samples choose the hierarchical exchange on several hosts (``samples/dlrm/train.py``).
+    """
+    models = default_models(topology)
+    if workload.pipeline is not Pipeline.HUGECTR or topology.num_hosts == 1:
+        return models
+    return replace(models, collective=Hierarchical(models.collective))
 
 
 def summarize(predictions: tuple[PublishedPrediction, ...]) -> tuple[ErrorSummary, ErrorSummary]:
@@ -154,7 +167,9 @@ def plan_from_matrix(
     """A plan from HugeCTR's shard matrix.
 
     A table listed on k ranks is row-split k ways; listed on all of them and smaller than the
-    replication threshold (weights and optimizer state, GB) it is replicated.
+    replication threshold (weights and optimizer state, GB) it is replicated. On several hosts a
+    table split over all ranks of some hosts is added up inside each before it crosses the network
+    (HugeCTR's hierarchical exchange, the plans of ``hier_auto``): ``table_row_wise`` here.
     """
     ranks_of: dict[int, list[int]] = {}
     for rank, tables in enumerate(tables_by_rank):
@@ -191,7 +206,7 @@ def _placement(
     blocks = row_blocks(table.num_embeddings, len(ranks))
     return TablePlacement(
         table=table.name,
-        sharding_type=ShardingType.ROW_WISE if len(ranks) > 1 else ShardingType.TABLE_WISE,
+        sharding_type=_row_split(ranks, topology),
         kernel=ComputeKernel.FUSED,
         shards=tuple(
             Shard(
@@ -204,3 +219,14 @@ def _placement(
             for rank, (offset, rows) in zip(ranks, blocks, strict=True)
         ),
     )
+
+
+def _row_split(ranks: list[int], topology: Topology) -> ShardingType:
+    """The sharding type whose exchange is that of rows split over these ranks."""
+    if len(ranks) == 1:
+        return ShardingType.TABLE_WISE
+    local = topology.local_world_size
+    hosts = {topology.host_of(r) for r in ranks}
+    if topology.num_hosts > 1 and local > 1 and len(ranks) == len(hosts) * local:
+        return ShardingType.TABLE_ROW_WISE
+    return ShardingType.ROW_WISE

@@ -8,6 +8,7 @@ from enum import StrEnum
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan
 from planner.problem import PlanningProblem
+from planner.search.parts.priced import usd_per_billion_samples
 
 
 class Status(StrEnum):
@@ -63,8 +64,37 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reshard:
+    """What going from the plan in use to this one takes, once, and what it saves per iteration.
+
+    Bytes are weights and optimizer state that ranks receive; ``payback_iterations`` is None where
+    the new plan is not faster.
+    """
+
+    moved_tables: int
+    moved_bytes: float
+    most_received_bytes: float
+    time_s: float
+    before_s: float
+    saved_s: float
+    payback_iterations: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioTime:
+    """Iteration time of the plan in one scenario."""
+
+    name: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningResult:
-    """The answer to a planning problem. ``baselines`` are priced by the same models."""
+    """The answer to a planning problem. ``baselines`` are priced by the same models.
+
+    ``reshard`` is set when a plan in use was given; ``scenarios`` holds the time in each scenario
+    of a robust search, the workload itself first.
+    """
 
     problem: PlanningProblem
     best: Candidate
@@ -73,6 +103,8 @@ class PlanningResult:
     baselines: tuple[Candidate, ...] = ()
     unfit_baselines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    reshard: Reshard | None = None
+    scenarios: tuple[ScenarioTime, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -83,6 +115,13 @@ class PlanningResult:
     def estimate(self) -> IterationEstimate:
         """What the best plan costs."""
         return self.best.estimate
+
+    @property
+    def usd_per_billion_samples(self) -> float | None:
+        """What training costs at the price of the devices; None for a system without price."""
+        problem = self.problem
+        time_s = self.best.estimate.time.time_s
+        return usd_per_billion_samples(time_s, problem.workload, problem.topology)
 
     @property
     def bound(self) -> float | None:

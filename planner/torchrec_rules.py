@@ -247,7 +247,20 @@ def _column_wise(p: TablePlacement, table: Table, world: int, group: int) -> lis
             f"offsets {_short(s.col_offset for s in p.shards)} with widths {_short(widths)}; order "
             "them left to right without hole or overlap"
         )
-    return problems
+    return problems + _unequal_problems(p)
+
+
+def _unequal_problems(p: TablePlacement) -> list[str]:
+    """Pieces of a table on one rank are one tensor there (``TableBatchedEmbeddingSlice``)."""
+    widths: dict[int, set[int]] = {}
+    for shard in p.shards:
+        widths.setdefault(shard.rank, set()).add(shard.num_cols)
+    return [
+        f"needs pieces of one width where several lie on one rank, got {sorted(found)} columns on "
+        f"rank {rank}; move them apart, or cut evenly"
+        for rank, found in sorted(widths.items())
+        if len(found) > 1
+    ]
 
 
 def _table_column_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
@@ -298,6 +311,7 @@ def _grid_shard(p: TablePlacement, table: Table, world: int, group: int) -> list
         problems += _group_problems([s.rank for s in block], group)
         problems += _row_blocks_problems(block, table, group, "ranks of the host", columns=False)
         column += width
+    problems += _unequal_problems(p)
     if not problems and column != table.embedding_dim:
         problems.append(f"covers {column} of {table.embedding_dim} columns; add the missing blocks")
     return problems

@@ -3,59 +3,61 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodels.calibration.points import (
-    CollectivePoint,
-    DensePoint,
-    ExchangePoint,
-    FamilyPoint,
-    GradientPoint,
-    GroupPoint,
-    LookupPoint,
+from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
+from costmodels.distribution.zipf import Zipf
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    place,
 )
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
 
 _DIMS = (4, 8, 16, 32, 64, 128)
 _MAX_TABLE_BYTES = 2e8
 _MAX_DENSE_BYTES = 3e7
-_MAX_GROUP_BYTES = 4e8
+_MAX_STEP_BYTES = 2.5e8
+_MAX_STEP_INDICES = 5e5
+_MAX_REPLICATED_BYTES = 8e6
 _MAX_POOLING = 50.0
 _MAX_EXPONENT = 1.4
+_UNIFORM_SHARE = 0.15
 _ELEMENT_BYTES = 4
+_KINDS = (
+    ShardingType.TABLE_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.DATA_PARALLEL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much to measure; per rank for lookups and dense parts, in all for the others."""
+    """How much to measure; per rank for lookups, in all for steps.
+
+    Steps run in ``num_blocks`` blocks of ``iterations``, of which ``warm_up`` are dropped.
+    """
 
     num_lookups: int
     num_dense_lookups: int
-    num_groups: int
-    num_exchanges: int
-    num_dense: int
+    num_steps: int
     num_passes: int
     repeats: int
+    num_blocks: int = 3
+    iterations: int = 7
+    warm_up: int = 3
 
 
-FULL = Effort(
-    num_lookups=150,
-    num_dense_lookups=36,
-    num_groups=30,
-    num_exchanges=180,
-    num_dense=36,
-    num_passes=3,
-    repeats=7,
-)
+FULL = Effort(num_lookups=150, num_dense_lookups=48, num_steps=180, num_passes=3, repeats=7)
 QUICK = Effort(
-    num_lookups=36,
-    num_dense_lookups=12,
-    num_groups=12,
-    num_exchanges=36,
-    num_dense=12,
-    num_passes=1,
-    repeats=5,
+    num_lookups=36, num_dense_lookups=12, num_steps=36, num_passes=1, repeats=5, num_blocks=2
 )
 
 
@@ -66,7 +68,7 @@ def lookup_points(count: int, kernel: str, rng: np.random.Generator) -> list[Loo
     while len(points) < count:
         rows = int(10 ** rng.uniform(2.0, 6.3))
         dim = int(rng.choice(_DIMS))
-        uniform = rng.random() < 0.15
+        uniform = rng.random() < _UNIFORM_SHARE
         point = LookupPoint(
             kernel=kernel,
             num_embeddings=rows,
@@ -80,59 +82,90 @@ def lookup_points(count: int, kernel: str, rng: np.random.Generator) -> list[Loo
     return points
 
 
-def group_points(count: int, rng: np.random.Generator) -> list[GroupPoint]:
-    """Fused calls of 2 to 12 tables that share their bags."""
-    points = []
-    for _ in range(count):
-        tables: list[LookupPoint] = []
-        bags = int(rng.choice([2048, 4096, 8192]))
-        room = _MAX_GROUP_BYTES
-        for point in lookup_points(int(rng.integers(2, 13)), "fused", rng):
-            room -= point.num_embeddings * point.embedding_dim * _ELEMENT_BYTES
-            if room > 0 or not tables:
-                tables.append(replace(point, num_bags=bags))
-        points.append(GroupPoint(tables=tuple(tables)))
-    return points
+def step_points(count: int, world_size: int, rng: np.random.Generator) -> list[StepPoint]:
+    """Small random models: 1 to 14 tables, any mix of sharding types, even to one-sided."""
+    return [_step(f"step-{i}", world_size, rng) for i in range(count)]
 
 
-def exchange_points(count: int, world_size: int, rng: np.random.Generator) -> list[ExchangePoint]:
-    """One to three sharding types at once, from even to entirely one-sided."""
-    kinds = ("table_wise", "row_wise", "column_wise")
-    points = []
-    for i in range(count):
-        first = kinds[i % len(kinds)]
-        others = [k for k in kinds if k != first]
-        more = [str(k) for k in rng.permutation(others)[: int(rng.choice(3, p=(0.5, 0.3, 0.2)))]]
-        points.append(
-            ExchangePoint(
-                local_batch_size=int(rng.choice([512, 1024, 2048, 4096])),
-                pooling_factor=_pooling(rng),
-                families=tuple(_family(k, world_size, 1 + len(more), rng) for k in (first, *more)),
-            )
-        )
-    return points
-
-
-def _family(kind: str, world_size: int, num_families: int, rng: np.random.Generator) -> FamilyPoint:
-    widths: list[list[int]] = [[] for _ in range(world_size)]
+def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
+    batch = int(rng.choice([512, 1024, 2048, 4096]))
     leaning = rng.dirichlet(np.full(world_size, rng.choice([0.3, 2.0, 20.0])))
-    for _ in range(int(rng.integers(1, 2 + 12 // num_families))):
-        widths[int(rng.choice(world_size, p=leaning))].append(int(rng.choice(_DIMS)))
-    return FamilyPoint(sharding_type=kind, widths=tuple(tuple(w) for w in widths))
+    mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
+    room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
+    tables: list[Table] = []
+    placements: list[TablePlacement] = []
+    for i in range(int(rng.integers(1, 15))):
+        table = _table(f"t{i}", rng)
+        room_bytes -= table.weight_bytes
+        room_indices -= table.pooling_factor
+        if tables and min(room_bytes, room_indices) < 0:
+            break
+        kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
+        tables.append(table)
+        placements.append(_placed(table, kind, leaning, rng))
+    dense = DenseArch(
+        num_dense_features=13,
+        bottom_mlp=_widths(rng),
+        top_mlp=(*_widths(rng), 1),
+        interaction=Interaction.CAT,
+    )
+    workload = Workload(
+        name=name,
+        tables=tuple(tables),
+        local_batch_size=batch,
+        dense=dense,
+        pipeline=Pipeline.NONE,
+    )
+    return StepPoint(workload=workload, plan=Plan(placements=tuple(placements)))
 
 
-def dense_points(count: int, rng: np.random.Generator) -> list[DensePoint]:
-    """Small MLPs around a concatenation of embeddings."""
-    return [
-        DensePoint(
-            local_batch_size=int(rng.choice([512, 1024, 2048, 4096])),
-            num_dense_features=13,
-            bottom_mlp=_widths(rng),
-            embedding_dims=tuple(int(d) for d in rng.choice(_DIMS[1:], int(rng.integers(2, 15)))),
-            top_mlp=(*_widths(rng), 1),
-        )
-        for _ in range(count)
-    ]
+def _table(name: str, rng: np.random.Generator) -> Table:
+    while True:
+        rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
+        if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
+            break
+    uniform = rng.random() < _UNIFORM_SHARE
+    law = Zipf(
+        num_embeddings=rows,
+        exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
+        scattered=bool(rng.random() < 0.5),
+    )
+    return Table(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name=f"of_{name}", pooling_factor=_pooling(rng)),),
+        distribution=law,
+    )
+
+
+def _placed(
+    table: Table, kind: ShardingType, leaning: NDArray[np.float64], rng: np.random.Generator
+) -> TablePlacement:
+    """The sharding type where the table allows it, else table-wise."""
+    replicated = kind is ShardingType.DATA_PARALLEL
+    halves = kind is ShardingType.COLUMN_WISE
+    too_large = replicated and table.weight_bytes > _MAX_REPLICATED_BYTES
+    too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
+    if too_large or too_narrow:
+        return _placed(table, ShardingType.TABLE_WISE, leaning, rng)
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=kind,
+        kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+        column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
+    )
+    world = len(leaning)
+    where = rng.choice(world, option.num_pieces, p=leaning)
+    if halves:
+        where = rng.permutation(world)[:2]
+    return place(
+        option,
+        table.num_embeddings,
+        tuple(int(r) for r in where),
+        world_size=world,
+        local_world_size=world,
+    )
 
 
 def collective_points(world_size: int) -> list[CollectivePoint]:
@@ -156,14 +189,6 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
                 )
             )
     return points
-
-
-def gradient_points(world_size: int) -> list[GradientPoint]:
-    """Gradients of 4 KiB to 16 MiB."""
-    return [
-        GradientPoint(num_bytes=float(2**exponent), world_size=world_size)
-        for exponent in (12, 14, 16, 18, 19, 20, 21, 22, 23, 24)
-    ]
 
 
 def _pooling(rng: np.random.Generator) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,12 @@ FloatArray = NDArray[np.float64]
 _ROUNDS = 4
 _CUT = 0.15
 """Relative errors beyond this count linearly, so that few disturbed points do not pull."""
+_FAR = 0.3
+"""Logarithmic errors beyond this count as much."""
 _SEED = 0
+_FOLDS = 4
+_ODD = 0.5
+_MOST_ODD = 5
 
 
 def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -36,7 +42,12 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
         coefficients = solution / scale
         errors = np.abs(counts @ coefficients / times_s - 1.0)
         weights = np.sqrt(np.minimum(1.0, _CUT / np.maximum(errors, 1e-12)))
-    return coefficients
+    return coefficients * _centred(counts @ coefficients, times_s)
+
+
+def _centred(predicted_s: FloatArray, times_s: FloatArray) -> float:
+    """Factor to a mean logarithmic error of 0: relative squares favour predictions too low."""
+    return float(np.exp(np.clip(-log_errors(predicted_s, times_s), -_FAR, _FAR).mean()))
 
 
 def log_errors(predicted_s: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -96,3 +107,48 @@ def folds(count: int, num_folds: int) -> list[NDArray[np.int64]]:
     """Random disjoint index sets that cover everything."""
     order = np.random.default_rng(_SEED).permutation(count)
     return [np.sort(part) for part in np.array_split(order, min(num_folds, max(count, 1)))]
+
+
+def fit_counts(
+    counts: FloatArray,
+    times_s: FloatArray,
+    name: str,
+    *,
+    groups: Sequence[int] | None = None,
+    describe: Callable[[int], str] | None = None,
+) -> tuple[tuple[float, ...], FitError]:
+    """Non-negative coefficients, with errors on points held out in turn.
+
+    Points of one group are held out together.
+    """
+    coefficients = non_negative(counts, times_s)
+    inside = log_errors(counts @ coefficients, times_s)
+    outside = log_errors(held_out_seconds(counts, times_s, groups), times_s)
+    odd = [i for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > _ODD][:_MOST_ODD]
+    error = FitError(
+        name=name,
+        num_points=len(times_s),
+        geomean_ratio=geomean_error(inside),
+        held_out_ratio=geomean_error(outside),
+        p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
+        odd_points=tuple(
+            f"{describe(i) if describe else f'point {i}'}: predicted / measured "
+            f"{np.exp(outside[i]):.2f}"
+            for i in odd
+        ),
+    )
+    return tuple(float(c) for c in coefficients), error
+
+
+def held_out_seconds(
+    counts: FloatArray, times_s: FloatArray, groups: Sequence[int] | None = None
+) -> FloatArray:
+    """Every point predicted by a fit without its group; as measured where nothing else is left."""
+    own = np.arange(len(times_s)) if groups is None else np.asarray(groups)
+    number = np.unique(own, return_inverse=True)[1]
+    found = times_s.copy()
+    for part in folds(int(number.max()) + 1, _FOLDS):
+        held, kept = (np.flatnonzero(np.isin(number, part, invert=x)) for x in (False, True))
+        if len(kept):
+            found[held] = counts[held] @ non_negative(counts[kept], times_s[kept])
+    return found

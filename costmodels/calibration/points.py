@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodels.sharding import Plan
+from costmodels.workload import Workload
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPoint:
@@ -24,24 +27,6 @@ class LookupPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallPoint:
-    """``num_tables`` tiny tables in one call, for the cost of the call itself."""
-
-    num_tables: int
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPoint:
-    """Several tables in one fused call, as a rank of a plan has them."""
-
-    tables: tuple[LookupPoint, ...]
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePoint:
     """One raw collective; per-rank bytes that leave for other ranks, and stay.
 
@@ -57,63 +42,23 @@ class CollectivePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyPoint:
-    """Features of one sharding type: ``widths[r]`` are the columns of those that rank r owns.
+class StepPoint:
+    """A training step of a small random model, in processor seconds.
 
-    All ranks own a part of each row-wise feature, so rank 0 alone lists them.
+    ``stages_s[rank]`` are in the order of :data:`costmodels.cpu.run_stages.STAGES`.
+    Measured as a step because code and data are then as cold as in training; only its stages are
+    used, one by one, never their sum.
     """
 
-    sharding_type: str
-    widths: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangePoint:
-    """The exchanges of one to three sharding types in one iteration, copies included.
-
-    ``input_s``: indices and lengths; ``output_s``: pooled vectors; ``gradient_s``: their gradients.
-    Processor seconds per rank.
-    """
-
-    local_batch_size: int
-    pooling_factor: float
-    families: tuple[FamilyPoint, ...]
-    input_s: float = 0.0
-    output_s: float = 0.0
-    gradient_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DensePoint:
-    """The dense part of a model on one rank: forward, backward, optimizer step."""
-
-    local_batch_size: int
-    num_dense_features: int
-    bottom_mlp: tuple[int, ...]
-    embedding_dims: tuple[int, ...]
-    top_mlp: tuple[int, ...]
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    optimizer_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientPoint:
-    """All-reduce of ``num_bytes`` of gradients with the copies and the step around it."""
-
-    num_bytes: float
-    world_size: int
-    time_s: float = 0.0
+    workload: Workload
+    plan: Plan
+    stages_s: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationPoints:
-    """Everything measured on one machine; exchanges hold one point per rank."""
+    """Everything measured on one machine."""
 
     lookups: tuple[LookupPoint, ...]
-    calls: tuple[CallPoint, ...]
-    groups: tuple[GroupPoint, ...]
-    exchanges: tuple[tuple[ExchangePoint, ...], ...]
-    dense: tuple[DensePoint, ...]
+    steps: tuple[StepPoint, ...]
     collectives: tuple[CollectivePoint, ...]
-    gradients: tuple[GradientPoint, ...]

@@ -40,10 +40,16 @@ _MIRRORED: Final = {
 """Within 5 % of each other wherever both were measured."""
 _SMALLEST_SPREADS: Final = (0.10, 0.05)
 """Below and above 1 MiB: small messages also tell how kernels were launched."""
+_ONE_VERSION: Final = (0.15, 0.08)
+"""Added, below and above 1 MiB, where one library version alone was measured: what versions of one
+harness differ by in nine cases of ten (``benchmarks/collectives.py``, repeats)."""
 _OTHER_SYSTEM: Final = 0.10
 """Added spread of figures that come from a like system."""
 _OTHER_CLUSTER: Final = 0.15
-"""Added spread across a network: clusters of one nominal rate differ by more than repeats."""
+_ONE_CLUSTER: Final = 0.45
+"""Added spread across a network: clusters of one nominal rate differ by more than repeats. Where
+one was measured alone it is that of the three clusters of H100 with 400 Gb/s, apart by 0.3 to 0.4
+in the logarithm from 1 MiB; several that were joined tell it by themselves."""
 _OTHER_SIZE: Final = 0.30
 _OTHER_RANKS: Final = 0.25
 _OTHER_DOMAINS: Final = 1.0
@@ -87,8 +93,11 @@ class Catalogue:
             spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
             return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
         spread = carried + self._spread(collective, group, found, large=large)
+        if len({c.version for c in found.curves}) == 1:
+            spread = math.hypot(spread, _ONE_VERSION[large])
         if group.domains > 1:
-            spread += _OTHER_CLUSTER
+            clusters = {c.source for c in found.curves}
+            spread += _ONE_CLUSTER if len(clusters) == 1 else _OTHER_CLUSTER
         smallest = min(c.size_bytes[0] for c in found.curves)
         largest = max(c.size_bytes[-1] for c in found.curves)
         if not smallest <= size_bytes <= largest:

@@ -9,6 +9,8 @@ import numpy as np
 
 from costmodels.collective.base import (
     AbstractCollectiveModel,
+    Collective,
+    Confidence,
     FloatArray,
     Level,
     default_model,
@@ -24,7 +26,8 @@ class Hierarchical(AbstractCollectiveModel):
     First every rank hands what is meant for rank j of any domain to rank j of its own; then equal
     ranks of all domains exchange. Of what leaves the domain, (D - 1) / D crosses the fabric first.
     The network sees few large messages instead of many small ones. Bytes are taken as even over
-    the destinations inside a domain; a rank's own link is charged what the rank itself sends.
+    the destinations inside a domain, so in the second step each rank sends its part of what the
+    whole domain sends, and receives what is meant for it.
     Other collectives are those of ``inner``. With one domain so is the all-to-all.
 
     Args:
@@ -53,7 +56,7 @@ class Hierarchical(AbstractCollectiveModel):
             return self.inner.all_to_all(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
         inside = self.inner.all_to_all(_inside(send, one), _inside(receive, one), one)
-        across = self.inner.all_to_all(_across(send, one), _across(receive, one), domains)
+        across = self.inner.all_to_all(_lanes(send, one), _across(receive, one), domains)
         return _flat(inside, across)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
@@ -62,7 +65,7 @@ class Hierarchical(AbstractCollectiveModel):
             return self.inner.all_to_all_s(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
         inside = self.inner.all_to_all_s(_inside(send, one), _inside(receive, one), one)
-        across = self.inner.all_to_all_s(_across(send, one), _across(receive, one), domains)
+        across = self.inner.all_to_all_s(_lanes(send, one), _across(receive, one), domains)
         return _flat(inside, across)
 
     def reduce_scatter(
@@ -94,6 +97,16 @@ class Hierarchical(AbstractCollectiveModel):
     ) -> FloatArray:
         """As the inner model."""
         return self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
+
+    def confidence(
+        self, collective: Collective, size_bytes: float, topology: Topology
+    ) -> Confidence:
+        """As the inner model."""
+        return self.inner.confidence(collective, size_bytes, topology)
+
+    def plan_spread_ratio(self, topology: Topology) -> float | None:
+        """As the inner model."""
+        return self.inner.plan_spread_ratio(topology)
 
 
 def _has_two_steps(topology: Topology) -> bool:
@@ -127,6 +140,12 @@ def _across(moved: FloatArray, one: Topology) -> FloatArray:
     leaving = np.moveaxis(by_domain, -1, -2)
     zero = np.zeros_like(leaving)
     return np.stack([zero, zero, leaving], axis=-1)
+
+
+def _lanes(send: FloatArray, one: Topology) -> FloatArray:
+    """As :func:`_across` after the first step has shared what a domain sends among its ranks."""
+    leaving = _across(send, one)
+    return np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
 
 
 def _flat(inside: FloatArray, across: FloatArray) -> FloatArray:

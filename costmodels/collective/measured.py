@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from costmodels.collective.base import (
     default_model,
 )
 from costmodels.topology import Topology
+
+_TYPICAL_BYTES: Final = 16.0 * 2**20
+"""A rank's pooled embeddings of some thousand samples."""
 
 
 @final
@@ -158,6 +161,12 @@ class Measured(AbstractCollectiveModel):
         """Measured inside a curve's range, extrapolated for other shapes and sizes."""
         known = self._catalogue.confidence(collective, group_of(topology), size_bytes)
         return known or self.otherwise.confidence(collective, size_bytes, topology)
+
+    def plan_spread_ratio(self, topology: Topology) -> float | None:
+        """That of an all-to-all of 16 MiB over all ranks."""
+        if topology.world_size == 1:
+            return 0.0
+        return self.confidence(Collective.ALL_TO_ALL, _TYPICAL_BYTES, topology).spread_ratio
 
     # -- private --------------------------------------------------------------------------------
 

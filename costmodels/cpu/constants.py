@@ -35,10 +35,10 @@ class LookupConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConstants:
-    """From tables alone to tables in one fused call: (call, alone, table, bags, elements).
+    """From tables alone to tables in a step: (alone, table, bags, elements, indices).
 
-    The first is paid per call, the others per table: a factor on its time alone, a fixed cost, and
-    what its bags and their elements cost more where tables share output rows.
+    Paid per table: a factor on its time alone, a fixed cost, and what its bags, their elements and
+    its indices cost more where tables share output rows and the caches are cold.
     """
 
     forward_s: tuple[float, ...]
@@ -66,15 +66,16 @@ class CollectiveConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseConstants:
-    """Forward and backward of the dense part."""
+    """Forward of all layers, backward of the top; update with the backward of the bottom."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    update_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientConstants:
-    """Gradients that every rank holds: fixed cost of one reduction, and per byte."""
+    """Gradients that every rank holds: once where tables are replicated, and per byte."""
 
     fixed_s: float
     per_byte_s: float
@@ -86,7 +87,8 @@ class CpuConstants:
 
     ``call_s`` is what a fused lookup costs without work, forward and backward together;
     ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
-    number of sharding types.
+    number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
+    points held out.
     """
 
     machine: str
@@ -95,6 +97,7 @@ class CpuConstants:
     l3_bytes: float
     call_s: float
     group: GroupConstants
+    replicated_group: GroupConstants
     fused: LookupConstants
     replicated: LookupConstants
     exchange_s: tuple[float, ...]
@@ -104,3 +107,4 @@ class CpuConstants:
     collective: CollectiveConstants
     dense: DenseConstants
     gradient: GradientConstants
+    sigmas_ratio: tuple[tuple[str, float], ...] = ()

@@ -13,35 +13,38 @@ from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, Product
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
+_BOTTOM = slice(1, 6)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuDense(AbstractDenseModel):
     """Counts times calibrated seconds per count: operators, FLOPs, elements in, out and joined.
 
-    The step of the optimizer is part of the reduction of gradients
+    What an optimizer's step costs per byte is part of the reduction of gradients
     (:mod:`costmodels.cpu.exchange`).
     """
 
     constants: CpuConstants
 
-    sources: ClassVar[tuple[str, ...]] = ("small MLPs in torch, measured on this machine",)
+    sources: ClassVar[tuple[str, ...]] = ("small MLPs in training steps, measured on this machine",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Bottom and top apart; what no operator causes is counted with the top."""
         del topology
         layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
-        bottom = _layer_counts(layers.bottom, element)
-        top = _layer_counts(layers.top, element)
+        bottom = layer_counts(layers.bottom, element)
+        top = layer_counts(layers.top, element)
         top[0] = 1.0 if layers.bottom or layers.top else 0.0
         forward = np.array(self.constants.dense.forward_s)
         backward = np.array(self.constants.dense.backward_s)
+        update = update_counts(workload) * np.array(self.constants.dense.update_s)
         return DenseTimes(
             bottom_forward_s=float(bottom @ forward),
             top_forward_s=float(top @ forward),
             top_backward_s=float(top @ backward),
-            bottom_backward_s=float(bottom @ backward),
-            optimizer_s=0.0,
+            bottom_backward_s=float(update[_BOTTOM].sum()),
+            optimizer_s=float(update.sum() - update[_BOTTOM].sum()),
         )
 
 
@@ -57,7 +60,21 @@ def dense_counts(products: Iterable[Product], joined_elements: float) -> np.ndar
     return counts
 
 
-def _layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
+def update_counts(workload: Workload) -> np.ndarray:
+    """1, then the bottom's counts, tables, elements and indices of all their features.
+
+    The last three: optimizers visit every table, and what the step has held is given back.
+    """
+    bottom = layer_counts(dense_layers(workload).bottom, workload.dense.dtype.num_bytes)
+    bottom[0] = 1.0
+    batch, tables = workload.local_batch_size, workload.tables
+    elements = batch * sum(t.embedding_dim * len(t.features) for t in tables)
+    indices = batch * sum(t.pooling_factor for t in tables)
+    return np.concatenate([bottom, [float(len(tables)), float(elements), indices]])
+
+
+def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
+    """Counts of some layers in the order of :func:`dense_counts`, without the constant."""
     products = [p for layer in layers for p in layer.products]
     joined = sum(x.tensor_bytes for x in layers if not x.products) / element_bytes
     counts = dense_counts(products, joined)

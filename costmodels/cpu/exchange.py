@@ -95,7 +95,7 @@ class CpuExchange(AbstractExchangeModel):
 
     @property
     def gradient_fixed_s(self) -> float:
-        """One DistributedDataParallel module."""
+        """A DistributedDataParallel module, and handing on the vectors of replicated tables."""
         return self.constants.gradient.fixed_s
 
     def _of(self, sharding_type: ShardingType) -> ExchangeConstants:

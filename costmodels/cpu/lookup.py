@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from costmodels.lookup.base import (
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+
+TOGETHER: Final = ("table", "bags", "elements", "indices")
 
 
 @final
@@ -68,11 +70,10 @@ class CpuLookup(AbstractLookupModel):
         backward = float(counts.backward[1:] @ np.array(constants.backward_s[1:]))
         forward *= factor(constants.forward_residual, counts.shape)
         backward *= factor(constants.backward_residual, counts.shape)
-        together = (1.0, access.num_bags, access.num_bags * access.num_cols)
-        group = machine.group
+        group = machine.replicated_group if replicated else machine.group
         return (
-            float(np.dot(group.forward_s[1:], (forward, *together))),
-            float(np.dot(group.backward_s[1:], (backward, *together))),
+            float(np.dot(group.forward_s, (forward, *together(access)))),
+            float(np.dot(group.backward_s, (backward, *together(access)))),
         )
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -84,6 +85,12 @@ class CpuLookup(AbstractLookupModel):
         """Effective bytes over bandwidth."""
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         return np.asarray(work[..., LookupWork.BACKWARD_ROWS_DRAM] / bandwidth)
+
+
+def together(access: Access) -> tuple[float, ...]:
+    """Counts in the order of TOGETHER: what a table costs beyond its time alone."""
+    bags = access.num_bags
+    return (1.0, bags, bags * access.num_cols, access.num_indices)
 
 
 def factor(residual: Residual, shape: FloatArray) -> float:

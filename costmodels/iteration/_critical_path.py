@@ -82,8 +82,11 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     estimates = []
     for rank in range(spans.shape[1]):
         busy = float(spans[on_compute, rank].sum())
-        communication = float(spans[moving, rank].sum())
-        overlap = _overlap(simulation, on_compute, moving, rank)
+        begin, end = _union(simulation.start_s[moving, rank], simulation.finish_s[moving, rank])
+        communication = float((end - begin).sum())
+        overlap = _common(
+            simulation.start_s[on_compute, rank], simulation.finish_s[on_compute, rank], begin, end
+        )
         estimates.append(
             RankEstimate(
                 rank=rank,
@@ -97,9 +100,14 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     return tuple(estimates)
 
 
-def _overlap(simulation: Simulation, on_compute: BoolArray, moving: BoolArray, rank: int) -> float:
-    start, finish = simulation.start_s[:, rank], simulation.finish_s[:, rank]
-    return _common(start[on_compute], finish[on_compute], start[moving], finish[moving])
+def _union(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Disjoint intervals that cover the same time: two streams may communicate at once."""
+    order = np.argsort(start, kind="stable")
+    start, finish = start[order], np.maximum.accumulate(finish[order])
+    if not len(start):
+        return start, finish
+    gap = np.concatenate([[True], start[1:] > finish[:-1]])
+    return start[gap], finish[np.concatenate([gap[1:], [True]])]
 
 
 def _slack(program: Program, simulation: Simulation, rank: int) -> float:

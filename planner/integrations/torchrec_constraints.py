@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from torchrec.distributed.types import ModuleSharder
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
-from planner.problem import Constraints, TableConstraint
+from planner.integrations.torchrec_plan import our_kernel
+from planner.problem import Constraints, Level, TableConstraint, TableGroup
 from planner.torchrec_rules import legal_types_and_kernels
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
@@ -24,10 +26,17 @@ ROW_TYPES: Final = (
     ShardingType.TABLE_ROW_WISE,
     ShardingType.GRID_SHARD,
 )
-"""Types that TorchRec gives feature-processed modules only when a constraint names them."""
+"""Types that TorchRec gives feature-processed modules only when a constraint names them.
+
+Quantized tables are never cut by column here, for their columns are bytes of whole rows.
+"""
 
 
-def table_constraints(requests: Sequence[TableRequest], compute_device: str) -> Constraints:
+def table_constraints(
+    requests: Sequence[TableRequest],
+    compute_device: str,
+    towers: Iterable[Sequence[str]] = (),
+) -> Constraints:
     """Limits of a search that obeys TorchRec's rules, its sharders, and the user's constraints.
 
     On cpu the list that a sharder gives for cuda holds, for its list for cpu leaves out row-wise
@@ -36,6 +45,7 @@ def table_constraints(requests: Sequence[TableRequest], compute_device: str) -> 
     Args:
         requests: each table with its sharder and its constraint, if any.
         compute_device: ``cuda`` or ``cpu``.
+        towers: tables of one embedding tower each, which must lie on one host.
 
     Raises:
         InvalidInputError: names each table for which nothing is left, or with a constraint that
@@ -59,7 +69,13 @@ def table_constraints(requests: Sequence[TableRequest], compute_device: str) -> 
     if problems:
         raise InvalidInputError(problems)
     return Constraints(
-        tables=tuple(tables), kernels=tuple(k for k in ComputeKernel if k in kernels)
+        tables=tuple(tables),
+        kernels=tuple(k for k in ComputeKernel if k in kernels),
+        together=tuple(
+            TableGroup(patterns=tuple(glob.escape(n) for n in names), level=Level.HOST)
+            for names in towers
+            if len(names) > 1
+        ),
     )
 
 
@@ -72,38 +88,50 @@ def _one_table(
     supported = _known(ShardingType, sharder.sharding_types("cuda"))
     if "FeatureProcessed" in type(sharder).__name__ and not given.sharding_types:
         supported = [t for t in supported if t not in ROW_TYPES]
+    if "Quant" in type(sharder).__name__:
+        supported = [t for t in supported if t != ShardingType.COLUMN_WISE]
     asked_types = _known(ShardingType, given.sharding_types or list(ShardingType))
-    asked_kernels = _known(ComputeKernel, given.compute_kernels or list(ComputeKernel))
-    types = tuple(
-        t
-        for t, options in legal.items()
-        if t in supported and t in asked_types and any(k in asked_kernels for k in options)
-    )
-    if not types:
+    asked_kernels = _kernels(given.compute_kernels or list(ComputeKernel))
+    usable: dict[ShardingType, set[ComputeKernel]] = {}
+    for kind, kernels in legal.items():
+        if kind in supported and kind in asked_types:
+            offered = _kernels(sharder.compute_kernels(str(kind), "cuda"))
+            left = {k for k in kernels if k in offered and k in asked_kernels}
+            if left:
+                usable[kind] = left
+    if not usable:
         message = (
             f"no sharding option is left: its sharder offers {[str(t) for t in supported]}, rules "
             f"allow {[str(t) for t in legal]}, constraints ask for types {given.sharding_types} "
             f"and kernels {given.compute_kernels}; widen the constraints"
         )
         raise InvalidInputError(message)
-    usable = {k for t in types for k in legal[t]}
     ratio = given.cache_params.load_factor if given.cache_params else None
     if ratio is not None and not 0 < ratio < 1:
         message = f"cache_params.load_factor must lie between 0 and 1, got {ratio}"
         raise InvalidInputError(message)
     return TableConstraint(
         pattern=glob.escape(table.name),
-        sharding_types=types,
-        kernels=tuple(k for k in ComputeKernel if k in usable and k in asked_kernels),
+        sharding_types=tuple(usable),
+        kernels=tuple(k for k in ComputeKernel if any(k in left for left in usable.values())),
         min_column_width=given.min_partition or 4,
         cache_load_factors=() if ratio is None else (ratio,),
     )
 
 
-def _known(kind: type[ShardingType] | type[ComputeKernel], values: Iterable[str]) -> list[str]:
-    """The values that are ours too; TorchRec has kernels that no plan of ours uses."""
+def _known(kind: type[ShardingType], values: Iterable[str]) -> list[str]:
+    """The values that are ours too."""
     ours = {str(k) for k in kind}
     return [str(v) for v in values if str(v) in ours]
+
+
+def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
+    """Kernels of ours behind TorchRec's names; it has some that no plan of ours uses."""
+    found = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.append(our_kernel(str(name)))
+    return found
 
 
 def narrowed_to_options(

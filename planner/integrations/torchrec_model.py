@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,6 +29,16 @@ _LEARNING_RATE = 0.01
 NUM_BATCHES = 4
 
 
+class Marks(Protocol):
+    """Told where the stages of an iteration end (:mod:`costmodels.cpu.run_stages`)."""
+
+    def mark(self, stage: str) -> None:
+        """The stage ends now."""
+
+    def follow(self, tensor: torch.Tensor, stage: str) -> None:
+        """The stage ends when the gradient of the tensor is there."""
+
+
 @dataclass(slots=True)
 class Batch:
     """One rank's share of a batch."""
@@ -40,9 +51,10 @@ class Batch:
 class Model(nn.Module):
     """Bottom MLP, tables, concatenation, top MLP, logistic loss."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, marks: Marks | None = None) -> None:
         """Dense weights on the CPU, tables without memory."""
         super().__init__()
+        self._marks = marks
         self.embedding_bag_collection = EmbeddingBagCollection(
             device=torch.device("meta"),
             tables=[
@@ -65,10 +77,20 @@ class Model(nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         """The loss of a batch."""
         bottom = self.bottom(batch.dense)
+        self._mark("dense_forward")
         pooled = self.embedding_bag_collection(batch.sparse).values()
+        self._mark("vectors")
+        if self._marks is not None:
+            self._marks.follow(pooled, "dense_backward")
+            self._marks.follow(bottom, "gradients")
         logits = self.top(torch.cat([bottom, pooled], dim=1))
         loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
+        self._mark("dense_forward")
         return loss
+
+    def _mark(self, stage: str) -> None:
+        if self._marks is not None:
+            self._marks.mark(stage)
 
 
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
@@ -84,8 +106,16 @@ def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
 class Training:
     """One model under one plan, ready to step."""
 
-    def __init__(self, workload: Workload, plan: Plan, world_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        world_size: int,
+        seed: int,
+        marks: Marks | None = None,
+    ) -> None:
         """Shard and initialise."""
+        self._marks = marks
         torch.manual_seed(seed)
         sharder = EmbeddingBagCollectionSharder(
             fused_params={
@@ -95,7 +125,7 @@ class Training:
             }
         )
         self.model = DistributedModelParallel(
-            Model(workload),
+            Model(workload, marks),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
             device=torch.device("cpu"),
             plan=to_sharding_plan(
@@ -112,9 +142,13 @@ class Training:
     def step(self, batch: Batch) -> None:
         """One iteration."""
         self.optimizer.zero_grad()
+        if self._marks is not None:
+            self._marks.mark("update")
         loss = self.model(batch)
         loss.backward()
         self.optimizer.step()
+        if self._marks is not None:
+            self._marks.mark("update")
 
 
 def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:

@@ -16,8 +16,8 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.types import ModuleSharder
 
-from costmodels.sharding import Plan
-from planner.integrations.torchrec_plan import cache_params
+from costmodels.sharding import ComputeKernel, Plan
+from planner.integrations.torchrec_plan import QUANTIZED, cache_params
 from planner.integrations.torchrec_workload import ShardableTable
 
 
@@ -57,6 +57,15 @@ def to_sharding_options(
     return options
 
 
+def kernel_name(kernel: ComputeKernel, table: ShardableTable) -> str:
+    """TorchRec's name of a kernel in the module that owns a table."""
+    quantized = QUANTIZED.get(kernel)
+    if quantized is None:
+        return str(kernel)
+    offered = table.sharder.compute_kernels("table_wise", "cuda")
+    return quantized if quantized in offered and str(kernel) not in offered else str(kernel)
+
+
 def _option(
     plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int
 ) -> ShardingOption:
@@ -69,7 +78,7 @@ def _option(
         batch_size=batch_size,
         sharding_type=str(placed.sharding_type),
         partition_by=get_partition_by_type(str(placed.sharding_type)),
-        compute_kernel=str(placed.kernel),
+        compute_kernel=kernel_name(placed.kernel, table),
         shards=[
             Shard(size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank)
             for s in placed.shards
@@ -78,6 +87,8 @@ def _option(
         enforce_hbm=given.enforce_hbm,
         stochastic_rounding=given.stochastic_rounding,
         bounds_check_mode=given.bounds_check_mode,
+        dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
         output_dtype=given.output_dtype,
+        key_value_params=given.key_value_params,
     )

@@ -24,6 +24,25 @@ DEFAULT_LOAD_FACTOR: Final = 0.2
 """Cache load factor of a caching table that names none (TorchRec 1.8, ``UVM_CACHING_RATIO``)."""
 
 
+QUANTIZED: Final = {
+    ComputeKernel.FUSED: "quant",
+    ComputeKernel.FUSED_UVM: "quant_uvm",
+    ComputeKernel.FUSED_UVM_CACHING: "quant_uvm_caching",
+}
+"""Kernels of quantized modules, which hold weights in the same memories as ours of training."""
+
+_TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
+
+
+def our_kernel(name: str) -> ComputeKernel:
+    """The kernel of ours that a TorchRec kernel is planned as.
+
+    Raises:
+        ValueError: a kernel that no plan of ours uses.
+    """
+    return _TRAINED.get(name) or ComputeKernel(name)
+
+
 def parameter_name(table: Table) -> str:
     """The name of a table inside its module: without the path that tells namesakes apart."""
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
@@ -134,7 +153,7 @@ def cache_params(placed: TablePlacement, given: ParameterConstraints) -> CachePa
 
 
 def _placement(sharding: ParameterSharding, table: Table) -> TablePlacement:
-    kernel = ComputeKernel(sharding.compute_kernel)
+    kernel = our_kernel(sharding.compute_kernel)
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = sharding.cache_params.load_factor if sharding.cache_params else None

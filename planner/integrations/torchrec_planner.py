@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch.distributed as dist
 from torch import nn
+from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.planners import (
     EmbeddingPlannerBase,
-    extract_plan,
+    EmbeddingShardingPlanner,
     validate_compute_kernels,
     validate_modules_inclusion_in_sharding_plan,
     validate_rank_assignment,
 )
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
     Enumerator,
     ParameterConstraints,
@@ -27,26 +28,33 @@ from torchrec.distributed.planner.types import (
     PerfModel,
     PlanDebugStats,
     PlanLoader,
-    PlannerErrorType,
+    PlannerError,
     Proposer,
     ShardingOption,
     Stats,
     StorageReservation,
 )
-from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
+import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner import api
-from planner.errors import PlannerError
+from planner.integrations.torchrec_collective import limit_within, plan_on_first_rank
 from planner.integrations.torchrec_constraints import narrowed_to_options
-from planner.integrations.torchrec_errors import Failure, ShardPlannerError, as_failure
+from planner.integrations.torchrec_errors import ShardPlannerError, as_failure
+from planner.integrations.torchrec_memory import counts_dense_part, default_reservation
 from planner.integrations.torchrec_options import to_sharding_options
-from planner.integrations.torchrec_saved_plan import load_for_model
+from planner.integrations.torchrec_rival import LazyEnumerator, rival_plan
+from planner.integrations.torchrec_saved_plan import load_for_model, stored_options
+from planner.integrations.torchrec_search import (
+    Memories,
+    best_plan,
+    memories_left,
+    require_room,
+)
 from planner.integrations.torchrec_system import (
     base_system,
     default_topology,
@@ -58,6 +66,7 @@ from planner.integrations.torchrec_workload import (
     ModelDescription,
     WorkloadHints,
     describe_model,
+    table_bytes,
 )
 from planner.problem import Constraints
 from planner.result import PlanningResult
@@ -65,11 +74,17 @@ from planner.torchrec_rules import layout_problems
 
 logger: Final = logging.getLogger(__name__)
 
-MARGIN_RATIO: Final = 0.15
-"""Device memory kept free when no storage reservation is given: TorchRec 1.8's default percentage.
-Its other reservations, dense part and inputs, are counted by our own memory ledger."""
+TIME_LIMIT_S: Final = 10.0
+"""Seconds of search when ``timeout_seconds`` is None; TorchRec would search without end."""
 
-Sharders = Sequence[ModuleSharder[nn.Module]]
+REPLACED_PARTS: Final = {
+    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
+    "partitioner": "its search places shards itself",
+    "performance_model": "it minimises its own predicted iteration time; see system=",
+}
+"""Parts of TorchRec's search that are accepted and not used, and what stands in for each."""
+
+Sharders = list[ModuleSharder[nn.Module]]
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
 
 
@@ -78,13 +93,14 @@ class ShardPlanner(EmbeddingPlannerBase):
 
     The positional arguments are those of ``EmbeddingShardingPlanner``; a call to that class works
     with this one. ``proposer``, ``partitioner`` and ``performance_model`` are parts of the search
-    that this planner replaces: they are accepted and not used, with a warning.
+    that this planner replaces: they are accepted and not used, with a warning that says what stands
+    in for them. To keep TorchRec's search instead, see :mod:`planner.integrations.torchrec_parts`.
 
     Args:
         topology: ranks and memories; from the process group and the machine if None.
         batch_size: samples per rank; TorchRec's 512 if None.
         enumerator: if given, only options it enumerates are searched.
-        storage_reservation: device memory kept; 15 % if None.
+        storage_reservation: device memory kept; if None 15 %, and what our ledger counts.
         proposer: not used.
         partitioner: not used.
         performance_model: not used.
@@ -92,7 +108,7 @@ class ShardPlanner(EmbeddingPlannerBase):
         constraints: TorchRec's constraints by table name.
         debug: passed to the statistics.
         callbacks: each maps the chosen options to others before the plan is made.
-        timeout_seconds: time limit of the search in seconds.
+        timeout_seconds: time limit of the search in seconds; 10 if None.
         plan_loader: a stored TorchRec plan that is used instead of a search if it has one.
         system: a system of ours (or its name) whose rates are used; its memory too if no
             ``topology`` is given.
@@ -134,32 +150,28 @@ class ShardPlanner(EmbeddingPlannerBase):
         super().__init__(
             topology=chosen,
             batch_size=batch_size,
-            enumerator=enumerator,
-            storage_reservation=storage_reservation
-            or FixedPercentageStorageReservation(percentage=MARGIN_RATIO),
+            enumerator=enumerator
+            or LazyEnumerator(chosen, batch_size or BATCH_SIZE, constraints=constraints),
+            storage_reservation=storage_reservation or default_reservation(),
             stats=stats,
             constraints=constraints,
             debug=debug,
             callbacks=callbacks,
             timeout_seconds=timeout_seconds,
         )
-        unused = {
-            "proposer": proposer,
-            "partitioner": partitioner,
-            "performance_model": performance_model,
-        }
-        given = [name for name, value in unused.items() if value is not None]
-        if given:
-            message = f"ShardPlanner has its own search and does not use {', '.join(given)}"
-            warnings.warn(message, UserWarning, stacklevel=2)
+        parts = (proposer, partitioner, performance_model)
+        for (part, why), value in zip(REPLACED_PARTS.items(), parts, strict=True):
+            if value is not None:
+                message = f"ShardPlanner does not use {part}: {why}"
+                warnings.warn(message, UserWarning, stacklevel=2)
         self.plan_loader = plan_loader
         self.result: PlanningResult | None = None
         self._user_enumerator = enumerator
         self._base = base_system(system, chosen.compute_device)
         self._hints = hints
         self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
-        if timeout_seconds is not None:
-            self._search["time_limit_s"] = float(timeout_seconds)
+        self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
+        self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
         self._num_proposals = 0
         self._num_plans = 0
@@ -185,15 +197,7 @@ class ShardPlanner(EmbeddingPlannerBase):
         Raises:
             ShardPlannerError: no plan; its ``error_type`` is TorchRec's reason.
         """
-        chosen = list(get_default_sharders() if sharders is None else sharders)
-        self.result, self._best_plan = None, None
-        self._num_proposals = self._num_plans = 0
-        try:
-            return self._plan(module, chosen)
-        except (PlannerError, CostModelError) as error:
-            if isinstance(error, TorchrecPlannerError):
-                raise
-            raise as_failure(error).raised() from error
+        return self._plan_within(self._limit_s, module, sharders)
 
     def collective_plan(
         self,
@@ -203,7 +207,7 @@ class ShardPlanner(EmbeddingPlannerBase):
     ) -> ShardingPlan:
         """Plan on the first rank of a group and send the plan, or the error, to all others.
 
-        The others wait in a broadcast: keep ``timeout_seconds`` well below the group's timeout.
+        The others wait in a broadcast, so the search ends well before the group's timeout.
 
         Args:
             module: the model.
@@ -211,37 +215,44 @@ class ShardPlanner(EmbeddingPlannerBase):
             pg: the group; all ranks if None.
 
         Raises:
-            ShardPlannerError: planning failed on the first rank; the same error on every rank.
+            ShardPlannerError: planning failed on the first rank, the same error on every rank; or
+                a rank was lost.
         """
-        if pg is None:
-            if not dist.is_initialized():
-                message = (
-                    "collective_plan needs a process group; call init_process_group first, or "
-                    "plan() outside of a distributed job"
-                )
-                raise ShardPlannerError(message)
-            pg = dist.GroupMember.WORLD
-        outcome: list[ShardingPlan | Failure | None] = [None]
-        cause: Exception | None = None
-        if dist.get_rank(pg) == 0:
-            try:
-                outcome = [self.plan(module, sharders)]
-            except Exception as error:  # whatever it is, the others must hear
-                logger.exception("planning failed")
-                cause, outcome = error, [as_failure(error)]
-        dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-        answer = outcome[0]
-        if isinstance(answer, Failure):
-            raise answer.raised() from cause
-        if answer is None:
-            message = "the first rank sent no plan"
-            raise ShardPlannerError(message)
-        return answer
+
+        def make() -> ShardingPlan:
+            return self._plan_within(limit_within(pg, self._limit_s), module, sharders)
+
+        return plan_on_first_rank(make, pg)
+
+    def get_selected_options(self) -> list[ShardingOption]:
+        """Options of the last plan, for TorchRec 1.9's executor; empty before the first."""
+        return self._best_plan or []
+
+    def get_search_space(self) -> list[ShardingOption] | None:
+        """TorchRec's options of the last model, if they were asked for; this search needs none."""
+        return getattr(self._enumerator, "last_stored_search_space", None)
 
     # -------------------------------------------------------------- steps of one plan
 
-    def _plan(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> ShardingPlan:
+    def _plan_within(
+        self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
+    ) -> ShardingPlan:
+        chosen = list(get_default_sharders() if sharders is None else sharders)
+        self.result, self._best_plan = None, None
+        self._num_proposals = self._num_plans = 0
+        self._search["time_limit_s"] = limit_s
+        try:
+            return self._plan(module, chosen)
+        except (planner.errors.PlannerError, CostModelError) as error:
+            if isinstance(error, PlannerError):
+                raise
+            raise as_failure(error).raised() from error
+
+    def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         start_s = time.perf_counter()
+        if isinstance(self._enumerator, LazyEnumerator):
+            self._enumerator.pending = (module, sharders)
+        require_room(table_bytes(module, sharders), self._topology, self._storage_reservation)
         model = describe_model(
             module,
             sharders,
@@ -252,11 +263,13 @@ class ShardPlanner(EmbeddingPlannerBase):
         )
         if model is None:
             return ShardingPlan({})
-        topology = self._planning_topology(module, sharders)
-        options = self._loaded_options(module, sharders)
+        memories = self._memories(module, sharders)
+        if mismatch := pod_size_mismatch(self._topology):
+            logger.warning(mismatch)
+        options = self._loaded_options()
         if not options:
             options = to_sharding_options(
-                self._placed(model, topology, module, sharders),
+                self._placed(model, memories, module, sharders),
                 model.tables,
                 sharders,
                 self._topology,
@@ -273,54 +286,59 @@ class ShardPlanner(EmbeddingPlannerBase):
         validate_compute_kernels(options)
         return sharding_plan
 
-    def _planning_topology(
-        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
-    ) -> Topology:
-        mismatch = pod_size_mismatch(self._topology)
-        if mismatch:
-            logger.warning(mismatch)
-        reserved = self._storage_reservation.reserve(
-            topology=self._topology,
-            batch_size=self._batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=self._constraints,
+    def _memories(self, module: nn.Module, sharders: Sharders) -> Memories:
+        def left_by(reservation: StorageReservation) -> Topology:
+            reserved = reservation.reserve(
+                topology=self._topology,
+                batch_size=self._batch_size,
+                module=module,
+                sharders=sharders,
+                constraints=self._constraints,
+            )
+            return topology_from_torchrec(
+                reserved, self._base, rates_from_base=self._rates_from_base
+            )
+
+        kept_bytes = self._hints.reserved_bytes
+        return memories_left(
+            left_by, self._storage_reservation, kept_bytes, by_user=not self._default_reservation
         )
-        return topology_from_torchrec(reserved, self._base, rates_from_base=self._rates_from_base)
 
     def _placed(
-        self,
-        model: ModelDescription,
-        topology: Topology,
-        module: nn.Module,
-        sharders: list[ModuleSharder[nn.Module]],
+        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, else the best one found; nothing that TorchRec cannot run."""
-        device = self._topology.compute_device
+        device, topology = self._topology.compute_device, memories.ledger
         if self._plan_file is not None:
             return load_for_model(self._plan_file, model, topology, device)
         for warning in model.warnings:
             logger.warning(warning)
-        self.result = api.plan(
-            model.workload,
-            topology,
-            constraints=self._limits(model, module, sharders),
-            **self._search,
+        workload = model.workload
+        if not self._default_reservation and counts_dense_part(self._storage_reservation):
+            workload = replace(workload, reserved_bytes=memories.kept_bytes)
+        limits = self._limits(model, module, sharders)
+        rival = rival_plan(
+            module,
+            sharders,
+            self._topology,
+            workload,
+            batch_size=self._batch_size,
+            enumerator=self._enumerator,
+            reservation=self._storage_reservation,
+            constraints=self._constraints,
         )
+        self.result = best_plan(workload, memories, limits, self._search, rival)
         for warning in self.result.warnings:
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
-        problems = layout_problems(self.result.plan, model.workload, topology, device=device)
+        problems = layout_problems(self.result.plan, workload, topology, device=device)
         if problems:
             message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
             raise ShardPlannerError(message)
         return self.result.plan
 
     def _limits(
-        self,
-        model: ModelDescription,
-        module: nn.Module,
-        sharders: list[ModuleSharder[nn.Module]],
+        self, model: ModelDescription, module: nn.Module, sharders: Sharders
     ) -> Constraints:
         if self._user_enumerator is None:
             return model.constraints
@@ -331,31 +349,18 @@ class ShardPlanner(EmbeddingPlannerBase):
             [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
         )
 
-    def _loaded_options(
-        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
-    ) -> list[ShardingOption]:
+    def _loaded_options(self) -> list[ShardingOption]:
         """The stored plan of the plan loader, if it has one made for the same inputs."""
         if self.plan_loader is None:
             return []
-        search_space = self._enumerator.enumerate(module=module, sharders=sharders)
-        stored = self.plan_loader.plan_context_hash()
         current = self.hash_planner_context_inputs_str()
-        if stored is not None and stored != current:
-            message = (
-                f"the stored plan was made for other inputs (context hash {stored}, now "
-                f"{current}); plan again, or remove plan_loader"
-            )
-            raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
-        loaded = self.plan_loader.load()
-        if loaded is None:
-            return []
-        return extract_plan(search_space=search_space, loaded_sharding_options=loaded)
+        return stored_options(self.plan_loader, self.get_search_space() or [], current)
 
     def _log_stats(
         self,
         sharding_plan: ShardingPlan,
         options: list[ShardingOption],
-        sharders: list[ModuleSharder[nn.Module]],
+        sharders: Sharders,
         run_time_s: float,
     ) -> None:
         for stats in self._stats:
@@ -376,3 +381,10 @@ class ShardPlanner(EmbeddingPlannerBase):
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
             )
+
+
+# TorchRec checks the types of its planner's signatures; here annotations would be mere text.
+for _name in ("__init__", "plan", "collective_plan"):
+    getattr(ShardPlanner, _name).__annotations__.update(
+        getattr(EmbeddingShardingPlanner, _name).__annotations__
+    )

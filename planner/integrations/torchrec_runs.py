@@ -14,9 +14,8 @@ from costmodels.sharding import Plan
 from costmodels.validation.virtual_clock import Trace, virtual_time
 from costmodels.workload import Workload
 from planner.integrations.gloo_ranks import NETWORK_QUANTILE, calm_network_threads, run_on_ranks
-from planner.integrations.lookup_clock import LookupClock
+from planner.integrations.stage_clock import StageClock, stage_clock
 from planner.integrations.torchrec_model import NUM_BATCHES, Training, make_batches
-from planner.integrations.virtual_clock import collective_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,10 @@ class PlanRun:
 
     ``spread_ratio`` is how far the blocks' medians lie from it, relatively (median).
     ``forward_s`` and ``backward_s`` are processor seconds inside lookups, per rank; ``rank_s`` of
-    the whole iteration. ``foreign_ratio`` is the load of other jobs in cores.
+    the whole iteration. ``stages_s`` cuts the iteration of the slower rank into
+    :data:`costmodels.cpu.run_stages.STAGES` (medians of the ranks' largest).
+    ``network_s`` is the quiet time of network threads, part of every iteration in ``virtual_s``.
+    ``foreign_ratio`` is the load of other jobs in cores.
     """
 
     iteration_s: float
@@ -47,17 +49,29 @@ class PlanRun:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     rank_s: tuple[float, ...]
+    stages_s: tuple[float, ...]
+    network_s: float
+    virtual_s: tuple[float, ...]
     foreign_ratio: float
+
+    def share_between(self, low_s: float, high_s: float) -> float:
+        """Share (0..1) of all measured iterations that took ``low_s`` to ``high_s``."""
+        inside = [low_s <= x <= high_s for x in self.virtual_s]
+        return sum(inside) / len(inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Iteration:
+class TimedIteration:
+    """One iteration of one rank; seconds of stages without and of network threads."""
+
     plan: int
     block: int
     trace: Trace
     wall_s: float
     forward_s: float
     backward_s: float
+    stages_s: tuple[float, ...]
+    network_s: tuple[float, ...]
 
 
 def run_plans(
@@ -74,12 +88,14 @@ def run_plans(
 
 
 def _summary(
-    logs: Sequence[list[_Iteration]], plan: int, settings: RunSettings, foreign: float
+    logs: Sequence[list[TimedIteration]], plan: int, settings: RunSettings, foreign: float
 ) -> PlanRun:
     rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
-    network = np.array([max(i.trace.network_s for i in group) for group in rows])
-    virtual += float(np.quantile(network, NETWORK_QUANTILE))
+    # Of each rank by itself: threads of one rank may spin while those of the other do not.
+    moved = np.array([[i.trace.network_s for i in group] for group in rows])
+    network_s = float(np.quantile(moved, NETWORK_QUANTILE, axis=0).max())
+    virtual += network_s
     block = np.array([group[0].block for group in rows])
     typical = float(np.median(virtual))
     quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
@@ -88,6 +104,7 @@ def _summary(
         values = np.array([[getattr(i, field) for i in group] for group in rows])
         return tuple(float(x) for x in np.median(values, axis=0))
 
+    stages = np.array([[i.stages_s for i in group] for group in rows])
     ends = np.array([[i.trace.end_s for i in group] for group in rows])
     return PlanRun(
         iteration_s=typical,
@@ -96,6 +113,9 @@ def _summary(
         forward_s=per_rank("forward_s"),
         backward_s=per_rank("backward_s"),
         rank_s=tuple(float(x) for x in np.median(ends, axis=0)),
+        stages_s=tuple(float(x) for x in np.median(stages.max(axis=1), axis=0)),
+        network_s=network_s,
+        virtual_s=tuple(float(x) for x in virtual),
         foreign_ratio=foreign,
     )
 
@@ -105,10 +125,21 @@ def _measure(
     world_size: int,
     cases: tuple[tuple[Workload, Plan], ...],
     settings: RunSettings,
-) -> tuple[list[_Iteration], float]:
-    log, lookups, seed = collective_log(), LookupClock(), settings.seed
+) -> tuple[list[TimedIteration], float]:
+    return train_in_turns(cases, rank, world_size, settings, stage_clock()), time.process_time()
+
+
+def train_in_turns(
+    cases: Sequence[tuple[Workload, Plan]],
+    rank: int,
+    world_size: int,
+    settings: RunSettings,
+    clock: StageClock,
+) -> list[TimedIteration]:
+    """Every iteration of this rank after the warm-up of its block; all models stay resident."""
+    log, seed = clock.log, settings.seed
     batches = {w.name: make_batches(w, rank, seed) for w in {w.name: w for w, _ in cases}.values()}
-    models = [Training(workload, plan, world_size, seed) for workload, plan in cases]
+    models = [Training(workload, plan, world_size, seed, clock) for workload, plan in cases]
     for training in models:
         log.follow_gradients(training.model)
     calm_network_threads()
@@ -118,23 +149,25 @@ def _measure(
         for k in order_rng.permutation(len(cases)):
             own = batches[cases[k][0].name]
             for i in range(settings.iterations):
-                lookups.reset()
                 started = time.perf_counter()
                 log.begin()
+                clock.reset()
                 models[k].step(own[i % NUM_BATCHES])
                 trace = log.end()
                 if i >= settings.warm_up:
                     iterations.append(
-                        _Iteration(
+                        TimedIteration(
                             plan=int(k),
                             block=block,
                             trace=trace,
                             wall_s=time.perf_counter() - started,
-                            forward_s=lookups.forward_s,
-                            backward_s=lookups.backward_s,
+                            forward_s=clock.forward_s,
+                            backward_s=clock.backward_s,
+                            stages_s=clock.seconds(),
+                            network_s=clock.network_seconds(),
                         )
                     )
-    return iterations, time.process_time()
+    return iterations
 
 
 def _busy_seconds() -> tuple[float, float]:

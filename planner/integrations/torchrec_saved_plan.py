@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrec.distributed.planner.types import PlannerErrorType
+from torchrec.distributed.planner.planners import extract_plan
+from torchrec.distributed.planner.types import PlanLoader, PlannerErrorType, ShardingOption
 
 from costmodels.sharding import Plan, TablePlacement
 from costmodels.topology import Topology
@@ -45,6 +46,33 @@ def load_for_model(path: Path, model: ModelDescription, topology: Topology, devi
     if problems:
         raise _refused(path, problems)
     return loaded.plan
+
+
+def stored_options(
+    loader: PlanLoader, search_space: list[ShardingOption], current_hash: str
+) -> list[ShardingOption]:
+    """Options of the plan that a TorchRec plan loader holds; empty if it holds none.
+
+    Args:
+        loader: any loader of TorchRec's interface.
+        search_space: TorchRec's options of the model; a stored option is matched by storage hash.
+        current_hash: context hash of this job.
+
+    Raises:
+        ShardPlannerError: the stored plan was made for other inputs.
+        PlannerError: TorchRec's own, if the stored options are not those of this model.
+    """
+    stored = loader.plan_context_hash()
+    if stored is not None and stored != current_hash:
+        message = (
+            f"planner input mismatch: the stored plan was made for other inputs (context hash "
+            f"{stored}, now {current_hash}); plan again, or remove plan_loader"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+    loaded = loader.load()
+    if loaded is None:
+        return []
+    return extract_plan(search_space=search_space, loaded_sharding_options=loaded)
 
 
 def table_differences(plan: Plan, model: ModelDescription) -> list[str]:

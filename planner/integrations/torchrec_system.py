@@ -60,7 +60,22 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
     local = get_local_size(world)
     same_size = (base.world_size, base.local_world_size) == (world, local)
     sized = base if same_size else base.resized(world // local, local)
-    return topology_to_torchrec(sized, device)
+    return topology_to_torchrec(sized, device, pod_size=runtime_pod_size())
+
+
+def runtime_pod_size() -> int | None:
+    """Hosts that TorchRec's runtime takes as one node for table_row_wise and grid_shard tables.
+
+    Raises:
+        InvalidInputError: the variable that says so is no number of hosts.
+    """
+    text = os.environ.get(POD_SIZE_VARIABLE)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        message = f"{POD_SIZE_VARIABLE} must be a number of hosts, 1 or more, got {text!r}"
+        raise InvalidInputError(message)
+    return int(text)
 
 
 def pod_size_mismatch(topology: TorchrecTopology) -> str | None:

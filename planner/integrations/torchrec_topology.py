@@ -59,12 +59,15 @@ def topology_from_torchrec(
     return sized if rates_from_base else _with_rates(sized, topology)
 
 
-def topology_to_torchrec(topology: Topology, compute_device: str) -> TorchrecTopology:
+def topology_to_torchrec(
+    topology: Topology, compute_device: str, *, pod_size: int | None = None
+) -> TorchrecTopology:
     """TorchRec's topology of one of our systems, bandwidths included.
 
     Args:
         topology: a system of ours.
         compute_device: ``cuda`` or ``cpu``; on cpu the device memory is given as DDR.
+        pod_size: hosts that TorchRec's runtime takes as one node; one if None.
     """
     caps = [int(c) for c in topology.hbm_capacities()]
     on_device = compute_device != "cpu"
@@ -83,6 +86,7 @@ def topology_to_torchrec(topology: Topology, compute_device: str) -> TorchrecTop
     trainer = TrainerConfig(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
+        pod_size=pod_size,
         additional_params={"custom_topology_data": custom} if len(set(caps)) > 1 else {},
     )
     kernel = KernelConfig(compute_device=compute_device, use_hardware_based_bandwidth=True)

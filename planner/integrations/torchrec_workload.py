@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
@@ -28,6 +27,7 @@ from costmodels.workload import (
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_constraints import table_constraints
 from planner.integrations.torchrec_dense import dense_arch, dense_reserve_bytes
+from planner.integrations.torchrec_modules import shardable_modules, table_configs, tower_of
 from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
 from planner.problem import Constraints
 
@@ -73,7 +73,8 @@ class ShardableTable:
     """One table as TorchRec holds it, and the same table as a noun of ours.
 
     ``path`` and ``parameter_name`` are the two keys of a ``ShardingPlan``. ``table.name`` is the
-    parameter name, with the path in front if several modules have a table of that name.
+    parameter name, with the path in front if several modules have a table of that name. ``tower``
+    names the embedding tower of the table, as TorchRec's enumerator does, if it is in one.
     """
 
     path: str
@@ -82,6 +83,7 @@ class ShardableTable:
     parameter: nn.Parameter
     sharder: ModuleSharder[nn.Module]
     table: Table
+    tower: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,9 @@ def describe_model(
     if not found:
         return None
     limits = table_constraints(
-        [(f.table, f.sharder, given.get(f.parameter_name)) for f in found], compute_device
+        [(f.table, f.sharder, given.get(f.parameter_name)) for f in found],
+        compute_device,
+        _tables_by_tower(found),
     )
     warnings = _assumption_warnings(found, given, hints)
     dense = hints.dense or dense_arch(module)
@@ -157,20 +161,18 @@ def describe_model(
     )
 
 
-def shardable_modules(
-    module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
-) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
-    """Path, module and sharder of every module that TorchRec would shard, in model order."""
-    by_type = {sharder_name(s.module_type): s for s in sharders}
-    stack: list[tuple[str, nn.Module]] = [("", module)]
-    while stack:
-        path, current = stack.pop()
-        sharder = by_type.get(sharder_name(type(current)))
-        if sharder is not None and sharder.shardable_parameters(current):
-            yield path, current, sharder
-            continue
-        children = [(f"{path}.{n}" if path else n, child) for n, child in current.named_children()]
-        stack += reversed(children)
+def table_bytes(module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> float:
+    """Bytes of all tables that would be sharded, without optimizer state.
+
+    Virtual tables have rows in name only and count nothing.
+    """
+    total = 0
+    for _, owner, sharder in shardable_modules(module, sharders):
+        configs = table_configs(owner) or {}
+        for name, parameter in sharder.shardable_parameters(owner).items():
+            if not getattr(configs.get(name), "use_virtual_table", False):
+                total += parameter.numel() * parameter.element_size()
+    return float(total)
 
 
 # ------------------------------------------------------------------ tables
@@ -186,18 +188,18 @@ def _shardable_tables(
 ) -> list[ShardableTable]:
     found = []
     for path, owner, sharder in shardable_modules(module, sharders):
-        configs = _table_configs(owner)
+        configs = table_configs(owner)
         if configs is None:
             problems.append(
                 f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
                 "planned; shard it with another planner and leave its sharder out here"
             )
             continue
-        weighted = bool(getattr(owner, "is_weighted", lambda: False)())
         for name, parameter in sharder.shardable_parameters(owner).items():
             where = f"table {name!r} of module {path!r}"
             try:
-                table = _table(name, path, configs[name], constraints.get(name), batch_size, hints)
+                limit = constraints.get(name)
+                table = make_table(name, path, configs[name], limit, batch_size, hints, owner=owner)
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
                 continue
@@ -208,31 +210,44 @@ def _shardable_tables(
                     module=owner,
                     parameter=parameter,
                     sharder=sharder,
-                    table=replace(table, is_weighted=weighted),
+                    table=_as_stored(table, parameter),
+                    tower=tower_of(path, owner, name),
                 )
             )
     return found
 
 
-def _table_configs(owner: nn.Module) -> dict[str, Any] | None:
-    """Table configurations by name: of the module, or of the collection that it wraps."""
-    inner = [getattr(owner, n, None) for n in ("_embedding_bag_collection", "_embedding_module")]
-    for candidate in (owner, *inner):
-        for method in ("embedding_bag_configs", "embedding_configs"):
-            configs = getattr(candidate, method, None)
-            if configs is not None:
-                return {c.name: c for c in configs()}
-    return None
+def _as_stored(table: Table, parameter: nn.Parameter) -> Table:
+    """A quantized table counts bytes where others count columns, and so do its plans."""
+    columns = int(parameter.shape[-1])
+    if columns == table.embedding_dim:
+        return table
+    return replace(table, embedding_dim=columns, dtype=DataType.INT8)
 
 
-def _table(
+def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
+    towers: dict[str, list[str]] = {}
+    for table in found:
+        if table.tower is not None:
+            towers.setdefault(table.tower, []).append(table.table.name)
+    return list(towers.values())
+
+
+def make_table(
     name: str,
     path: str,
     config: Any,
     constraint: ParameterConstraints | None,
     batch_size: int,
     hints: WorkloadHints,
+    *,
+    owner: nn.Module,
 ) -> Table:
+    """One table of a module from its TorchRec configuration.
+
+    Raises:
+        InvalidInputError: a data type or a kind of table that cannot be planned.
+    """
     data_type = DATA_TYPES.get(config.data_type.name)
     if data_type is None or getattr(config, "use_virtual_table", False):
         kind = "virtual tables" if data_type else f"data type {config.data_type.name}"
@@ -249,6 +264,7 @@ def _table(
         distribution=hints.distributions.get(name) or make(rows),
         dtype=data_type,
         pooling=_pooling(config),
+        is_weighted=bool(getattr(owner, "is_weighted", lambda: False)()),
         module=path,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from costmodels.cpu.run_stages import predicted_stages
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
@@ -16,6 +17,7 @@ from planner.integrations.validation_outcome import Outcome
 from planner.integrations.validation_tasks import (
     NamedPlan,
     choose_plans,
+    large_workload,
     random_workload,
     with_skew,
 )
@@ -54,10 +56,11 @@ def validate_skew(
 ) -> list[Outcome]:
     """The same plans with all indices uniform and all drawn from an exponent of 1.2.
 
-    Both take turns in one launch, so that their ratio is measured well; uniform ones come first.
+    The tables are large, so that lookups dominate and the caches cannot hide what skew does. Both
+    take turns in one launch, so that their ratio is measured well; uniform ones come first.
     """
-    workload = random_workload(seed)
-    plans = choose_plans(workload, topology, num_plans, seed)
+    workload = large_workload(seed)
+    plans = choose_plans(with_skew(workload, UNIFORM), topology, num_plans, seed)
     cases = [(with_skew(workload, x), named) for x in (UNIFORM, SKEWED) for named in plans]
     skews = [f"{x:g}" for x in (UNIFORM, SKEWED) for _ in plans]
     return _outcomes(0, skews, topology, cases, settings)
@@ -84,7 +87,8 @@ def _outcome(
     task: int, skew: str, pipeline: CostPipeline, named: NamedPlan, run: PlanRun
 ) -> Outcome:
     workload, topology = pipeline.workload, pipeline.topology
-    time = pipeline.estimate(named.plan).time
+    estimate = pipeline.estimate(named.plan)
+    time = estimate.time
     forward, backward = pipeline.phase_times(pipeline.plan_work(named.plan))[:, :2].T
     return Outcome(
         task=task,
@@ -102,6 +106,10 @@ def _outcome(
         foreign_ratio=run.foreign_ratio,
         lookup_predicted_s=float(forward.max() + backward.max()),
         lookup_measured_s=max(run.forward_s) + max(run.backward_s),
+        stages_predicted_s=predicted_stages(estimate.stages),
+        stages_measured_s=run.stages_s,
+        network_measured_s=run.network_s,
+        iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
         torchrec_rating_s=torchrec_rating_s(workload, topology, named.plan),
     )

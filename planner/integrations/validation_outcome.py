@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Outcome:
     """One plan of one task: predicted, measured, and what simpler models say.
 
+    ``stages_*`` are in the order of :data:`costmodels.cpu.run_stages.STAGES`, on the slower rank;
+    measured ones without what network threads take, which is ``network_measured_s`` in all.
+    ``iterations_inside_ratio`` is the share of measured iterations inside the 90 % interval.
     ``skew`` is random, or the exponent that all tables share. Bytes-proportional and TorchRec's
     rating are in units of their own.
     """
@@ -28,5 +31,9 @@ class Outcome:
     foreign_ratio: float
     lookup_predicted_s: float
     lookup_measured_s: float
+    stages_predicted_s: tuple[float, ...]
+    stages_measured_s: tuple[float, ...]
+    network_measured_s: float
+    iterations_inside_ratio: float
     bytes_model_bytes: float
     torchrec_rating_s: float

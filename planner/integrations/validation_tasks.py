@@ -17,6 +17,7 @@ from planner.problem import Constraints
 
 _DIMS = (8, 16, 32, 64, 128)
 _MODEL_BYTES = 6e8
+_LARGE_BYTES = 1.2e8
 _REPLICATED_BYTES = 4e6
 _TYPES = (
     ShardingType.TABLE_WISE,
@@ -71,6 +72,39 @@ def random_workload(seed: int) -> Workload:
             num_dense_features=13,
             bottom_mlp=(int(rng.choice([16, 32])),),
             top_mlp=(int(rng.choice([8, 16, 32])), 1),
+            interaction=Interaction.CAT,
+        ),
+        pipeline=Pipeline.NONE,
+    )
+
+
+def large_workload(seed: int) -> Workload:
+    """Lookups outweigh the rest: five tables, each beyond the caches, 15 to 30 indices a bag.
+
+    Uniform; :func:`with_skew` changes that.
+    """
+    rng = np.random.default_rng([seed, 6007])
+    tables = []
+    for i, dim in enumerate(int(d) for d in rng.choice((16, 32, 64), 5)):
+        rows = int(_LARGE_BYTES * rng.uniform(0.6, 1.0) / (4 * dim))
+        pooling = float(rng.integers(15, 31))
+        tables.append(
+            Table(
+                name=f"t{i}",
+                num_embeddings=rows,
+                embedding_dim=dim,
+                features=(Feature(name=f"f{i}", pooling_factor=pooling),),
+                distribution=Zipf(num_embeddings=rows, exponent=0.0, scattered=True),
+            )
+        )
+    return Workload(
+        name=f"large-{seed}",
+        tables=tuple(tables),
+        local_batch_size=2048,
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=(16,),
+            top_mlp=(8, 1),
             interaction=Interaction.CAT,
         ),
         pipeline=Pipeline.NONE,

@@ -1,6 +1,7 @@
 """Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once."""
 
 from planner.io.atomic import write_text_atomic
+from planner.io.constraint_file import constraints_json_schema, load_constraints
 from planner.io.library import names, read_template
 from planner.io.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
 from planner.io.result_json import plan_text, result_to_json, save_plan
@@ -15,6 +16,8 @@ from planner.io.workload_file import (
 __all__ = [
     "SavedPlan",
     "WorkloadFile",
+    "constraints_json_schema",
+    "load_constraints",
     "load_plan",
     "load_system",
     "load_workload",

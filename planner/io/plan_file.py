@@ -67,6 +67,15 @@ def plan_from_json(
     return _saved(_document(Path(source), values), workload, topology).plan
 
 
+def read_plan_schema(path: Path) -> PlanSchema:
+    """The values of a plan file, checked one by one and not yet against each other.
+
+    Raises:
+        InvalidInputError: not well formed, or not a plan.
+    """
+    return validate(PlanSchema, _document(path, read_json(path)))
+
+
 def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
     path = document.path
     schema = validate(PlanSchema, document)

@@ -98,6 +98,9 @@ class PlanSchema(_Loose):
     predicted: PredictedSchema | None = None
     memory: MemorySchema | None = None
     solver: SolverSchema | None = None
+    usd_per_billion_samples: float | None = None
+    reshard: dict[str, Any] | None = None
+    scenarios: list[dict[str, Any]] = Field(default_factory=list)
     alternatives: list[dict[str, Any]] = Field(default_factory=list)
     baselines: list[dict[str, Any]] = Field(default_factory=list)
     unfit_baselines: list[str] = Field(default_factory=list)

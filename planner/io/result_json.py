@@ -46,7 +46,9 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "batch_size_per_rank": problem.workload.local_batch_size,
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
+        "usd_per_billion_samples": result.usd_per_billion_samples,
         **solver,
+        **_asked(result),
         "alternatives": [_alternative(c) for c in result.runners_up],
         "baselines": [_alternative(c) for c in result.baselines],
         "unfit_baselines": list(result.unfit_baselines),
@@ -157,6 +159,15 @@ def _memory(ledger: MemoryLedger) -> dict[str, Any]:
             for r in ledger.ranks
         ],
         "per_host": [asdict(h) for h in ledger.hosts],
+    }
+
+
+def _asked(result: PlanningResult) -> dict[str, Any]:
+    """What only some questions have: the move from a plan in use, and scenarios."""
+    move = result.reshard
+    return {
+        "reshard": None if move is None else asdict(move),
+        "scenarios": [asdict(s) for s in result.scenarios],
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from costmodels.errors import CostModelError
+from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance
 from costmodels.topology import Device, Host, Link, Topology
 from planner.errors import InvalidInputError
@@ -36,7 +36,7 @@ def load_system(
     domain = schema.layout.domain_size or local
     domain = max(local, domain - domain % local)
     try:
-        topology = _topology(schema, num_hosts, local, domain)
+        topology = _uneven(schema, _topology(schema, num_hosts, local, domain))
     except CostModelError as error:
         message = f"{path}: {error}"
         raise InvalidInputError(message) from error
@@ -49,6 +49,40 @@ def load_system(
         calibration=str(path.parent / schema.calibration),
         device=replace(topology.device, single_stream=True),
     )
+
+
+def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
+    """The topology with the ranks and hosts that differ."""
+    device, speeds, host = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
+    for entry in schema.different_ranks:
+        at = _inside(entry.ranks, topology.world_size, "different_ranks.ranks")
+        if entry.hbm_capacity is not None:
+            device[at] = entry.hbm_capacity.value
+        if entry.speed is not None:
+            speeds[at] = entry.speed.value
+    for other in schema.different_hosts:
+        at = _inside(other.hosts, topology.num_hosts, "different_hosts.hosts")
+        host[at] = other.ddr_capacity.value
+    if schema.different_ranks:
+        topology = replace(
+            topology,
+            hbm_capacity_by_rank_bytes=tuple(device.tolist()),
+            speed_by_rank_ratio=tuple(speeds.tolist()),
+        )
+    if schema.different_hosts:
+        topology = replace(topology, ddr_capacity_by_host_bytes=tuple(host.tolist()))
+    return topology
+
+
+def _inside(places: list[int], count: int, key: str) -> list[int]:
+    outside = [p for p in places if p >= count]
+    if outside:
+        message = (
+            f"{key}: value {outside[0]}: must be 0..{count - 1} at this size; remove it, or use "
+            "more GPUs"
+        )
+        raise InvalidValueError(message)
+    return places
 
 
 def _beside(name: str, path: Path) -> str:

@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from costmodels.workload import DataType
+from planner.io.fields import Count, Name, Positive
 from planner.io.numbers import Origin, Sourced
 from planner.io.problems import Strict
-from planner.io.workload_schema import Name, Positive
 
 Capacity = Annotated[Sourced, Origin(dimension="bytes", example="80 GiB", low=1.0)]
 Size = Annotated[Sourced, Origin(dimension="bytes", example="32 B")]
@@ -17,6 +17,7 @@ Bandwidth = Annotated[Sourced, Origin(dimension="bytes_per_s", example="450 GB/s
 Latency = Annotated[Sourced, Origin(dimension="s", example="10 us", high=10.0)]
 Rate = Annotated[Sourced, Origin(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
 Share = Annotated[Sourced, Origin(dimension=None, example="0.7", low=0.01, high=1.0)]
+Speed = Annotated[Sourced, Origin(dimension=None, example="0.8", low=0.01, high=100.0)]
 Slowdown = Annotated[Sourced, Origin(dimension=None, example="0.1", high=1.0)]
 KeysPerSecond = Annotated[Sourced, Origin(dimension=None, example="5e9", low=1.0)]
 Number = Annotated[Sourced, Origin(dimension=None, example="132", high=1e6)]
@@ -72,6 +73,21 @@ class LayoutSchema(Strict):
     domain_size: Positive | None = None
 
 
+class RankSchema(Strict):
+    """Ranks that differ from the device: less memory, or slower."""
+
+    ranks: Annotated[list[Count], Field(min_length=1)]
+    hbm_capacity: Capacity | None = None
+    speed: Speed | None = None
+
+
+class DifferentHostSchema(Strict):
+    """Hosts with another size of memory."""
+
+    hosts: Annotated[list[Count], Field(min_length=1)]
+    ddr_capacity: Size
+
+
 class SystemSchema(Strict):
     """A kind of machine, without its number."""
 
@@ -82,5 +98,7 @@ class SystemSchema(Strict):
     links: LinksSchema
     layout: LayoutSchema = LayoutSchema()
     price: Price | None = None
+    different_ranks: list[RankSchema] = Field(default_factory=list)
+    different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None

@@ -2,7 +2,8 @@
 
 Columns: ``name``, ``num_embeddings`` (or ``rows``), ``embedding_dim`` (or ``dim``), and as wanted
 ``pooling_factor``, ``zipf_exponent``, ``zipf_shift``, ``dtype``, ``pooling``, ``is_weighted``,
-``module``, ``count``. Empty cells mean the default.
+``module``, ``count``. Empty cells mean the default. A number under ``pooling`` is a pooling factor,
+a word is how rows are pooled.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from planner.io.yaml_reader import Keys, parse_scalar
 DEFAULT_BATCH: Final = 4096
 """Samples per rank until --batch-size says otherwise."""
 
-_OTHER_NAMES: Final = {"rows": "num_embeddings", "dim": "embedding_dim"}
+_OTHER_NAMES: Final = {
+    "table": "name",
+    "rows": "num_embeddings",
+    "num_rows": "num_embeddings",
+    "hash_size": "num_embeddings",
+    "cardinality": "num_embeddings",
+    "dim": "embedding_dim",
+    "embedding_size": "embedding_dim",
+}
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module"})
 _LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 
@@ -75,6 +84,8 @@ def _entry(cells: dict[str, str]) -> dict[str, Any]:
             continue
         if column in _LAW_COLUMNS:
             law[_LAW_COLUMNS[column]] = parse_scalar(text)
+        elif column == "pooling" and isinstance(parse_scalar(text), int | float):
+            entry["pooling_factor"] = parse_scalar(text)
         else:
             entry[column] = text if column in _TEXT_COLUMNS else parse_scalar(text)
     if law:

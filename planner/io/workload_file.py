@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import InvalidInputError
+from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
+from planner.io.constraint_schema import TableConstraintSchema
 from planner.io.documents import Document, read_yaml
 from planner.io.library import locate
 from planner.io.overrides import override
@@ -20,7 +21,6 @@ from planner.io.table_laws import law_of, stats_of
 from planner.io.table_list import DEFAULT_BATCH, read_table_list
 from planner.io.workload_schema import (
     MAX_TABLES,
-    TableConstraintSchema,
     TableSchema,
     TrainingSchema,
     WorkloadSchema,
@@ -89,10 +89,10 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
             if table is not None:
                 tables.append(table)
             if entry.constraints != TableConstraintSchema():
-                limits.append(_constraint(_literal(name), entry.constraints))
-    limits.extend(_constraint(c.tables, c) for c in schema.constraints)
+                limits.append(table_constraint(_literal(name), entry.constraints))
     problems += _duplicates(schema, document)
-    problems += _unmatched(schema, document)
+    names = [name for entry in schema.tables for name in _names(entry)]
+    problems += unmatched(schema.constraints, document, names)
     workload = None
     if not problems:
         workload = collect(problems, str(document.path), lambda: _workload(schema, tables))
@@ -100,7 +100,7 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
         raise InvalidInputError(list(dict.fromkeys(problems)))
     return WorkloadFile(
         workload=workload,
-        constraints=Constraints(tables=tuple(limits)),
+        constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
         warnings=_assumptions(schema, is_list=is_list),
     )
 
@@ -124,16 +124,6 @@ def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
         for index, entry in enumerate(schema.tables)
         for name in _names(entry)
         if counts[name] > 1
-    ]
-
-
-def _unmatched(schema: WorkloadSchema, document: Document) -> list[str]:
-    names = [name for entry in schema.tables for name in _names(entry)]
-    return [
-        f"{document.where(('constraints', index, 'tables'))}: value {limit.tables!r}: matches no "
-        "table; check its spelling"
-        for index, limit in enumerate(schema.constraints)
-        if not any(map(TableConstraint(pattern=limit.tables).matches, names))
     ]
 
 
@@ -217,18 +207,6 @@ def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
         raise InvalidInputError(msg)
     number = name.removeprefix(entry.name)
     return tuple(f"{feature}{number}" for feature in entry.features)
-
-
-def _constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
-    return TableConstraint(
-        pattern=pattern,
-        sharding_types=cast("tuple[ShardingType, ...]", tuple(entry.sharding_types)),
-        kernels=cast("tuple[ComputeKernel, ...]", tuple(entry.kernels)),
-        ranks=tuple(entry.ranks),
-        hosts=tuple(entry.hosts),
-        min_column_width=entry.min_column_width,
-        cache_load_factors=tuple(entry.cache_load_factors),
-    )
 
 
 def _literal(name: str) -> str:

@@ -4,61 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import Field
 
-from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
-from planner.io.numbers import Unit
+from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
+from planner.io.fields import Bytes, Count, Name, PoolingFactor, Positive, Width
 from planner.io.problems import Strict
 
 MAX_TABLES: Final = 100_000
+MAX_BINS: Final = 10_000
 
-_DIGITS: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
-"""Editors that follow YAML 1.2 take ``40_000_000`` for text."""
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
-Positive = Annotated[
-    int,
-    Field(ge=1, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _DIGITS]}),
-]
-Count = Annotated[
-    int,
-    Field(ge=0, le=2**53),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS]}),
-]
-Width = Annotated[Positive, Field(le=10**6)]
-PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
-Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
+Amount = Annotated[float, Field(ge=0, le=2**53)]
 
 
 class DistributionSchema(Strict):
-    """How indices fall on rows: a law, or statistics measured by ``shardplan profile``."""
+    """How indices fall on rows: a law, or statistics measured by ``shardplan profile``.
 
-    kind: Literal["uniform", "zipf"] | None = None
+    Kind ``bins`` lists frequency bins, hottest first: ``rows`` of each and the ``probability`` of
+    one of its rows. ``rows_per_range`` says how many rows of each bin lie in each of several equal
+    ranges of the first ``ids_in_ranges`` ids; ``unique_rows`` are measured pairs of indices and
+    distinct rows of a batch.
+    """
+
+    kind: Literal["uniform", "zipf", "bins"] | None = None
     exponent: Annotated[float, Field(ge=0, le=10)] | None = None
     shift: Annotated[float, Field(ge=0, lt=1e12)] = 0.0
     scattered: bool = True
     ids_per_draw: Positive = 1
+    rows: Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)] | None = None
+    probability: Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)] | None = None
+    rows_per_range: list[list[Amount]] = Field(default_factory=list)
+    ids_in_ranges: Count = 0
+    unique_rows: list[Annotated[list[Amount], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list
+    )
     stats: Name | None = None
-
-
-class TableConstraintSchema(Strict):
-    """Limits on how a table may be sharded; empty means no limit."""
-
-    sharding_types: list[Annotated[ShardingType, Field(strict=False)]] = Field(default_factory=list)
-    kernels: list[Annotated[ComputeKernel, Field(strict=False)]] = Field(default_factory=list)
-    ranks: list[Count] = Field(default_factory=list)
-    hosts: list[Count] = Field(default_factory=list)
-    min_column_width: Positive = 4
-    cache_load_factors: list[Ratio] = Field(default_factory=list)
-
-
-class PatternConstraintSchema(TableConstraintSchema):
-    """The same for all tables whose name matches a shell-style pattern."""
-
-    tables: Name
 
 
 class TableSchema(Strict):
@@ -118,4 +98,4 @@ class WorkloadSchema(Strict):
     dense: DenseSchema = DenseSchema()
     memory: MemorySchema = MemorySchema()
     tables: Annotated[list[TableSchema], Field(min_length=1)]
-    constraints: list[PatternConstraintSchema] = Field(default_factory=list)
+    constraints: list[ConstraintSchema] = Field(default_factory=list)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from enum import StrEnum
 from typing import Final, final
 
 import numpy as np
 
 from costmodels.sharding import ShardingOption, ShardingType
-from planner.evaluation import Assignment, Evaluator, SearchSpace
+from planner.evaluation import Assignment, Evaluator, IntArray, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -18,8 +19,10 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.bound import RankFreeBound, Relaxation, TypeSet, type_sets
+from planner.search.parts.bound import RankFreeBound
+from planner.search.parts.branching import Branching
 from planner.search.parts.construct import POWERS, Pressure, place_options
+from planner.search.parts.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.parts.greedy import (
     list_greedy,
     lookup_cost,
@@ -30,6 +33,10 @@ from planner.search.parts.greedy import (
 )
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.local_search import Guide, LocalSearch
+from planner.search.parts.makespan import Makespan
+from planner.search.parts.menu import Menu
+from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.parts.rule_search import finish_under_rules, start_under_rules
 from planner.search.parts.state import State
 from planner.search.parts.walk import count_assignments, every_assignment
 
@@ -42,8 +49,23 @@ _SLACKS: Final = (0.02, 0.15)
 _STARTS: Final = 3
 """Plans that are improved before the best one is searched around."""
 _PATIENCE: Final = 25
-"""Kicks in a row without a better plan after which the search ends; half as many as tables, if
-that is more."""
+"""Kicks in a row without a better plan after which the next cycle begins."""
+_FAMILIES: Final = 5
+"""Sets of sharding types that get a cycle of their own."""
+_STEPS_PER_TABLE: Final = 4
+_LEAST_STEPS: Final = 60
+_MOST_STEPS: Final = 300
+_LATE_STEPS: Final = 2400
+"""Steps per stage of a cycle; doubled up to the last after each that found nothing."""
+_IDLE: Final = 2
+"""Cycles in a row without a better plan after which the search ends."""
+_GAIN: Final = 1e-5
+"""Share of the objective that a cycle has to gain."""
+_FIRST_NODES: Final = 60
+_MORE_NODES: Final = 30
+"""Boxes looked at before the plans are refined, and after each cycle of refining."""
+_ROUND_EVERY: Final = 8
+"""Boxes between two whose options are rounded to plans."""
 _WHOLE_SHARE: Final = 0.05
 """Share of the time limit for one mixed-integer program."""
 _WHOLE_S: Final = 5.0
@@ -54,15 +76,34 @@ _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
 
 
+_PACKINGS: Final = 3
+"""Times the packing bound is asked for other choices of options once nothing else helps."""
+
+
+class Part(StrEnum):
+    """Parts of the search that find plans."""
+
+    GREEDY = "greedy plans"
+    ROUNDING = "rounding of the bound"
+    CYCLES = "ruin and recreate"
+    DESCENT = "descent"
+    KICKS = "kicks"
+    RESTARTS = "restarts"
+
+
 @final
 class Auto(AbstractStrategy):
-    """Rank-free bound, LP rounding with vector LPT, greedy starts, iterated local search.
+    """Rank-free bound, LP rounding with vector LPT, ruin and recreate, local search.
 
-    Ends by itself when the gap is closed or kicks stop helping. The modules of
+    Ends by itself when the gap is closed or cycles stop helping. The modules of
     ``planner.search.parts`` say how each part works.
     """
 
-    __slots__ = ()
+    __slots__ = ("_without",)
+
+    def __init__(self, without: frozenset[Part] = frozenset()) -> None:
+        """Search with all parts but these; the benchmarks leave some out to see what they give."""
+        self._without = without
 
     def search(
         self,
@@ -78,7 +119,9 @@ class Auto(AbstractStrategy):
         if count_assignments(space, _TINY) <= _TINY:
             _price_all(space, record)
         else:
-            _Run(space, record, seed).search()
+            start_under_rules(space, record, seed=seed)
+            _Run(space, record, seed, self._without).search()
+            finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
 
@@ -91,7 +134,14 @@ def _price_all(space: SearchSpace, record: Record) -> None:
 class _Run:
     """One search."""
 
-    def __init__(self, space: SearchSpace, record: Record, seed: int) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        record: Record,
+        seed: int,
+        without: frozenset[Part] = frozenset(),
+    ) -> None:
+        self.without = without
         self.space = space
         self.record = record
         self.rng = np.random.default_rng(seed)
@@ -100,25 +150,31 @@ class _Run:
         self.bounds = RankFreeBound(self.model, merged=self._merged)
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.best_state: State | None = None
+        self.branching: Branching | None = None
+        self.starts: list[Assignment] = []
 
     def search(self) -> None:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
         self._relax()
         if math.isinf(self._least().bound):
             return
-        starts = self._greedy_starts()
+        starts = [] if Part.GREEDY in self.without else self._greedy_starts()
         for relaxation in self._promising():
             starts += self._round(relaxation)
             for slack in _SLACKS:
                 if not self.record.stopped:
                     starts += self._round(self.bounds.packable(relaxation, slack))
+        self._first_cycles()
         self._improve(starts)
-        if self.space.num_tables <= _WHOLE_TABLES:
+        self._improve(self._pack())
+        self._improve(self._branch(_FIRST_NODES))
+        boxes = self.branching is not None and self.branching.possible
+        if not boxes and self.space.num_tables <= _WHOLE_TABLES:
             self._improve(self._tighten())
-        if self.best_state is not None and not self.record.proven:
-            search = self._local_search(self.best_state.assignment)
-            patience = max(_PATIENCE, self.space.num_tables // 2)
-            search.iterate(self.best_state, "local search", patience=patience)
+        self._refine()
+        for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
+            self._improve(self._pack())
+            self._refine()
 
     # -- bounds -----------------------------------------------------------------------------------
 
@@ -126,6 +182,8 @@ class _Run:
         """Linear bound for each set of sharding types; a general one first, for it is quick."""
         self.relaxed = {None: self.bounds.relax(None)}
         self.record.raise_bound(self._least().bound, "linear bound")
+        if not self.record.stopped:
+            self._round(self.relaxed[None])
         found: dict[TypeSet | None, Relaxation] = {}
         for types in type_sets(self.space, merged=self._merged):
             if types is None or self.record.stopped:
@@ -133,6 +191,20 @@ class _Run:
             found[types] = self.bounds.relax(types)
         self.relaxed = found
         self.record.raise_bound(self._least().bound, "linear bound")
+
+    def _pack(self) -> list[Assignment]:
+        """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
+        prices = self.record.evaluate.objective.prices
+        done = self.record.stopped or self.record.proven
+        if prices is None or self.record.bound is None or done:
+            return []
+        makespan = Makespan(self.space, prices)
+        found = makespan.bound(self.record.bound, self.record.value, lambda: self.record.stopped)
+        self.record.raise_bound(found.bound, "packing bound")
+        value = self.record.evaluate.value
+        for choice in found.others:
+            self._cycle(min(self._place(choice), key=value), STAGES, self._steps // 2)
+        return [a for choice in found.choices for a in self._place(choice)]
 
     def _tighten(self) -> list[Assignment]:
         """Whole options instead of shares where the bound is least, until that lifts it no more."""
@@ -151,6 +223,30 @@ class _Run:
             if whole.shares is not None:
                 starts += self._round(whole)
         return starts
+
+    def _branch(self, steps: int) -> list[Assignment]:
+        """Boxes of phase maxima: a tighter bound, and plans from where it is least."""
+        if self.branching is None:
+            objective = self.record.evaluate.objective
+            self.branching = Branching(self.bounds, objective, self.relaxed, self._certain)
+        starts: list[Assignment] = []
+        whole = _WHOLE_S if self.space.num_tables <= _WHOLE_TABLES else None
+        for step in range(steps):
+            if self.record.stopped or not self.branching.possible:
+                break
+            found = self.branching.step(self.record.value, whole_limit_s=whole)
+            self.record.raise_bound(self.branching.bound(self.record.value), "boxes")
+            if found is None:
+                break
+            if found.shares is not None and step % _ROUND_EVERY == 0:
+                starts += self._round(found)
+        if self.best_state is not None:  # its loads are those of older tangents
+            self.best_state = State(self.model, self.best_state.assignment)
+        return starts
+
+    def _certain(self, types: TypeSet) -> TypeSet:
+        """Types of a set that all its plans have: merged sets need not replicate."""
+        return types - {ShardingType.DATA_PARALLEL} if self._merged else types
 
     def _least(self) -> Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)
@@ -176,17 +272,21 @@ class _Run:
 
     def _round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans from the options of a relaxation."""
-        choice = relaxation.choice(self.space)
         self.model.follow(self.bounds.cuts.get(relaxation.types, []))
+        return self._place(relaxation.choice(self.space))
+
+    def _place(self, choice: IntArray) -> list[Assignment]:
+        """Plans from one option per table."""
         peaks = self.model.mean[self.space.first[:-1] + choice].sum(axis=0)
         targets = self.model.targets(peaks)
         found = []
         for power in POWERS:
-            if self.record.stopped:
+            if self.record.stopped or Part.ROUNDING in self.without:
                 break
             pressure = Pressure(targets=targets, power=power)
             found.append(place_options(self.model, choice, pressure))
             self.record.consider(found[-1], "rounding")
+        self.starts += found
         return found
 
     def _improve(self, starts: list[Assignment]) -> None:
@@ -199,19 +299,79 @@ class _Run:
             if start.options in tried:
                 continue
             tried.add(start.options)
-            state = self._local_search(start).improve(start, "descent")
-            if self.best_state is None or value(state.assignment) < value(
-                self.best_state.assignment
-            ):
-                self.best_state = state
+            self._descend(start)
 
-    def _local_search(self, start: Assignment) -> LocalSearch:
-        """A local search that looks at the paths of the start's sharding types."""
+    def _refine(self) -> None:
+        """Cycles of ruin and recreate, each followed by kicks, until neither helps any more."""
+        steps, idle = self._steps, _IDLE if Part.RESTARTS in self.without else 0
+        while idle < _IDLE and not self.record.stopped and not self.record.proven:
+            best, value = self.record.best, self.record.value
+            if best is None:
+                return
+            self._cycle(best, LATE_STAGES, steps)
+            kicks = Part.KICKS not in self.without and not self.record.stopped
+            if self.best_state is not None and kicks:
+                search = self._local_search(self.best_state.assignment)
+                search.iterate(self.best_state, "local search", patience=_PATIENCE)
+            self._improve(self._branch(_MORE_NODES))
+            better = self.record.value < value * (1 - _GAIN)
+            idle = 0 if better else idle + 1
+            steps = min(2 * steps, _LATE_STEPS) if not better else steps
+
+    def _first_cycles(self) -> None:
+        """One cycle for the best start of each set of sharding types."""
+        self.cycles = Cycles(self.space, Menu(self.space), self.record, self.rng)
+        for start in self._families():
+            self._cycle(start, STAGES, self._steps // 2)
+
+    @property
+    def _steps(self) -> int:
+        return max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self.space.num_tables, _MOST_STEPS))
+
+    def _cycle(self, start: Assignment, stages: tuple[tuple[int, float], ...], steps: int) -> None:
+        """One cycle from ``start`` and a descent on the objective from where it ends."""
+        if self.record.stopped or self.record.proven:
+            return
+        types = self._types(start)
+        guide = self._guide(self.relaxed.get(types) or self._least())
+        inside = np.array([_uses(types, o) for o in self.space.options])
+        if Part.CYCLES in self.without:
+            return
+        found = self.cycles.run(
+            start, self.bounds.cuts.get(types, []), guide.allowed & inside, steps, stages
+        )
+        self._descend(found)
+
+    def _families(self) -> list[Assignment]:
+        """The best start of each set of sharding types, the best of all first."""
+        value = self.record.evaluate.value
+        best: dict[TypeSet, Assignment] = {}
+        for start in sorted(dict.fromkeys(self.starts), key=lambda a: (value(a), a.options)):
+            if np.isfinite(value(start)):
+                best.setdefault(self._types(start), start)
+        return list(best.values())[:_FAMILIES]
+
+    def _types(self, start: Assignment) -> TypeSet:
+        """The set of sharding types whose bound and cuts hold for a plan."""
         types = frozenset(
             self.space.option(t, i).sharding_type for t, i in enumerate(start.options)
         )
         if self._merged and types not in self.relaxed:
             types |= {ShardingType.DATA_PARALLEL}
+        return types
+
+    def _descend(self, start: Assignment) -> None:
+        """Descend and polish from ``start``; the best such state is searched around."""
+        if not self.space.keeps_rules(start) or Part.DESCENT in self.without:
+            return  # moves only keep rules that hold
+        state = self._local_search(start).improve(start, "descent")
+        value = self.record.evaluate.value
+        if self.best_state is None or value(state.assignment) < value(self.best_state.assignment):
+            self.best_state = state
+
+    def _local_search(self, start: Assignment) -> LocalSearch:
+        """A local search that looks at the paths of the start's sharding types."""
+        types = self._types(start)
         known = self.relaxed.get(types) or self._least()
         self.model.follow(self.bounds.cuts.get(types, []))
         return LocalSearch(self.model, self.record, self._guide(known), self.rng)

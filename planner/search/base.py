@@ -121,12 +121,12 @@ class Record:
         return self._interrupted or self.evaluate.exhausted
 
     def offer(self, assignment: Assignment, value: float, phase: str) -> bool:
-        """Keep a plan if it is good enough; infinite values are ignored.
+        """Keep a plan if it is good enough; infinite values and broken rules are ignored.
 
         Returns:
             Whether it is the new incumbent.
         """
-        if not np.isfinite(value):
+        if not np.isfinite(value) or not self.evaluate.space.keeps_rules(assignment):
             return False
         before = self.value
         known = self._pool.get(assignment.options)

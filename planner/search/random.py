@@ -57,5 +57,9 @@ def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignmen
             near = allowed // space.local_world_size
             allowed = allowed[near == rng.choice(near)]
         options.append(index)
-        places.append(tuple(int(p) for p in rng.choice(allowed, option.num_pieces)))
+        drawn = rng.choice(allowed, option.num_pieces)
+        unequal = len(set(option.column_widths)) > 1
+        if unequal and len(allowed) >= len(drawn):  # TorchRec keeps them apart
+            drawn = rng.permutation(allowed)[: option.num_pieces]
+        places.append(tuple(int(p) for p in drawn))
     return Assignment(options=tuple(options), places=tuple(places))

@@ -18,73 +18,24 @@ solution breaks them.
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
-from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray, IntArray, SearchSpace
+from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray
+from planner.search.parts.boxes import Box
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Program, Rows, Solution, solve
+from planner.search.parts.relaxation import Relaxation, TypeSet
 
 _TOLERANCE: Final = 1e-5
 _SAFETY: Final = 1e-6
 """Share taken off a bound for the solver's tolerances."""
-_MOST_TYPES: Final = 4
-"""With more sharding types than this, sets of them are too many; the general cut has to do."""
-
-TypeSet = frozenset[ShardingType]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Relaxation:
-    """A solution of the rank-free problem for one set of sharding types.
-
-    Attributes:
-        types: exactly the types that plans use for which the bound holds; None for all plans.
-        bound: proven lower bound on the objective; infinite if nothing fits.
-        shares: ``[n]`` value of y for each flat option; None if there is no solution.
-        reduced_costs: ``[n]`` how much the bound rises at least if a plan uses the option.
-    """
-
-    types: TypeSet | None
-    bound: float
-    shares: FloatArray | None = None
-    reduced_costs: FloatArray | None = None
-
-    def choice(self, space: SearchSpace) -> IntArray:
-        """Option with the largest share for each table, as an index within the table."""
-        if self.shares is None:
-            return np.zeros(space.num_tables, dtype=np.int64)
-        starts = space.first
-        return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
-
-
-def type_sets(space: SearchSpace, *, merged: bool = False) -> list[TypeSet | None]:
-    """Sets of sharding types that some plan uses, the largest first; ``[None]`` if too many.
-
-    Args:
-        space: the options.
-        merged: as for :class:`RankFreeBound`.
-    """
-    replicated = ShardingType.DATA_PARALLEL
-    per_table = [
-        {o.sharding_type for o in space.options[a:b]}
-        for a, b in zip(space.first[:-1], space.first[1:], strict=True)
-    ]
-    every = sorted(set().union(*per_table))
-    if len(every) > _MOST_TYPES:
-        return [None]
-    sets = [
-        frozenset(chosen)
-        for size in range(len(every), 0, -1)
-        for chosen in itertools.combinations(every, size)
-        if not merged or replicated in chosen or replicated not in every
-    ]
-    return [s for s in sets if all(types & s for types in per_table)]
+_EXACT_TABLES: Final = 400
+"""Above this many tables the least maximum of a phase is not worth a program of its own."""
 
 
 class RankFreeBound:
@@ -122,6 +73,7 @@ class RankFreeBound:
         kept: BoolArray | None = None,
         more: Rows | None = None,
         rounds: int = 12,
+        box: Box | None = None,
     ) -> Relaxation:
         """Bound by the linear program, cut until it stops rising.
 
@@ -130,16 +82,18 @@ class RankFreeBound:
             kept: options to choose from, flat; the bound then holds for those alone.
             more: further rows, as in :meth:`packable`.
             rounds: most programs solved.
+            box: only plans whose phases lie in it.
         """
         result = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            solution = solve(self._program(types, whole=False, kept=kept, more=more))
+            program = self._program(types, whole=False, kept=kept, more=more, box=box)
+            solution = solve(program)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
                 break
             last, result = result.bound, self._relaxation(solution, types)
-            new = self._add_rows(solution.x, types)
+            new = self._add_rows(solution.x, types, box)
             if result.bound > last + _TOLERANCE * abs(result.bound):
                 mean = solution.x[: len(self._types)] @ self.space.mean_work
                 new = self.model.add_tangents(mean) or new
@@ -174,21 +128,54 @@ class RankFreeBound:
         time_limit_s: float = math.inf,
         gap_ratio: float = 1e-3,
         rounds: int = 4,
+        box: Box | None = None,
     ) -> Relaxation:
         """Bound by the mixed-integer program: one whole option per table."""
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
             solution = solve(
-                self._program(types, whole=True), time_limit_s=time_limit_s, gap_ratio=gap_ratio
+                self._program(types, whole=True, box=box),
+                time_limit_s=time_limit_s,
+                gap_ratio=gap_ratio,
             )
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             result = self._relaxation(solution, types)
             if result.bound >= best.bound or best.shares is None:
                 best = result
-            if solution.x is None or not self._add_rows(solution.x, types):
+            if solution.x is None or not self._add_rows(solution.x, types, box):
                 break
         return best
+
+    def least_phase(self, types: TypeSet | None, phase: int, most: float) -> float:
+        """The least maximum that a phase can have in plans whose objective is at most ``most``."""
+        where = np.flatnonzero(self.model.used == phase)
+        if not len(where):
+            return 0.0
+        if self.space.num_tables > _EXACT_TABLES:
+            return self._least_sum(types, int(where[0]))
+        program = self._program(types, whole=False)
+        cost, upper = np.zeros_like(program.cost), program.upper.copy()
+        cost[len(self._types) + int(where[0])] = 1.0
+        upper[-1] = most / self._scale
+        solution = solve(replace(program, cost=cost, upper=upper))
+        if solution.infeasible:
+            return math.inf
+        return max(0.0, solution.bound * self._scale * (1 - 1e-6))
+
+    def _least_sum(self, types: TypeSet | None, phase: int) -> float:
+        """The mean over ranks if every table took the option that spares this phase most."""
+        members = self._members(phase)
+        inside = np.array([types is None or t in types for t in self._types])
+        loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
+        least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
+        return float(least.max()) * (1 - _SAFETY) if np.isfinite(least).all() else 0.0
+
+    def phases_of(self, relaxation: Relaxation) -> FloatArray:
+        """``[K]`` phases at a relaxation's shares."""
+        shares = np.zeros(len(self._types)) if relaxation.shares is None else relaxation.shares
+        peaks = self._peaks(shares)[-1]
+        return self.model.all_phases(self.model.phase_maxima(peaks))
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -206,6 +193,7 @@ class RankFreeBound:
         whole: bool,
         kept: BoolArray | None = None,
         more: Rows | None = None,
+        box: Box | None = None,
     ) -> Program:
         model, scale = self.model, self._scale
         options, phases, loads = len(self._types), len(model.used), model.num_tangents + 2
@@ -220,16 +208,34 @@ class RankFreeBound:
         parts = [self._one_option_each(), self._means(unit), self._uniform_base(unit)]
         parts += [self._largest(t, k, unit) for t, k in sorted(self._table_rows)]
         parts += [self._on_rank(r, k, unit) for r, k in sorted(self._rank_rows)]
-        parts.append(self._paths(types, scale))
+        parts.append(self._paths(types, scale, box))
+        if box is not None:
+            parts.append(self._inside(box, scale))
         if more is not None:
             parts.append(more)
         integer = np.zeros(size, dtype=bool)
         integer[:options] = whole
         return Program(cost=cost, upper=upper, rows=Rows.stack(parts), integer=integer)
 
-    def _paths(self, types: TypeSet | None, scale: float) -> Rows:
+    def _inside(self, box: Box, scale: float) -> Rows:
+        """``low <= z <= high`` for the phases that a box limits."""
+        options, phases = len(self._types), len(self.model.used)
+        limits = [
+            (int(where[0]), low, high)
+            for phase, low, high in zip(box.first, box.low, box.high, strict=True)
+            if len(where := np.flatnonzero(self.model.used == phase))
+        ]
+        matrix = np.zeros((len(limits), options + phases + self.model.num_tangents + 3))
+        for i, (k, _, _) in enumerate(limits):
+            matrix[i, options + k] = 1.0
+        lower = np.array([low / scale for _, low, _ in limits]) * (1 - 1e-9)
+        upper = np.array([high / scale for _, _, high in limits]) * (1 + 1e-9)
+        return Rows.dense(matrix, lower, upper)
+
+    def _paths(self, types: TypeSet | None, scale: float, box: Box | None) -> Rows:
         """``slopes @ z - t <= -base`` for each cut."""
         cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
+        cuts += [] if box is None else box.cuts
         options, phases = len(self._types), len(self.model.used)
         matrix = np.zeros((len(cuts), options + phases + self.model.num_tangents + 3))
         for i, cut in enumerate(cuts):
@@ -323,7 +329,7 @@ class RankFreeBound:
             reduced_costs=None if reduced is None else reduced[:count] * scale,
         )
 
-    def _add_rows(self, x: FloatArray, types: TypeSet | None) -> bool:
+    def _add_rows(self, x: FloatArray, types: TypeSet | None, box: Box | None = None) -> bool:
         """Add what the solution breaks; False if nothing."""
         model, count = self.model, len(self._types)
         y, z = x[:count], x[count : count + len(model.used)]
@@ -335,7 +341,10 @@ class RankFreeBound:
         largest, everywhere, peaks = self._peaks(y)
         self._table_rows |= self._broken(largest, allowed)
         self._rank_rows |= self._broken(everywhere, allowed)
-        new = self._add_cut(peaks, float(x[-1]) * self._scale, types)
+        value = float(x[-1]) * self._scale
+        new = (
+            self._add_cut(peaks, value, types) if box is None else self._cut_box(peaks, value, box)
+        )
         return new or len(self._table_rows) + len(self._rank_rows) > before
 
     def _peaks(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -365,6 +374,16 @@ class RankFreeBound:
         if any(c.base >= cut.base - _TOLERANCE * abs(cut.base) for c in same):
             return False
         known.append(cut)
+        return True
+
+    def _cut_box(self, peaks: FloatArray, value: float, box: Box) -> bool:
+        """Add a box's own longest path at these loads, if it is longer than ``value``."""
+        phases = self.model.all_phases(self.model.phase_maxima(peaks))
+        phases[box.first] = np.clip(phases[box.first], box.low, box.high)
+        cut = box.cut(phases)
+        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+            return False
+        box.cuts.append(cut)
         return True
 
     def _broken(self, loads: FloatArray, allowed: FloatArray) -> set[tuple[int, int]]:

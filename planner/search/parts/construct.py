@@ -114,11 +114,19 @@ class Placer:
         rows = self.model.option_rows(flat)
         if option.spread is Spread.HOSTS:
             return tuple(self.add_to_host(table, r) for r in rows)
-        if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
-            first = self.add_to_rank(table, rows[0])
-            near = self.space.host_ranks([first // self.space.local_world_size])
-            return (first, *(self.add_to_rank(table, row, near) for row in rows[1:]))
         places: list[int] = []
+        near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
+        apart = len(set(option.column_widths)) > 1
+        if near or apart:
+            free = np.arange(self.space.world_size)
+            for row in rows:
+                places.append(self.add_to_rank(table, row, free))
+                if near and len(places) == 1:
+                    free = self.space.host_ranks([places[0] // self.space.local_world_size])
+                rest = free[free != places[-1]]
+                if apart and self.space.may_use_rank[table][rest].any():
+                    free = rest  # TorchRec keeps unequal pieces apart
+            return tuple(places)
         for row, count in _runs(rows):
             if count == 1 or row[-1] > 0:
                 places.extend(self.add_to_rank(table, row) for _ in range(count))

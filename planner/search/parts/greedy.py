@@ -208,8 +208,12 @@ class _ScalarPlacer:
             places.append(
                 self._to_rank(table, float(device[i]), float(host[i]), float(cost[i]), among)
             )
-            if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
+            if option.sharding_type is ShardingType.TABLE_COLUMN_WISE and i == 0:
                 among = space.host_ranks([places[0] // space.local_world_size])
+            if len(set(option.column_widths)) > 1:  # TorchRec keeps unequal pieces apart
+                among = np.arange(space.world_size) if among is None else among
+                rest = among[among != places[-1]]
+                among = rest if space.may_use_rank[table][rest].any() else among
         return tuple(places)
 
     def _to_rank(

@@ -80,6 +80,14 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
+    def paths(self, phases: FloatArray) -> FloatArray:
+        """``[..., cuts]`` each cut's value from the phases' maxima, ``[..., K']``."""
+        return np.asarray(phases @ self._slopes.T + self._bases)
+
+    def slopes_of(self, phases: FloatArray) -> FloatArray:
+        """``[K']`` slopes of the cut that binds at these maxima."""
+        return np.asarray(self._slopes[int(np.argmax(self.paths(phases)))])
+
     def slopes(self, peaks: FloatArray) -> FloatArray:
         """``[K']`` how the minorant grows with each phase's maximum."""
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases

@@ -126,8 +126,13 @@ class LocalSearch:
         if not np.isfinite(value):
             return
         ruler = Ruler.at(state)
+        first = True
         while not self.record.stopped:
             moves = self._shortlist(state, ruler)
+            if first:
+                around = Neighbourhood(state, ruler)
+                moves += [s for s in self._without_a_type(around) if np.isfinite(s[0])]
+                first = False
             if not moves:
                 return
             works = state.work + np.stack([state.work_change(m) for _, m in moves])
@@ -147,8 +152,7 @@ class LocalSearch:
             found += around.swaps(rank, _SHORTLIST // 6, around.near_ranks(rank, self.rng))
         found += around.block_moves(ranks)
         found += self._recuts(around, ranks, _POLISH_TRIES)
-        found = sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
-        return found + [s for s in self._without_a_type(around) if np.isfinite(s[0])]
+        return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
 
     def _without_a_type(self, around: Neighbourhood) -> list[Scored]:
         """For each sharding type in use: its tables by their cheapest options of other types.
@@ -223,10 +227,14 @@ class LocalSearch:
         rank_a, rank_b = int(state.shard_rank[a]), int(state.shard_rank[b])
         allowed = self.space.may_use_rank
         free = allowed[state.shard_table[a], rank_b] and allowed[state.shard_table[b], rank_a]
+        taken = state.taken(np.array([a, b]))
+        free = free and not taken[0, rank_b] and not taken[1, rank_a]
         held = state.stays_on_host[a] or state.stays_on_host[b]
         return bool(free and (not held or rank_a // local == rank_b // local))
 
     def _fits(self, state: State, move: Move) -> bool:
+        if self.space.rules and not Neighbourhood(state, Ruler.at(state)).keeps_rules(move):
+            return False
         work = state.work + state.work_change(move)
         return float(self.space.overflow_ratio(work)) <= float(
             self.space.overflow_ratio(state.work)

@@ -66,6 +66,7 @@ class Neighbourhood:
         self.measure = ruler.pressure
         self.pressure = self.measure.of(state.loads)
         self.relief = _RELIEF * ruler.scale / max(float(np.abs(self.limits).max()), 1.0)
+        self.usage = self.space.usage(state.assignment) if self.space.rules else None
         self.top_rank, self.top_load = _top_three(state.loads[:, : self.tangents])
 
     def critical_ranks(self, count: int) -> list[int]:
@@ -96,10 +97,14 @@ class Neighbourhood:
         score = self._score(rank, left[:, None], there, np.arange(self.space.world_size), peaks)
         allowed = self.space.may_use_rank[state.shard_table[mine]].copy()
         allowed[:, rank] = False
+        allowed &= ~state.taken(mine)
         allowed &= self._host_has_room(rank, rows[:, -1])
         hosts = np.arange(self.space.world_size) // self.space.local_world_size
         stays = state.stays_on_host[mine]
         allowed &= ~stays[:, None] | (hosts == hosts[rank])[None]
+        if self.usage is not None:
+            tables, pieces = state.shard_table[mine], state.shard_piece[mine]
+            allowed &= self.usage.relocations(tables, pieces, rank)
         score = np.where(allowed, score, np.inf)
         return [
             (float(score[i, r]), state.moved([(int(mine[i]), int(r))]))
@@ -133,6 +138,9 @@ class Neighbourhood:
             own_room = self.host_room[rank // self.space.local_world_size]
             fits = (change[..., -1] <= own_room) & (-change[..., -1] <= self.host_room[hosts])
             allowed &= same[None] | fits
+        if self.usage is not None:
+            own, other = ((state.shard_table[s], state.shard_piece[s]) for s in (mine, others))
+            allowed &= self.usage.swaps(own, rank, other, there)
         score = np.where(allowed, score, np.inf)
         return [
             (
@@ -169,7 +177,16 @@ class Neighbourhood:
             Change(table=t, option=o, places=placer.add(t, o))
             for t, o in zip(tables, options, strict=True)
         )
+        if not self.keeps_rules(move):
+            return np.inf, move
         return self.whole_score(placer.loads), move
+
+    def keeps_rules(self, move: Move) -> bool:
+        """Whether the rules on groups, counts and moves hold after a move."""
+        if self.usage is None:
+            return True
+        option = self.space.option
+        return self.usage.allows([(c.table, option(c.table, c.option), c.places) for c in move])
 
     def whole_score(self, loads: FloatArray) -> float:
         """Score of a move from the loads it leads to."""
@@ -200,7 +217,8 @@ class Neighbourhood:
                     places = list(state.places[t])
                     places[piece] = int(other)
                     change = Change(table=t, option=state.options[t], places=tuple(places))
-                    found.append((self.whole_score(loads), (change,)))
+                    if self.keeps_rules((change,)):
+                        found.append((self.whole_score(loads), (change,)))
         return found
 
     def recuts(
@@ -269,6 +287,9 @@ class Neighbourhood:
         same_host = (there // local) == (rank // local)
         go = go & (~state.stays_on_host[mine][:, None] | same_host[None])
         come = come & (~state.stays_on_host[others] | same_host)
+        go = go & ~state.taken(mine)[:, there]
+        if state.stays_apart[others].any():
+            come = come & ~state.taken(others)[:, rank]
         return np.asarray(go & come[None])
 
     def _per_host(self, values: FloatArray) -> FloatArray:

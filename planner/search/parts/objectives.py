@@ -9,12 +9,16 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.collective._affine import AffineMinorant
+from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.work import call_column
 from planner.enumeration import memory_coefficients
 from planner.errors import InvalidInputError
 from planner.evaluation import AbstractObjective, Cut, FloatArray, IntArray, SearchSpace
+from planner.search.parts.boxes import Box
+from planner.search.parts.priced import Cost
+from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating
 
 _STEP: Final = 1e-5
 _JITTER: Final = 1e-4
@@ -119,8 +123,46 @@ class IterationTime(AbstractObjective):
             )
         return None
 
+    def box(
+        self,
+        types: frozenset[ShardingType],
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+    ) -> Box | None:
+        """Plans with exactly these types and phases between the limits, each ``[K]``.
+
+        Without limits, from nothing to the longest iteration that is of interest. None where stage
+        times cannot be told apart, or where a rank's exchange depends on what others send.
+        """
+        if self._units is None or not types or len(types) > _MOST_TYPES:
+            return None
+        if self._relaxed.models.exchange is not None:
+            return None
+        if not self._relaxed.models.collective.full_duplex:
+            return None
+        first = np.array([group[0] for group in self._units[1]], dtype=np.int64)
+        start = np.zeros(len(first)) if low is None else np.maximum(low[first], 0.0)
+        end = start + 1.0 if high is None else np.maximum(high[first], start)
+
+        def stages(points: FloatArray) -> StageTimes:
+            times: StageTimes = self._relaxed.stage_times(self._work(points, types))
+            return times
+
+        def iteration(times: StageTimes, count: int) -> FloatArray:
+            shape = (count, self._relaxed.topology.world_size)
+            return self._relaxed.times_of_stages(times, shape)
+
+        try:
+            return Box(stages, iteration, first, len(self.weights), start, end)
+        except ValueError:
+            return None
+
     def _times(self, seconds: FloatArray, types: frozenset[ShardingType]) -> FloatArray:
         """Iteration times of made-up plans, ``[N]``, from each group's first phase, ``[N, G]``."""
+        return self._minorant.iteration_times(self._work(seconds, types))
+
+    def _work(self, seconds: FloatArray, types: frozenset[ShardingType]) -> FloatArray:
+        """Work of made-up plans, ``[N, W, F]``."""
         columns, groups = self._units or ([], [])
         topology = self._pipeline.topology
         work = np.zeros((len(seconds), topology.world_size, self._pipeline.num_features))
@@ -135,7 +177,7 @@ class IterationTime(AbstractObjective):
             work[:, rank, _call(sharding_type)] = 1.0
         if spread and len(spread) == len(types):
             work[:, idle:, _call(spread[0])] = 1.0
-        return self._minorant.iteration_times(work)
+        return work
 
     @cached_property
     def _minorant(self) -> CostPipeline:
@@ -192,7 +234,13 @@ def _call(sharding_type: ShardingType) -> int:
     return call_column(sharding_type, ComputeKernel.DENSE if replicated else ComputeKernel.FUSED)
 
 
-OBJECTIVES: Final = (IterationTime.name, FullestDevice.name)
+OBJECTIVES: Final = (
+    IterationTime.name,
+    FullestDevice.name,
+    Cost.name,
+    TorchrecRating.name,
+    TorchrecCriticalPath.name,
+)
 
 
 def objective_named(name: str, space: SearchSpace) -> AbstractObjective:
@@ -207,5 +255,12 @@ def objective_named(name: str, space: SearchSpace) -> AbstractObjective:
         raise InvalidInputError(msg)
     if name == FullestDevice.name:
         return FullestDevice(space.pipeline)
+    if name == TorchrecRating.name:
+        return TorchrecRating(space)
+    if name == TorchrecCriticalPath.name:
+        return TorchrecCriticalPath(space)
     caching = ComputeKernel.FUSED_UVM_CACHING
-    return IterationTime(space.pipeline, fetches=any(o.kernel is caching for o in space.options))
+    time = IterationTime(space.pipeline, fetches=any(o.kernel is caching for o in space.options))
+    if name == Cost.name:
+        return Cost(time, space.pipeline.workload, space.pipeline.topology)
+    return time

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from planner.evaluation import BoolArray, FloatArray, IntArray
+
+_MOST_NODES: Final = 500
+"""Nodes of one mixed-integer program: an end that does not depend on the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,6 +86,8 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
     parameters = parameters_pb2.SolveParametersProto()
     if whole:
         parameters.relative_gap_tolerance = gap_ratio
+    if whole:
+        parameters.node_limit = _MOST_NODES
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
     result = solver.solve(

@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.sharding import ShardingType, Spread
 from planner.evaluation import Assignment, FloatArray, IntArray
@@ -124,6 +125,13 @@ class State:
             Change(table=t, option=self.options[t], places=tuple(new)) for t, new in places.items()
         )
 
+    def taken(self, shards: IntArray) -> NDArray[np.bool_]:
+        """``[shards, W]`` ranks where a shard may not go: TorchRec keeps unequal pieces apart."""
+        ranks = np.zeros((len(shards), self.space.world_size), dtype=bool)
+        for i in np.flatnonzero(self.stays_apart[shards]):
+            ranks[i, list(self.places[int(self.shard_table[shards[i]])])] = True
+        return ranks
+
     def on_rank(self, rank: int) -> list[int]:
         """Tables with a free shard or a host block on the rank."""
         tables = set(self.shard_table[self.shard_rank == rank].tolist())
@@ -165,3 +173,5 @@ class State:
             for t in tables
         ]
         self.stays_on_host = np.array(kept, dtype=bool)
+        unequal = [len(set(self.space.options[self.flat(t)].column_widths)) > 1 for t in tables]
+        self.stays_apart = np.array(unequal, dtype=bool)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
-from planner.evaluation import Assignment, FloatArray, SearchSpace
+from planner.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.placement_rules import PlacementRules
 
 _BATCH: Final = 1024
 
@@ -28,6 +30,8 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
         mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
         allowed = [int(p) for p in np.flatnonzero(mask)]
         for places in _placings(option.column_widths, allowed):
+            if len(set(option.column_widths)) > 1 and len(set(places)) < len(places):
+                continue  # TorchRec keeps unequal pieces apart
             near = {p // space.local_world_size for p in places}
             if option.sharding_type is not ShardingType.TABLE_COLUMN_WISE or len(near) == 1:
                 yield index, places
@@ -44,15 +48,54 @@ def count_assignments(space: SearchSpace, most: int) -> int:
 
 
 def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], FloatArray]]:
-    """Batches of assignments with their work ``[N, W, F]``."""
+    """Batches of assignments that keep the rules, with their work ``[N, W, F]``."""
     choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
+    taken = Taken.of(space, choices) if space.rules else None
     works = [_works(space, t, found) for t, found in enumerate(choices)]
     sizes = [len(c) for c in choices]
     for start in range(0, math.prod(sizes), _BATCH):
         stop = min(start + _BATCH, math.prod(sizes))
         index = np.unravel_index(np.arange(start, stop), sizes)
+        if taken is not None:
+            kept = taken.kept(index)
+            if not kept.any():
+                continue
+            index = tuple(i[kept] for i in index)
         total = sum((w[i] for w, i in zip(works, index, strict=True)), start=np.zeros(1))
         yield [_assignment(choices, at) for at in zip(*index, strict=True)], total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Taken:
+    """What each choice of each table takes of the rules.
+
+    ``counts[t]`` is ``[choices, W]`` shards, ``moved[t]`` ``[choices]`` bytes.
+    """
+
+    rules: PlacementRules
+    counts: list[IntArray]
+    moved: list[FloatArray]
+
+    @classmethod
+    def of(cls, space: SearchSpace, choices: list[list[Choice]]) -> Taken:
+        """Count every choice alone."""
+        rules = space.rules
+        counts, moved = [], []
+        for table, found in enumerate(choices):
+            placed = [(space.option(table, index), places) for index, places in found]
+            counts.append(np.array([rules.table_counts(*item) for item in placed]))
+            budget = rules.budget
+            moved.append(np.array([budget.table_bytes(*i) if budget else 0.0 for i in placed]))
+        return cls(rules=rules, counts=counts, moved=moved)
+
+    def kept(self, index: tuple[IntArray, ...]) -> BoolArray:
+        """Which combinations keep the rules, ``[N]``, from the choice of each table, ``[N]``."""
+        counts = np.stack([c[i] for c, i in zip(self.counts, index, strict=True)], axis=-2)
+        kept = self.rules.excess(counts) <= 0
+        if self.rules.budget is not None:
+            moved = np.stack([m[i] for m, i in zip(self.moved, index, strict=True)], axis=-1)
+            kept &= self.rules.budget.keeps(moved)
+        return kept
 
 
 def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assignment:

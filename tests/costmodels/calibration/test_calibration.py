@@ -8,34 +8,33 @@ import numpy as np
 import pytest
 
 from costmodels.calibration import designs
-from costmodels.calibration.fit_lookup import Caches, fit_lookups, point_access, table_seconds
-from costmodels.calibration.fit_machine import (
-    collective_counts,
-    exchange_counts,
-    fit_groups,
-    fit_machine,
-)
+from costmodels.calibration.fit_lookup import Caches, fit_lookups, point_access
+from costmodels.calibration.fit_machine import collective_counts, fit_machine
+from costmodels.calibration.fit_steps import KINDS
 from costmodels.calibration.fitting import (
+    fit_counts,
     folds,
     geomean_error,
+    held_out_seconds,
     learned_residual,
     log_errors,
     non_negative,
 )
 from costmodels.calibration.points import (
     CalibrationPoints,
-    CallPoint,
     CollectivePoint,
-    ExchangePoint,
-    FamilyPoint,
     LookupPoint,
+    StepPoint,
 )
-from costmodels.cpu.dense import dense_counts
+from costmodels.cpu.counts import exchange_counts, shard_loads
+from costmodels.cpu.dense import CpuDense, dense_counts
 from costmodels.cpu.features import features
-from costmodels.cpu.lookup import factor
-from costmodels.dense.base import Product
+from costmodels.cpu.lookup import CpuLookup, factor
+from costmodels.cpu.run_stages import STAGES
+from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError
-from tests.costmodels.cpu.machines import MACHINE
+from costmodels.sharding import ShardingType, check_plan
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
 CACHES = Caches(l2_bytes=MACHINE.l2_bytes, l3_bytes=MACHINE.l3_bytes)
 
@@ -65,50 +64,46 @@ def lookups() -> tuple[LookupPoint, ...]:
 
 def made_points() -> CalibrationPoints:
     """What a machine with the constants of MACHINE would measure, without noise."""
-    groups = []
-    for group in designs.group_points(12, rng(3)):
-        times = []
-        for phase in ("forward", "backward"):
-            counts = [
-                1.0,
-                sum(table_seconds(t, MACHINE.fused, CACHES, phase) for t in group.tables),
-                len(group.tables),
-                sum(t.num_bags for t in group.tables),
-                sum(t.num_bags * t.embedding_dim for t in group.tables),
-            ]
-            times.append(float(np.dot(counts, getattr(MACHINE.group, f"{phase}_s"))))
-        groups.append(replace(group, forward_s=times[0], backward_s=times[1]))
-    exchanges = [
-        tuple(timed_exchange(point, rank) for rank in range(2))
-        for point in designs.exchange_points(60, 2, rng(4))
-    ]
     return CalibrationPoints(
         lookups=lookups(),
-        calls=(CallPoint(num_tables=1, forward_s=1e-4, backward_s=1e-4),),
-        groups=tuple(groups),
-        exchanges=tuple(exchanges),
-        dense=tuple(
-            replace(
-                p,
-                forward_s=1e-3 * (i + 1),
-                backward_s=2e-3 * (i + 1),
-            )
-            for i, p in enumerate(designs.dense_points(8, rng(5)))
-        ),
+        steps=tuple(timed_step(p) for p in designs.step_points(80, 2, rng(3))),
         collectives=tuple(timed_collective(p) for p in designs.collective_points(2)),
-        gradients=tuple(
-            replace(p, time_s=5e-4 + 5e-10 * p.num_bytes) for p in designs.gradient_points(2)
-        ),
     )
 
 
-def timed_exchange(point: ExchangePoint, rank: int) -> ExchangePoint:
-    times = {}
-    for k, step in enumerate(("input_s", "output_s", "gradient_s")):
-        kinds = (MACHINE.table_wise, MACHINE.column_wise, MACHINE.row_wise)
-        constants = [MACHINE.exchange_s[k], *(c for kind in kinds for c in getattr(kind, step))]
-        times[step] = float(exchange_counts(point, rank, step) @ np.array(constants))
-    return replace(point, **times)
+def timed_step(point: StepPoint) -> StepPoint:
+    """Stages as the models price them: the counts are those of the predictions."""
+    loads = shard_loads(point.workload, point.plan, 2)
+    dense = CpuDense(constants=MACHINE).times(point.workload, cpu_topology())
+    model = CpuLookup(constants=MACHINE)
+    ranks = []
+    for rank in range(2):
+        own = [x for x in loads if x.rank == rank]
+        seconds = [model.shard_seconds(x.access, replicated=x.replicated) for x in own]
+        calls = len({x.sharding_type for x in own})
+        exchanges = [MACHINE.exchange_s[k] for k in range(3)]
+        for kind in KINDS:
+            counts = exchange_counts(loads, kind, rank, 2)
+            constants = getattr(MACHINE, kind.value)
+            for k, step in enumerate(("input_s", "output_s", "gradient_s")):
+                exchanges[k] += float(counts[min(k, 1)] @ np.array(getattr(constants, step)))
+        layers = dense_layers(point.workload)
+        held = [x.access for x in own if x.replicated]
+        reduced = 4.0 * (layers.bottom_parameters + layers.top_parameters)
+        reduced += sum(4.0 * a.num_rows * a.num_cols for a in held)
+        update = dense.bottom_backward_s + dense.optimizer_s + MACHINE.gradient.fixed_s * bool(held)
+        found = {
+            "dense_forward": dense.bottom_forward_s + dense.top_forward_s,
+            "indices": exchanges[0],
+            "lookup_forward": 0.25 * MACHINE.call_s * calls + sum(s for s, _ in seconds),
+            "vectors": exchanges[1],
+            "dense_backward": dense.top_backward_s,
+            "gradients": exchanges[2],
+            "lookup_backward": 0.75 * MACHINE.call_s * calls + sum(s for _, s in seconds),
+            "update": update + reduced * MACHINE.gradient.per_byte_s,
+        }
+        ranks.append(tuple(max(found[stage], 1e-9) for stage in STAGES))
+    return replace(point, stages_s=tuple(ranks))
 
 
 def timed_collective(point: CollectivePoint) -> CollectivePoint:
@@ -120,11 +115,15 @@ def test_a_machine_is_recovered_from_its_own_measurements() -> None:
     points = made_points()
     fitted = fit_machine(points, CACHES, machine="made up", world_size=2)
     found = fitted.constants
-    assert found.gradient.per_byte_s == pytest.approx(5e-10, rel=1e-3)
+    assert found.gradient.per_byte_s == pytest.approx(5e-10, rel=0.05)
+    assert found.call_s == pytest.approx(MACHINE.call_s, rel=0.5)
     assert found.collective.all_to_all_s == pytest.approx(MACHINE.collective.all_to_all_s, rel=1e-3)
     assert found.row_wise.output_s[0] == pytest.approx(MACHINE.row_wise.output_s[0], rel=0.2)
+    assert dict(found.sigmas_ratio)["collective"] < 1e-3
+    assert dict(found.sigmas_ratio)["lookup"] < 0.05
     errors = {e.name: e for e in fitted.errors}
-    assert errors["exchange output"].held_out_ratio < 1e-3
+    assert errors["exchange of vectors"].held_out_ratio < 1e-3
+    assert errors["bottom backward and update"].held_out_ratio < 1e-2
     assert errors["gloo all_reduce"].geomean_ratio < 1e-6
     assert errors["lookup forward fused"].held_out_ratio < 0.02
     assert not errors["lookup forward fused"].odd_points
@@ -146,13 +145,6 @@ def test_held_out_tables_are_predicted_in_spite_of_noise() -> None:
     assert backward.held_out_ratio < 0.12
     assert len(forward.odd_points) >= 1
     assert f"{spoilt.num_embeddings} x {spoilt.embedding_dim}" in forward.odd_points[0]
-
-
-def test_groups_of_free_tables_leave_the_call() -> None:
-    points = [replace(g, forward_s=1e-3, backward_s=2e-3) for g in made_points().groups]
-    constants, (forward, _) = fit_groups(points, MACHINE.fused, CACHES)
-    assert forward.num_points == len(points)
-    assert min(constants.forward_s) >= 0
 
 
 def test_coefficients_are_not_negative_and_survive_one_bad_point() -> None:
@@ -184,30 +176,27 @@ def test_errors_and_folds() -> None:
     assert len(folds(2, 4)) == 2
 
 
-def test_row_wise_features_are_shared_and_others_are_not() -> None:
-    even = ExchangePoint(
-        local_batch_size=100,
-        pooling_factor=2.0,
-        families=(FamilyPoint(sharding_type="row_wise", widths=((8, 4), ())),),
-    )
-    assert exchange_counts(even, 0, "output_s") == pytest.approx(
-        exchange_counts(even, 1, "output_s")
-    )
-    table = replace(even, families=(FamilyPoint(sharding_type="table_wise", widths=((8, 4), ())),))
-    first, second = (exchange_counts(table, r, "output_s") for r in range(2))
-    assert first[2] == 2 * 12 * 4 * 100
-    assert second[2] == 0.0
-    assert first[3] == second[3] == 12 * 4 * 100
+def test_steps_are_held_out_together() -> None:
+    counts = np.column_stack([np.ones(12), np.arange(12.0)])
+    times = counts @ np.array([1.0, 0.5])
+    groups = [i // 3 for i in range(12)]
+    assert held_out_seconds(counts, times, groups) == pytest.approx(times)
+    assert held_out_seconds(counts[:3], 2 * times[:3], [0, 0, 0]) == pytest.approx(2 * times[:3])
+    coefficients, error = fit_counts(counts, 1.1 * times, "made up", groups=groups)
+    assert coefficients == pytest.approx((1.1, 0.55))
+    assert error.held_out_ratio < 1e-9
 
 
 def test_designs_respect_their_limits() -> None:
     tables = designs.lookup_points(50, "dense", rng())
     assert all(p.num_embeddings * p.embedding_dim * 4 <= 3e7 for p in tables)
-    exchanges = designs.exchange_points(30, 3, rng())
-    assert {len(p.families) for p in exchanges} == {1, 2, 3}
-    assert all(len(f.widths) == 3 for p in exchanges for f in p.families)
-    groups = designs.group_points(10, rng())
-    assert all(len({t.num_bags for t in g.tables}) == 1 for g in groups)
+    steps = designs.step_points(60, 3, rng())
+    kinds = {p.sharding_type for step in steps for p in step.plan.placements}
+    assert kinds == {*KINDS, ShardingType.DATA_PARALLEL}
+    for step in steps:
+        check_plan(step.plan, step.workload, 3)
+        replicated = [p for p in step.plan.placements if p.sharding_type not in KINDS]
+        assert all(step.workload.table(p.table).weight_bytes <= 8e6 for p in replicated)
     sent = [p.sent_bytes for p in designs.collective_points(3)]
     assert all(len(s) == 3 for s in sent)
 

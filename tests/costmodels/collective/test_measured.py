@@ -68,7 +68,7 @@ def test_a_measured_shape_is_read_from_its_curve(collective: Collective) -> None
         assert balanced_s(model, collective, one(size), host) == pytest.approx(expected, rel=0.02)
     trust = model.confidence(collective, 1e6, host)
     assert trust.basis is Basis.MEASURED
-    assert trust.spread_ratio < 0.15
+    assert trust.spread_ratio < 0.2  # one library version alone
 
 
 def test_sizes_and_shapes_that_were_not_measured_are_extrapolated() -> None:
@@ -279,3 +279,28 @@ def test_the_domain_link_is_part_of_the_first_step() -> None:
     topology = make_topology(4, 4, domain_hosts=2)
     seconds = balanced_s(Hierarchical(), Collective.ALL_TO_ALL, one(1e8), topology)
     assert seconds > balanced_s(Ramp(), Collective.ALL_TO_ALL, one(1e8), topology)
+
+
+def test_the_first_step_shares_what_a_host_sends_among_its_links() -> None:
+    """One rank of a host holds all its tables: the host's links carry as much as if all held some.
+
+    Only the step inside the host takes longer.
+    """
+    model, topology = Hierarchical(AlphaBeta()), cluster(4)
+    even = np.full(32, 1e6)
+    lone = np.where(np.arange(32) % 8 == 0, 8e6, 0.0)
+    across = []
+    for per_peer in (even, lone):
+        own, others = spread_by_level(per_peer, local=8, domain=8)
+        whole = model.all_to_all(own, others, topology).max()
+        flat = AlphaBeta().all_to_all(own, others, topology).max()
+        across.append((whole, flat))
+    fabric, network = topology.host_link.bandwidth_bytes_per_s, 40 * GB
+    crossing = 24 * 1e6
+    assert across[0][0] == pytest.approx(
+        7e6 / fabric + crossing * 7 / 8 / fabric + crossing / network
+    )
+    assert across[1][0] < across[1][1]
+    assert across[1][0] == pytest.approx(
+        8 * (7e6 + crossing * 7 / 8) / fabric + crossing / network, rel=0.01
+    )

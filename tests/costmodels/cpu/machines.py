@@ -26,7 +26,10 @@ MACHINE = CpuConstants(
     l3_bytes=1.6e7,
     call_s=2e-4,
     group=GroupConstants(
-        forward_s=(1e-4, 1.1, 1e-5, 1e-8, 1e-10), backward_s=(1e-4, 1.0, 1e-5, 1e-8, 0.0)
+        forward_s=(1.1, 1e-5, 1e-8, 1e-10, 1e-10), backward_s=(1.0, 1e-5, 1e-8, 0.0, 1e-10)
+    ),
+    replicated_group=GroupConstants(
+        forward_s=(1.2, 2e-5, 1e-8, 2e-10, 0.0), backward_s=(1.1, 1e-5, 2e-8, 0.0, 2e-10)
     ),
     fused=LookupConstants(forward_s=_FORWARD, backward_s=_BACKWARD),
     replicated=LookupConstants(forward_s=_FORWARD, backward_s=(*_BACKWARD, 1e-10, 1e-10)),
@@ -55,8 +58,10 @@ MACHINE = CpuConstants(
     dense=DenseConstants(
         forward_s=(1e-4, 1e-5, 2e-11, 4e-11, 2e-10, 3e-10),
         backward_s=(1e-4, 2e-5, 4e-11, 6e-10, 6e-10, 3e-11),
+        update_s=(4e-4, 3e-5, 2e-11, 1e-9, 0.0, 4e-10, 2e-5, 2e-10, 5e-10),
     ),
-    gradient=GradientConstants(fixed_s=5e-4, per_byte_s=5e-10),
+    gradient=GradientConstants(fixed_s=3e-4, per_byte_s=5e-10),
+    sigmas_ratio=(("lookup", 0.08), ("collective", 0.06), ("dense", 0.05), ("host", 0.0)),
 )
 
 

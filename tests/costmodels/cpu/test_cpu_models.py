@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,20 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.cpu.constants import Residual
+from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE, Access, features
 from costmodels.cpu.gloo import FRESH_BYTES, Gloo
 from costmodels.cpu.lookup import CpuLookup, factor
+from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.distribution.zipf import Zipf
+from costmodels.exchange import Traffic
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages import CostModels
+from costmodels.work import FAMILIES, INPUT, OUTPUT
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table
 
 MODELS = CostModels(
+    sigmas_ratio=MACHINE.sigmas_ratio,
     lookup=CpuLookup(constants=MACHINE),
     collective=Gloo(constants=MACHINE),
     dense=CpuDense(constants=MACHINE),
@@ -224,9 +230,59 @@ def test_gloo_pays_both_directions_and_fresh_memory() -> None:
     assert alone == 0.0
 
 
-def test_dense_times_have_no_optimizer_and_grow_with_the_batch() -> None:
+def test_dense_times_and_the_update() -> None:
     model, topology = CpuDense(constants=MACHINE), cpu_topology()
     small = model.times(workload(), topology)
-    assert small.optimizer_s == 0.0
+    indices = 1024 * (4 + 8 + 12 + 16)
+    update_s = 4e-4 + 4 * 2e-5 + 1024 * 4 * 16 * 2e-10 + indices * 5e-10
+    assert small.optimizer_s == pytest.approx(update_s)
+    products = 3e-5 + 2e-11 * 1024 * 13 * 16 + 1e-9 * 1024 * 16 + 4e-10 * 1024 * 13
+    assert small.bottom_backward_s == pytest.approx(products)
     assert small.top_forward_s > small.bottom_forward_s > 0
     assert small.top_backward_s > 1e-4
+
+
+def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
+    plan = plan_of(KINDS, (0, 1, 0, 1))
+    loads = shard_loads(workload(), plan, 2)
+    costs = CostPipeline(workload(), cpu_topology(), MODELS)
+    work = costs.plan_work(plan)
+    exchange = CpuExchange(constants=MACHINE)
+    for kind in KINDS[:3]:
+        family = FAMILIES.index(kind)
+        traffic = Traffic(
+            arriving_bytes=work[:, INPUT + family],
+            leaving_bytes=work[:, OUTPUT + family],
+            num_shards=np.array(
+                [sum(x.rank == r and x.sharding_type is kind for x in loads) for r in range(2)]
+            ),
+        )
+        indices_s = exchange.input_growth(kind, traffic, 1024) + exchange.fixed_s(kind)[0]
+        constants = getattr(MACHINE, kind.value)
+        for rank in range(2):
+            indices, vectors = exchange_counts(loads, kind, rank, 2)
+            assert indices @ np.array(constants.input_s) == pytest.approx(indices_s[rank])
+            both = np.array(constants.output_s) + np.array(constants.gradient_s)
+            mean_s = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
+            mean_s += exchange.fixed_s(kind)[1]
+            assert 0.5 * float(vectors @ both) == pytest.approx(mean_s[rank])
+    assert not exchange_counts(loads, ShardingType.GRID_SHARD, 0, 2)[0].any()
+
+
+def test_intervals_follow_the_calibration() -> None:
+    plan = plan_of(KINDS, (0, 1, 0, 1))
+    wide = replace(MODELS, sigmas_ratio=tuple((kind, 2 * s) for kind, s in MACHINE.sigmas_ratio))
+    widths = []
+    for models in (MODELS, wide):
+        time = CostPipeline(workload(), cpu_topology(), models).estimate(plan).time
+        widths.append(math.log(time.high_s / time.low_s))
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.1)
+
+
+def test_predicted_steps_fall_into_stages() -> None:
+    plan = plan_of(KINDS, (0, 1, 0, 1))
+    estimate = CostPipeline(workload(), cpu_topology(), MODELS).estimate(plan)
+    stages = predicted_stages(estimate.stages)
+    assert len(stages) == len(STAGES)
+    assert min(stages) > 0
+    assert sum(stages) >= estimate.time.time_s * (1 - 1e-9)

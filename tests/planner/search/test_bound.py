@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ShardingType
-from planner.search.parts.bound import RankFreeBound, type_sets
+from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import objective_named
 from planner.search.parts.programs import Program, Rows, solve
+from planner.search.parts.relaxation import type_sets
 from planner.search.parts.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases

@@ -1,0 +1,146 @@
+"""A learned factor on top of another lookup model, per shard and phase."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import numpy as np
+
+from costmodels.errors import require
+from costmodels.lookup.base import AbstractLookupModel, FloatArray, LookupShard, LookupWork
+from costmodels.topology import Topology
+
+_REUSE_BINS: Final = 17
+_SMALLEST: Final = 1e-3
+NUM_FEATURES: Final = 6 + _REUSE_BINS
+_FORWARD: Final = (
+    LookupWork.STREAM_DRAM,
+    LookupWork.FORWARD_ROWS_DRAM,
+    LookupWork.FORWARD_ROWS_L2,
+    LookupWork.FORWARD_HOST_LINK,
+)
+_BACKWARD: Final = (
+    LookupWork.INDICES,
+    LookupWork.BACKWARD_GRADIENTS_L2,
+    LookupWork.BACKWARD_ROWS_DRAM,
+    LookupWork.BACKWARD_HOST_LINK,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedFactor:
+    """exp(intercept + weights . (features - center) / spread), cut to exp(+-limit).
+
+    Nothing but numbers: whoever fits it (:mod:`costmodels.calibration.fit_residual`) needs
+    scikit-learn, whoever uses it does not.
+    """
+
+    center_ratio: tuple[float, ...]
+    spread_ratio: tuple[float, ...]
+    weights_ratio: tuple[float, ...]
+    intercept_ratio: float
+    limit_ratio: float = math.log(2.0)
+
+    def __post_init__(self) -> None:
+        """Check that there is one number per feature."""
+        sizes = {len(v) for v in (self.center_ratio, self.spread_ratio, self.weights_ratio)}
+        require(
+            sizes == {NUM_FEATURES}, f"a learned factor needs {NUM_FEATURES} numbers of each kind"
+        )
+        require(all(s > 0 for s in self.spread_ratio), "spreads of features must be above 0")
+
+    def at(self, features: FloatArray) -> float:
+        """The factor for one shard's features ``[NUM_FEATURES]``."""
+        scaled = (features - np.array(self.center_ratio)) / np.array(self.spread_ratio)
+        value = self.intercept_ratio + float(scaled @ np.array(self.weights_ratio))
+        return math.exp(min(max(value, -self.limit_ratio), self.limit_ratio))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupResidual:
+    """Factors of both phases; None where the fit found that one does not help."""
+
+    forward: LearnedFactor | None = None
+    backward: LearnedFactor | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected(AbstractLookupModel):
+    """The work of ``inner``, each shard's forward and backward columns times a learned factor.
+
+    The factor is cut to 1/2 .. 2, so that it can correct but not invent. It acts on a shard's work,
+    not on a call's time: work still adds up over shards, and times stay convex in it.
+
+    Args:
+        inner: the model that is corrected.
+        residual: the factors.
+    """
+
+    inner: AbstractLookupModel
+    residual: LookupResidual
+
+    sources: ClassVar[tuple[str, ...]] = (
+        "Lin et al. 2024 (arXiv 2404.12674): batch, rows, pooling, columns, reuse histogram",
+    )
+
+    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+        """Work of ``inner``, corrected."""
+        work = self.inner.shard_work(shard, topology).copy()
+        if shard.num_rows <= 0 or shard.num_indices <= 0:
+            return work
+        seen = shard_features(shard)
+        for columns, factor in (
+            (_FORWARD, self.residual.forward),
+            (_BACKWARD, self.residual.backward),
+        ):
+            if factor is not None:
+                work[list(columns)] *= factor.at(seen)
+        return work
+
+    def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """As ``inner``."""
+        return self.inner.forward_time(work, topology)
+
+    def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """As ``inner``."""
+        return self.inner.backward_time(work, topology)
+
+
+def shard_features(shard: LookupShard) -> FloatArray:
+    """What the factor knows of a shard, ``[NUM_FEATURES]``.
+
+    Logarithms of bags, rows, mean bag, columns (Lin et al.), distinct rows and reuse; then the
+    share of the batch's distinct rows that it touches (2^(k-1), 2^k] times, the last bin open.
+    """
+    law = shard.table.distribution
+    unique = law.unique_rows_in_range(shard.num_table_indices, shard.row_offset, shard.num_rows)
+    unique = max(unique, _SMALLEST)
+    sizes = (
+        shard.num_bags,
+        shard.num_rows,
+        shard.num_indices / max(shard.num_bags, 1.0),
+        shard.num_cols,
+        unique,
+        shard.num_indices / unique,
+    )
+    logs = np.log(np.maximum(np.array(sizes, dtype=float), _SMALLEST))
+    return np.concatenate([logs, _reuse_shares(shard)])
+
+
+def _reuse_shares(shard: LookupShard) -> FloatArray:
+    """Lin et al.'s reuse factors, by expectation: counts of a row are Poisson."""
+    from scipy.special import pdtr
+
+    rows, probability = shard.table.distribution.frequency_bins()
+    draws = shard.table.distribution.effective_draws(shard.num_table_indices)
+    mean = probability * draws
+    edges = 2.0 ** np.arange(_REUSE_BINS - 1)
+    below = pdtr(edges[:, None], mean[None, :])
+    none = np.exp(-mean)
+    at_most = ((below - none) * rows).sum(axis=1)
+    total = float(((1.0 - none) * rows).sum())
+    counts = np.diff(np.concatenate([[0.0], at_most, [total]]))
+    return np.maximum(counts, 0.0) / max(total, _SMALLEST)

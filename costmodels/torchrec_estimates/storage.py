@@ -1,0 +1,114 @@
+"""TorchRec's memory of a shard (``distributed/planner/shard_estimators.py``, 1.8.0)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.torchrec_estimates import constants
+from costmodels.torchrec_estimates.machine import TorchrecMachine
+from costmodels.torchrec_estimates.table import TorchrecTable
+
+_TABLE_INDEX_BYTES = 4
+_SLOT_STATE_BYTES = 16
+
+
+class Buffers(StrEnum):
+    """TorchRec's ``PipelineType``: how many batches of inputs and outputs are in memory.
+
+    Its planner leaves it at ``NONE`` whatever the training loop is, unless it is given a storage
+    estimator that says otherwise.
+    """
+
+    NONE = "none"
+    SPARSE_DIST = "train_sparse_dist"
+    PREFETCH_SPARSE_DIST = "train_prefetch_sparse_dist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStorage:
+    """TorchRec's ``Storage``: bytes on the device and in the host's memory."""
+
+    hbm_bytes: float
+    ddr_bytes: float
+
+
+def shard_storage(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    kernel: ComputeKernel,
+    *,
+    num_rows: int,
+    num_cols: int,
+    cache_load_factor_ratio: float | None = None,
+    buffers: Buffers = Buffers.NONE,
+) -> ShardStorage:
+    """Memory of a shard of ``num_rows`` x ``num_cols``.
+
+    Args:
+        table: the table the shard is of.
+        machine: the system.
+        sharding_type: how the table is cut.
+        kernel: where the weights live.
+        num_rows: rows of the shard; 0 for the blocks beyond the table's end.
+        num_cols: columns of the shard.
+        cache_load_factor_ratio: of the caching kernel; None means TorchRec's 0.2.
+        buffers: what the training loop keeps of its batches.
+    """
+    factor = cache_load_factor_ratio or constants.CACHE_LOAD_FACTOR
+    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+    in_host = cached or kernel is ComputeKernel.FUSED_UVM
+    weights = table.num_embeddings * table.embedding_dim * table.element_bytes
+    ddr = weights if in_host else 0
+    hbm = round(weights * factor) if cached else weights - ddr
+    share = 1.0
+    if sharding_type is not ShardingType.DATA_PARALLEL:
+        share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
+    inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
+    aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
+    kept = {
+        Buffers.NONE: inputs + outputs,
+        Buffers.SPARSE_DIST: 2 * inputs,
+        Buffers.PREFETCH_SPARSE_DIST: (3 + (7 if cached else 0)) * inputs,
+    }[buffers]
+    return ShardStorage(
+        hbm_bytes=float(_with_state(hbm * share, table) + aux + kept),
+        ddr_bytes=float(_with_state(ddr * share, table)),
+    )
+
+
+def _with_state(weight_bytes: float, table: TorchrecTable) -> int:
+    size = math.ceil(weight_bytes)
+    return size + math.ceil(size * table.optimizer_ratio)
+
+
+def _io_bytes(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    num_rows: int,
+    num_cols: int,
+) -> tuple[int, int]:
+    """Indices in and vectors out of a shard, of the whole global batch where it sees that."""
+    ids, outputs = table.ids, table.outputs
+    if sharding_type is ShardingType.DATA_PARALLEL:
+        size = table.embedding_dim * table.output_bytes
+        return math.ceil(ids * constants.INDEX_BYTES), math.ceil(outputs * size)
+    world = machine.world_size
+    share = {
+        ShardingType.ROW_WISE: world,
+        ShardingType.TABLE_ROW_WISE: machine.group_size,
+        ShardingType.GRID_SHARD: machine.group_size,
+    }.get(sharding_type)
+    if share is not None:
+        if num_rows * num_cols == 0:
+            return 0, 0
+        ids /= share
+        outputs = outputs if table.is_pooled else outputs / share
+    return (
+        math.ceil(ids * world * constants.INDEX_BYTES),
+        math.ceil(outputs * world * num_cols * table.output_bytes),
+    )

@@ -1,0 +1,130 @@
+"""Collective curves predicted from other curves: sizes, library versions and harnesses left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, CollectiveCurve, balanced_s
+from costmodels.collective.measured import Measured
+from costmodels.topology import Link, Topology
+from planner.errors import InvalidInputError
+from planner.io.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
+from planner.io.system_file import load_system
+
+_TYPICAL_EFFICIENCY = 0.82
+"""Achieved over nominal rate of tuned network fabrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """One measurement that its prediction has not seen; ``spread_ratio`` is the 90 % factor - 1."""
+
+    name: str
+    size_bytes: float
+    predicted_s: float
+    measured_s: float
+    spread_ratio: float
+
+    @property
+    def error_ratio(self) -> float:
+        """Absolute relative error."""
+        return abs(self.predicted_s / self.measured_s - 1.0)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds the measurement."""
+        apart = max(self.predicted_s / self.measured_s, self.measured_s / self.predicted_s)
+        return apart <= 1.0 + self.spread_ratio
+
+
+def predicting_records() -> tuple[CurveRecord, ...]:
+    """Shipped curves that predictions may rest on."""
+    return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
+
+
+def system_of(record: CurveRecord) -> Topology:
+    """The system of a row at its size; devices that are no system borrow one."""
+    gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
+    try:
+        topology = load_system(record.set_name, gpus=gpus, gpus_per_host=per_host)
+    except InvalidInputError:
+        topology = load_system("h100_pcie", gpus=gpus, gpus_per_host=per_host)
+    nominal = record.curve.network_bytes_per_s
+    if not nominal:
+        return topology
+    link = Link(
+        latency_s=topology.network_link.latency_s,
+        bandwidth_bytes_per_s=_TYPICAL_EFFICIENCY * nominal,
+    )
+    return replace(topology, network_link=link)
+
+
+def points(
+    model: AbstractCollectiveModel,
+    record: CurveRecord,
+    sizes: Sequence[float] | None = None,
+    name: str = "",
+) -> list[HeldOut]:
+    """A curve's points, or those of some sizes, as ``model`` predicts them."""
+    curve, topology = record.curve, system_of(record)
+    wanted = np.array(curve.size_bytes if sizes is None else sizes)
+    measured = dict(zip(curve.size_bytes, curve.time_s, strict=True))
+    predicted = balanced_s(model, curve.collective, wanted, topology)
+    return [
+        HeldOut(
+            name=name or record.set_name,
+            size_bytes=float(size),
+            predicted_s=float(seconds),
+            measured_s=measured[size],
+            spread_ratio=model.confidence(curve.collective, size, topology).spread_ratio,
+        )
+        for size, seconds in zip(wanted, predicted, strict=True)
+    ]
+
+
+def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
+    """Half of the sizes from the other half."""
+    for record in records:
+        for first in (0, 1):
+            kept = thinned(record.curve, first)
+            left = tuple(s for s in record.curve.size_bytes if s not in kept.size_bytes)
+            yield from points(Measured(curves=(kept,)), record, left)
+
+
+def by_version(records: Sequence[CurveRecord], *, newest_only: bool) -> Iterator[HeldOut]:
+    """Library versions from the newest, or each from all others."""
+    groups: dict[object, list[CurveRecord]] = defaultdict(list)
+    for r in records:
+        if r.curve.version and r.curve.domains == 1:
+            groups[(r.set_name, r.curve.collective, r.curve.ranks)].append(r)
+    for group in groups.values():
+        group.sort(key=lambda r: tuple(map(int, r.curve.version.split("."))))
+        for record in group[:-1] if newest_only else group:
+            others = [group[-1]] if newest_only else [r for r in group if r is not record]
+            if others:
+                yield from points(Measured(curves=tuple(r.curve for r in others)), record)
+
+
+def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
+    """Rows for validation by the shipped curves of their set; other harnesses than those."""
+    for record in shipped_curves():
+        curves = tuple(r.curve for r in records if r.set_name == record.set_name)
+        if record.role == "validate" and curves:
+            name = f"{record.set_name} {record.curve.collective} {record.nodes}x"
+            name += f"{record.curve.ranks // record.nodes} {record.harness[:12]}"
+            yield from points(Measured(curves=curves), record, name=name)
+
+
+def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
+    """Every other point of a curve, and both ends."""
+    last = len(curve.size_bytes) - 1
+    kept = [i for i in range(last + 1) if i % 2 == first or i in (0, last)]
+    return replace(
+        curve,
+        size_bytes=tuple(curve.size_bytes[i] for i in kept),
+        time_s=tuple(curve.time_s[i] for i in kept),
+    )

@@ -1,0 +1,182 @@
+"""2D parallelism: how many ranks should one copy of the tables be spread over?
+
+``DMPCollection`` shards the tables over groups of ranks; every group holds a whole copy, and
+``sync()`` averages the copies' weights and optimizer state every so many steps. Fewer ranks per
+group mean cheaper exchanges of embeddings, more bytes per rank, and dearer syncs. Here every group
+size is planned, its sync is priced, and the fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ModuleSharder, ShardingPlan
+
+from costmodels.topology import Topology
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.integrations.torchrec_plan import to_sharding_plan
+from planner.integrations.torchrec_workload import (
+    NO_HINTS,
+    ModelDescription,
+    WorkloadHints,
+    describe_model,
+)
+from planner.models import default_models
+from planner.result import PlanningResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupChoice:
+    """One way to split the ranks, planned.
+
+    ``sharding_group_size`` and ``use_inter_host_allreduce`` are arguments of ``DMPCollection``;
+    ``node_group_size`` too: ranks of a group on one host. ``sync_s`` is one sync of all copies;
+    ``time_s`` is the iteration with its share of the sync.
+    """
+
+    sharding_group_size: int
+    num_copies: int
+    use_inter_host_allreduce: bool
+    node_group_size: int
+    result: PlanningResult
+    sync_s: float
+    time_s: float
+
+    def sharding_plan(
+        self, constraints: Mapping[str, ParameterConstraints] | None = None
+    ) -> ShardingPlan:
+        """The plan of one group, as ``DMPCollection`` takes it: for ranks 0 to the group's size."""
+        return to_sharding_plan(
+            self.result.plan,
+            self.result.problem.workload,
+            compute_device="cuda",
+            local_world_size=self.node_group_size,
+            constraints=constraints,
+        )
+
+
+def group_choices(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]] | None,
+    topology: Topology,
+    *,
+    batch_size: int,
+    sync_interval: int,
+    sizes: Sequence[int] = (),
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    hints: WorkloadHints = NO_HINTS,
+    time_limit_s: float = 5.0,
+) -> list[GroupChoice]:
+    """Every group size that fits, fastest first.
+
+    Args:
+        module: the model.
+        sharders: its sharders; TorchRec's default if None.
+        topology: all ranks of the job, as a system of ours.
+        batch_size: samples per rank.
+        sync_interval: steps from one sync to the next.
+        sizes: ranks per group to try; all divisors of the number of ranks if empty.
+        constraints: TorchRec's constraints by table name.
+        hints: what the model does not say.
+        time_limit_s: seconds of search for each size.
+
+    Raises:
+        InvalidInputError: a size that does not divide the ranks, an interval below 1, or a model
+            without tables.
+        InfeasibleError: no size fits.
+    """
+    world = topology.world_size
+    _check(world, sizes, sync_interval)
+    model = describe_model(
+        module, sharders, batch_size=batch_size, constraints=constraints, hints=hints
+    )
+    if model is None:
+        message = "the model has no tables to shard"
+        raise InvalidInputError(message)
+    found = []
+    last: InfeasibleError | None = None
+    for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
+        for between_hosts in (False, True):
+            group = group_topology(topology, size, between_hosts=between_hosts)
+            if group is None:
+                continue
+            try:
+                found.append(
+                    _choice(model, topology, group, sync_interval, time_limit_s, between_hosts)
+                )
+            except InfeasibleError as error:
+                last = error
+            except NoPlanFoundError:
+                continue
+    if not found and last is not None:
+        raise last
+    return sorted(found, key=lambda c: c.time_s)
+
+
+def _check(world: int, sizes: Sequence[int], sync_interval: int) -> None:
+    if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
+        message = (
+            f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
+            f"sizes {list(sizes)} and {sync_interval}"
+        )
+        raise InvalidInputError(message)
+
+
+def group_topology(topology: Topology, size: int, *, between_hosts: bool) -> Topology | None:
+    """The ranks of one group; None if the hosts cannot be split that way.
+
+    Without ``between_hosts`` copies lie side by side on each host, and a group takes every
+    ``copies``-th rank; with it a group is a block of consecutive ranks.
+    """
+    local, hosts = topology.local_world_size, topology.num_hosts
+    copies = topology.world_size // size
+    if not between_hosts:
+        if local % copies:
+            return None
+        return topology.resized(hosts, local // copies)
+    if hosts == 1 or copies == 1:
+        return None
+    if size % local == 0:
+        return topology.resized(size // local, local)
+    return topology.resized(1, size) if local % size == 0 else None
+
+
+def sync_time_s(
+    topology: Topology, num_copies: int, bytes_per_rank: float, *, between_hosts: bool
+) -> float:
+    """One all-reduce of a rank's weights and optimizer state over its copies, in seconds."""
+    if num_copies == 1:
+        return 0.0
+    across = topology.resized(num_copies, 1) if between_hosts else topology.resized(1, num_copies)
+    seconds = default_models(across).collective.all_reduce_s(np.array([bytes_per_rank]), across)
+    return float(np.max(seconds))
+
+
+def _choice(
+    model: ModelDescription,
+    topology: Topology,
+    group: Topology,
+    sync_interval: int,
+    time_limit_s: float,
+    between_hosts: bool,  # noqa: FBT001 - one of two layouts
+) -> GroupChoice:
+    result = api.plan(
+        model.workload, group, constraints=model.constraints, time_limit_s=time_limit_s
+    )
+    copies = topology.world_size // group.world_size
+    held = max(r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in result.best.memory.ranks)
+    sync_s = sync_time_s(topology, copies, held, between_hosts=between_hosts)
+    return GroupChoice(
+        sharding_group_size=group.world_size,
+        num_copies=copies,
+        use_inter_host_allreduce=between_hosts,
+        node_group_size=group.local_world_size,
+        result=result,
+        sync_s=sync_s,
+        time_s=result.estimate.time.time_s + sync_s / sync_interval,
+    )

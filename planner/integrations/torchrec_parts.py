@@ -1,0 +1,286 @@
+"""Our cost models inside TorchRec's own planner, for those who keep its search.
+
+``PredictedCosts`` prices shards (TorchRec's ``ShardEstimator``), ``PredictedIteration`` rates
+whole plans (its ``PerfModel``), ``ImprovedPlan`` looks for a faster plan than the one TorchRec
+found (a callback). Each can be used alone::
+
+    enumerator = EmbeddingEnumerator(
+        topology,
+        batch_size=4096,
+        constraints=constraints,
+        estimator=[PredictedCosts(topology, constraints), EmbeddingStorageEstimator(topology)],
+    )
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=4096,
+        constraints=constraints,
+        enumerator=enumerator,
+        performance_model=PredictedIteration(topology, constraints),
+        callbacks=[ImprovedPlan(topology, constraints)],
+    )
+
+Costs of single shards leave out what only a whole plan has: launches and latencies that tables
+share, and overlap. ``PredictedIteration`` has all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from torch import nn
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    Perf,
+    PerfModel,
+    SharderDataMap,
+    ShardEstimator,
+    ShardingOption,
+)
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.utils import sharder_name
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ModuleSharder
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.work import FAMILIES, FloatArray
+from planner import api
+from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.integrations.torchrec_constraints import table_constraints
+from planner.integrations.torchrec_option_workload import (
+    Key,
+    key_of,
+    names_of,
+    option_of,
+    plan_of,
+    workload_of,
+)
+from planner.integrations.torchrec_options import to_sharding_options
+from planner.integrations.torchrec_system import base_system
+from planner.integrations.torchrec_topology import topology_from_torchrec
+from planner.integrations.torchrec_workload import NO_HINTS, ShardableTable, WorkloadHints
+from planner.models import default_models
+
+logger: Final = logging.getLogger(__name__)
+
+_MS: Final = 1e3
+
+Given = Mapping[str, ParameterConstraints]
+Sharders = Sequence[ModuleSharder[nn.Module]]
+
+
+def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> Topology:
+    """Ranks and memories of TorchRec's topology, with the rates of a system if one is named."""
+    base = base_system(system, topology.compute_device)
+    return topology_from_torchrec(topology, base, rates_from_base=system is not None)
+
+
+class PredictedCosts(ShardEstimator):
+    """Prices each shard by our models, in the place of ``EmbeddingPerfEstimator``.
+
+    Args:
+        topology: TorchRec's topology.
+        constraints: TorchRec's constraints by table name; pooling factors are read from them.
+        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
+        hints: index distributions and pipeline, which options do not say.
+    """
+
+    def __init__(
+        self,
+        topology: TorchrecTopology,
+        constraints: Given | None = None,
+        *,
+        system: Topology | str | None = None,
+        hints: WorkloadHints = NO_HINTS,
+    ) -> None:
+        self._topology = our_topology(topology, system)
+        self._constraints = constraints
+        self._hints = hints
+
+    def estimate(
+        self, sharding_options: list[ShardingOption], sharder_data_map: SharderDataMap
+    ) -> None:
+        """Set ``shard.perf`` of every shard, in ms.
+
+        Raises:
+            InvalidInputError: an option whose kernel or table has no cost model.
+        """
+        if not sharding_options:
+            return
+        workload = workload_of(sharding_options, sharder_data_map, self._constraints, self._hints)
+        pipeline = CostPipeline(workload, self._topology, default_models(self._topology))
+        names = names_of(sharding_options)
+        for option in sharding_options:
+            ours = option_of(option, names[key_of(option)])
+            rows = pipeline.option_work(ours).reshape(-1, pipeline.num_features)
+            for shard, perf in zip(option.shards, _perfs(pipeline, rows), strict=True):
+                shard.perf = perf
+
+
+class PredictedIteration(PerfModel):
+    """Rates a plan by the iteration time we predict, in ms: exchanges, launches and overlap too.
+
+    Args:
+        topology: TorchRec's topology.
+        constraints: TorchRec's constraints by table name; pooling factors are read from them.
+        sharders: whose ``fused_params`` name optimizers; TorchRec's default if None.
+        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
+        hints: index distributions, dense part and pipeline.
+    """
+
+    def __init__(
+        self,
+        topology: TorchrecTopology,
+        constraints: Given | None = None,
+        *,
+        sharders: Sharders | None = None,
+        system: Topology | str | None = None,
+        hints: WorkloadHints = NO_HINTS,
+    ) -> None:
+        self._topology = our_topology(topology, system)
+        self._constraints = constraints
+        self._sharders = sharders_by_module(sharders)
+        self._hints = hints
+        self._known: tuple[tuple[Key, ...], CostPipeline] | None = None
+
+    def rate(self, plan: list[ShardingOption]) -> float:
+        """Predicted ms per iteration of a placed plan.
+
+        Raises:
+            InvalidInputError: a table or kernel without a cost model.
+        """
+        work = self.pipeline(plan).plan_work(plan_of(plan))
+        return float(self.pipeline(plan).iteration_times(work[None])[0]) * _MS
+
+    def pipeline(self, plan: Sequence[ShardingOption]) -> CostPipeline:
+        """The cost models of a plan's tables, kept for the next plan of the same ones."""
+        keys = tuple(key_of(o) for o in plan)
+        if self._known is None or self._known[0] != keys:
+            workload = workload_of(plan, self._sharders, self._constraints, self._hints)
+            models = default_models(self._topology)
+            self._known = keys, CostPipeline(workload, self._topology, models)
+        return self._known[1]
+
+
+class ImprovedPlan:
+    """A callback that returns a faster plan than the one TorchRec found, if the search has one.
+
+    Args:
+        topology: TorchRec's topology; its memories are the limits, so give a reserved one.
+        constraints: TorchRec's constraints by table name.
+        sharders: sharders of the model; TorchRec's default if None.
+        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
+        hints: index distributions, dense part and pipeline.
+        time_limit_s: seconds of search.
+
+    ``before_s`` and ``after_s`` hold the predicted iteration times of the last call.
+    """
+
+    def __init__(
+        self,
+        topology: TorchrecTopology,
+        constraints: Given | None = None,
+        *,
+        sharders: Sharders | None = None,
+        system: Topology | str | None = None,
+        hints: WorkloadHints = NO_HINTS,
+        time_limit_s: float = 10.0,
+    ) -> None:
+        self._theirs = topology
+        self._constraints = dict(constraints or {})
+        self._sharders = list(get_default_sharders() if sharders is None else sharders)
+        self._rater = PredictedIteration(
+            topology, constraints, sharders=sharders, system=system, hints=hints
+        )
+        self._topology = our_topology(topology, system)
+        self._time_limit_s = time_limit_s
+        self.before_s: float | None = None
+        self.after_s: float | None = None
+
+    def __call__(self, plan: list[ShardingOption]) -> list[ShardingOption]:
+        """The better of the plan given and the best one found within the time limit.
+
+        Raises:
+            InvalidInputError: a table or kernel without a cost model.
+        """
+        self.before_s = self.after_s = self._rater.rate(plan) / _MS
+        pipeline = self._rater.pipeline(plan)
+        by_module = sharders_by_module(self._sharders)
+        requests = [
+            (
+                table,
+                by_module[sharder_name(type(option.module[1]))],
+                self._constraints.get(option.name),
+            )
+            for table, option in zip(pipeline.workload.tables, plan, strict=True)
+        ]
+        try:
+            result = api.plan(
+                pipeline.workload,
+                self._topology,
+                constraints=table_constraints(requests, self._theirs.compute_device),
+                time_limit_s=self._time_limit_s,
+            )
+        except (InfeasibleError, NoPlanFoundError) as error:
+            logger.warning("the plan is kept as it is: %s", error)
+            return plan
+        if result.estimate.time.time_s >= self.before_s:
+            return plan
+        self.after_s = result.estimate.time.time_s
+        logger.info("predicted iteration: %.4g s, was %.4g s", self.after_s, self.before_s)
+        return self._as_options(result.plan, plan)
+
+    def _as_options(self, found: Plan, plan: list[ShardingOption]) -> list[ShardingOption]:
+        by_module = sharders_by_module(self._sharders)
+        tables = self._rater.pipeline(plan).workload.tables
+        places = [
+            ShardableTable(
+                path=option.path,
+                parameter_name=option.name,
+                module=option.module[1],
+                parameter=option.tensor,
+                sharder=by_module[sharder_name(type(option.module[1]))],
+                table=table,
+            )
+            for table, option in zip(tables, plan, strict=True)
+        ]
+        return to_sharding_options(
+            found,
+            places,
+            self._sharders,
+            self._theirs,
+            batch_size=plan[0].batch_size,
+            constraints=self._constraints,
+        )
+
+
+def sharders_by_module(sharders: Sharders | None) -> dict[str, ModuleSharder[nn.Module]]:
+    """Sharders by the name of the module type that they shard."""
+    chosen = get_default_sharders() if sharders is None else sharders
+    return {sharder_name(s.module_type): s for s in chosen}
+
+
+def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
+    """Cost of each shard alone on its rank, from work rows ``[n, F]``."""
+    distinct, index = np.unique(rows, axis=0, return_inverse=True)
+    world = pipeline.topology.world_size
+    work = np.zeros((len(distinct), world, pipeline.num_features))
+    work[:, 0] = distinct
+    phases = pipeline.phase_times(work)[:, 0] * _MS
+    exchanges = phases[:, 2:-1].reshape(len(distinct), len(FAMILIES), 3).sum(axis=1)
+    outputs_ms = exchanges[:, :2].sum(axis=-1)
+    perfs = [
+        Perf(
+            fwd_compute=float(phase[0]),
+            fwd_comms=float(output_ms),
+            bwd_compute=float(phase[1]),
+            bwd_comms=float(output_ms + phase[-1]),
+            input_dist_comms=float(indices_ms),
+        )
+        for phase, output_ms, indices_ms in zip(phases, outputs_ms, exchanges[:, 2], strict=True)
+    ]
+    return [perfs[i] for i in index.ravel()]

@@ -1,0 +1,1 @@
+"""Files of other tools as workloads and plans. One file, one tool."""

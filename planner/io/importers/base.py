@@ -1,0 +1,210 @@
+"""What every importer gives: a workload, perhaps a plan, and what had to be assumed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.sharding import Plan
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.io.atomic import write_text_atomic
+from planner.io.documents import Document
+from planner.io.plan_file import plan_to_json
+from planner.io.problems import collect, show
+from planner.io.workload_writer import workload_text
+from planner.io.yaml_reader import Keys
+from planner.problem import NO_CONSTRAINTS, Constraints
+
+MAX_ROWS: Final = 2**48
+MAX_COLUMNS: Final = 16_384
+MAX_IMPORTED_TABLES: Final = 100_000
+DEFAULT_BATCH: Final = 4096
+"""Samples per rank where a file names none, as for a CSV list of tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A file of another tool, in our nouns.
+
+    Attributes:
+        workload: tables, dense part and training.
+        source: what was read, for the first line of the file.
+        constraints: limits that the file says.
+        assumed: key of the workload file -> what was assumed for it and why.
+        unsaid: what the file says and a workload cannot.
+        law_is_known: whether the index laws come from the file.
+        plan: where the tables are, if the file says it.
+        world_size: ranks of the plan.
+        local_world_size: ranks per host of the plan.
+    """
+
+    workload: Workload
+    source: str
+    constraints: Constraints = NO_CONSTRAINTS
+    assumed: dict[str, str] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
+    law_is_known: bool = True
+    plan: Plan | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+
+
+def assume(assumed: dict[str, str], key: str, text: str) -> None:
+    """Add an assumption; several about one key stand beside each other."""
+    known = assumed.get(key)
+    assumed[key] = text if known in (None, text) else f"{known}; {text}"
+
+
+def make_workload(where: str, **values: Any) -> Workload:
+    """A workload, with the place of the file before every broken rule.
+
+    Raises:
+        InvalidInputError: values that no workload has.
+    """
+    problems: list[str] = []
+    workload = collect(problems, where, partial(Workload, **values))
+    if workload is None:
+        raise InvalidInputError(problems)
+    return workload
+
+
+def imported_text(imported: Imported) -> str:
+    """The workload file: assumptions stand beside their keys and at the top.
+
+    Raises:
+        InvalidInputError: a name that a file cannot hold.
+    """
+    header = [f"From {imported.source}."]
+    header += [f"Assumed: {key}: {text}" for key, text in imported.assumed.items()]
+    header += [f"Not in this file: {text}" for text in imported.unsaid]
+    notes = {key: f"assumed: {text}" for key, text in imported.assumed.items()}
+    return workload_text(
+        imported.workload,
+        imported.constraints,
+        header=header,
+        notes=notes,
+        law_is_known=imported.law_is_known,
+    )
+
+
+def imported_plan_text(imported: Imported) -> str:
+    """The plan as ``plan.json``, for ``shardplan estimate``.
+
+    Raises:
+        InvalidInputError: the file says no plan.
+    """
+    if imported.plan is None:
+        message = f"{imported.source} says nothing of where tables are; leave --plan out"
+        raise InvalidInputError(message)
+    local = imported.local_world_size or imported.world_size or 1
+    values: dict[str, Any] = {
+        "plan": plan_to_json(imported.plan, imported.workload, local),
+        "workload": imported.workload.name,
+        "world_size": imported.world_size,
+        "local_world_size": local,
+        "batch_size_per_rank": imported.workload.local_batch_size,
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def write_all(texts: dict[Path, str]) -> None:
+    """Write several files; each whole or not at all, and none if one cannot be made.
+
+    Raises:
+        InvalidInputError: a folder that cannot be written, or one path for two files.
+    """
+    for path, text in texts.items():
+        write_text_atomic(path, text)
+
+
+class Reader:
+    """Strict reading of plain values; every error names the file and the key path."""
+
+    def __init__(self, document: Document) -> None:
+        """A document of plain values."""
+        self.document = document
+
+    def fail(self, keys: Keys, value: object, rule: str) -> InvalidInputError:
+        """The error for one value."""
+        return InvalidInputError(f"{self.document.where(keys)}: value {show(value)}: {rule}")
+
+    def mapping(self, value: object, keys: Keys) -> dict[str, Any]:
+        """An object.
+
+        Raises:
+            InvalidInputError: it is none.
+        """
+        if not isinstance(value, dict):
+            raise self.fail(keys, value, "must hold keys and values")
+        return value
+
+    def sequence(self, value: object, keys: Keys, *, length: int | None = None) -> list[Any]:
+        """A list, of some length if one is given.
+
+        Raises:
+            InvalidInputError: it is none, or of another length.
+        """
+        if not isinstance(value, list):
+            raise self.fail(keys, value, "must be a list")
+        if length is not None and len(value) != length:
+            raise self.fail(keys, value, f"must have {length} entries, got {len(value)}")
+        return value
+
+    def whole(self, value: object, keys: Keys, low: int = 1, high: int = MAX_ROWS) -> int:
+        """A whole number within limits.
+
+        Raises:
+            InvalidInputError: it is none, or outside.
+        """
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fail(keys, value, "must be a whole number")
+        if not low <= value <= high:
+            raise self.fail(keys, value, f"must be {low} to {high}")
+        return value
+
+    def number(self, value: object, keys: Keys, low: float = 0.0, high: float = 1e6) -> float:
+        """A number within limits.
+
+        Raises:
+            InvalidInputError: it is none, or outside.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fail(keys, value, "must be a number")
+        if not low <= value <= high:
+            raise self.fail(keys, value, f"must be {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, value: object, keys: Keys) -> bool:
+        """True or false.
+
+        Raises:
+            InvalidInputError: it is neither.
+        """
+        if not isinstance(value, bool):
+            raise self.fail(keys, value, "must be true or false")
+        return value
+
+    def text(self, value: object, keys: Keys) -> str:
+        """Text.
+
+        Raises:
+            InvalidInputError: it is none.
+        """
+        if not isinstance(value, str):
+            raise self.fail(keys, value, "must be text")
+        return value
+
+    def required(self, values: dict[str, Any], key: str, keys: Keys) -> Any:
+        """The value of a key that has to be there.
+
+        Raises:
+            InvalidInputError: it is missing.
+        """
+        if key not in values:
+            msg = f"{self.document.where(keys)}: key {key!r} is missing; add it"
+            raise InvalidInputError(msg)
+        return values[key]

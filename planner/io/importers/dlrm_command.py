@@ -1,0 +1,203 @@
+"""A pasted command line of DLRM: which program, which flags, on how many ranks.
+
+Flags as in facebookresearch/dlrm ``dlrm_s_pytorch.py`` and ``torchrec_dlrm/dlrm_main.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planner.errors import InvalidInputError
+
+MAX_RANKS: Final = 65_536
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_S_VALUES: Final = _words(
+    """
+    arch-sparse-feature-size arch-embedding-size arch-mlp-bot arch-mlp-top arch-interaction-op
+    weighted-pooling activation-function loss-function loss-weights loss-threshold data-size
+    num-batches data-generation rand-data-dist rand-data-min rand-data-max rand-data-mu
+    rand-data-sigma data-trace-file data-set raw-data-file processed-data-file data-randomize
+    data-trace-enable-padding max-ind-range data-sub-sample-rate num-indices-per-lookup
+    num-indices-per-lookup-fixed num-workers mini-batch-size nepochs learning-rate
+    print-precision numpy-rand-seed sync-dense-params optimizer quantize-mlp-with-bit
+    quantize-emb-with-bit local_rank dist-backend print-freq test-freq test-mini-batch-size
+    test-num-workers tensor-board-filename save-model load-model mlperf-acc-threshold
+    mlperf-auc-threshold mlperf-grad-accum-iter lr-num-warmup-steps lr-decay-start-step
+    lr-num-decay-steps md-threshold md-temperature qr-threshold qr-operation qr-collisions
+    """
+)
+_S_SWITCHES: Final = _words(
+    """
+    arch-interaction-itself md-flag md-round-dims qr-flag round-targets memory-map
+    dataset-multiprocessing inference-only save-onnx use-gpu print-time print-wall-time
+    debug-mode enable-profiling plot-compute-graph mlperf-logging mlperf-bin-loader
+    mlperf-bin-shuffle
+    """
+)
+_MAIN_VALUES: Final = _words(
+    """
+    epochs batch_size test_batch_size limit_train_batches limit_val_batches limit_test_batches
+    dataset_name num_embeddings num_embeddings_per_feature dense_arch_layer_sizes
+    over_arch_layer_sizes embedding_dim interaction_branch1_layer_sizes
+    interaction_branch2_layer_sizes dcn_num_layers dcn_low_rank_dim undersampling_rate seed
+    in_memory_binary_criteo_path synthetic_multi_hot_criteo_path learning_rate eps
+    validation_freq_within_epoch interaction_type multi_hot_sizes multi_hot_distribution_type
+    lr_warmup_steps lr_decay_start lr_decay_steps
+    """
+)
+_MAIN_SWITCHES: Final = _words(
+    """
+    drop_last_training_batch pin_memory mmap_mode shuffle_batches shuffle_training_set
+    validation_auroc evaluate_on_epoch_end evaluate_on_training_end adagrad
+    collect_multi_hot_freqs_stats print_lr allow_tf32 print_sharding_plan print_progress
+    """
+)
+_SHELL_ENDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "2>&1", "2>", "<", "&>"})
+_LAUNCH_COUNTS: Final = {
+    "nproc_per_node": "local", "nproc-per-node": "local", "np": "world", "n": "world",
+    "nnodes": "hosts",
+}  # fmt: skip
+_JOB: Final = re.compile(r"([0-9]{1,6})x([0-9]{1,6})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlrmCommand:
+    """One command line.
+
+    Attributes:
+        program: ``dlrm_s_pytorch.py`` or ``dlrm_main.py``.
+        flags: name without dashes in front -> value; "" for a switch.
+        world_size: ranks, if the launcher says it.
+    """
+
+    program: str
+    flags: dict[str, str]
+    world_size: int | None
+
+
+PROGRAMS: Final = {
+    "dlrm_s_pytorch.py": (_S_VALUES, _S_SWITCHES),
+    "dlrm_main.py": (_MAIN_VALUES, _MAIN_SWITCHES),
+}
+
+
+def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
+    """Read a command line, whole or the flags alone; one quoted text is split as a shell would.
+
+    Raises:
+        InvalidInputError: unbalanced quotes, neither program, or a flag that it does not have.
+    """
+    words = _split(words)
+    script = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] in PROGRAMS), None)
+    program = words[script].rsplit("/", 1)[-1] if script is not None else _guess(words)
+    before, after = (words[:script], words[script + 1 :]) if script is not None else ([], words)
+    values, switches = PROGRAMS[program]
+    return DlrmCommand(
+        program=program,
+        flags=_flags(_without_separator(after), program, values, switches),
+        world_size=_world_size(before),
+    )
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    text = words[0] if len(words) == 1 else None
+    try:
+        split = shlex.split(text) if text is not None else list(words)
+    except ValueError as error:
+        message = f"the command line is not well formed: {error}; check its quotes"
+        raise InvalidInputError(message) from error
+    end = next((i for i, w in enumerate(split) if w in _SHELL_ENDS), len(split))
+    kept = [w for w in split[:end] if w.strip() not in {"", "\\"}]
+    if not kept:
+        message = "no command line; give one after '--', such as -- python dlrm_main.py ..."
+        raise InvalidInputError(message)
+    return kept
+
+
+def _guess(words: Iterable[str]) -> str:
+    """The program whose flags these are."""
+    names = [_name(w) for w in words if w.startswith("--")]
+    score = {
+        program: sum(name in values | switches for name in names)
+        for program, (values, switches) in PROGRAMS.items()
+    }
+    best = max(score, key=lambda program: score[program])
+    if not score[best]:
+        message = (
+            "neither dlrm_s_pytorch.py nor dlrm_main.py is named, and none of the flags is one of "
+            "theirs; paste the whole command line after '--'"
+        )
+        raise InvalidInputError(message)
+    return best
+
+
+def _name(word: str) -> str:
+    return word.lstrip("-").split("=", 1)[0]
+
+
+def _without_separator(words: list[str]) -> list[str]:
+    """Launchers put ``--`` between a script and its flags."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _flags(
+    words: list[str], program: str, values: frozenset[str], switches: frozenset[str]
+) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    problems: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        name = _name(word)
+        if not word.startswith("--"):
+            problems.append(f"value {word!r}: belongs to no flag; {program} takes flags only")
+        elif name not in values | switches:
+            near = difflib.get_close_matches(name, values | switches, n=1)
+            hint = f"; did you mean --{near[0]}?" if near else "; remove it"
+            problems.append(f"--{name}: {program} has no such flag{hint}")
+            position += position < len(words) and not words[position].startswith("--")
+        elif name in switches:
+            flags[name] = ""
+            problems += [f"--{name}: takes no value; remove it"] if "=" in word else []
+        elif "=" in word:
+            flags[name] = word.split("=", 1)[1]
+        elif position < len(words) and not words[position].startswith("--"):
+            flags[name] = words[position]
+            position += 1
+        else:
+            problems.append(f"--{name}: needs a value")
+    if problems:
+        raise InvalidInputError([f"command line: {p}" for p in problems])
+    return flags
+
+
+def _world_size(words: list[str]) -> int | None:
+    """Ranks as ``torchrun``, ``torchx`` (``-j HOSTSxRANKS``) or ``mpirun`` start them."""
+    found: dict[str, int] = {}
+    for word, following in itertools.pairwise([*words, ""]):
+        name = _name(word)
+        if not word.startswith("-"):
+            continue
+        value = word.split("=", 1)[1] if "=" in word else following
+        job = _JOB.fullmatch(value) if name == "j" else None
+        if job is not None:
+            found["hosts"], found["local"] = int(job[1]), int(job[2])
+        elif name in _LAUNCH_COUNTS and value.isascii() and value.isdigit() and len(value) < 7:
+            found[_LAUNCH_COUNTS[name]] = int(value)
+    world = found.get("world") or found.get("local", 0) * found.get("hosts", 1)
+    if world > MAX_RANKS:
+        message = f"command line: {world:,} ranks: must be at most {MAX_RANKS:,}"
+        raise InvalidInputError(message)
+    return world or None

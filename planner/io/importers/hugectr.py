@@ -1,0 +1,357 @@
+"""HugeCTR's JSON configuration: tables, dense part, and the plan that its embeddings imply.
+
+A localized slot lies whole on GPU ``slot % gpus``; a distributed embedding spreads its rows over
+all GPUs by key (HugeCTR, "Embedding" in its layer documentation). Batches are global.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.distribution.uniform import Uniform
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.workload import DataType, Feature, Optimizer, Pipeline, Pooling, Table
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, read_json
+from planner.io.importers.base import (
+    MAX_COLUMNS,
+    MAX_IMPORTED_TABLES,
+    Imported,
+    Reader,
+    assume,
+    make_workload,
+)
+from planner.io.importers.hugectr_dense import dense_of, names_of
+from planner.io.problems import collect
+from planner.io.yaml_reader import Keys
+
+_MOST_RANKS: Final = 65_536
+_OPTIMIZERS: Final = {
+    "SGD": Optimizer.SGD,
+    "Adam": Optimizer.ADAM,
+    "AdaGrad": Optimizer.ADAGRAD,
+    "Adagrad": Optimizer.ADAGRAD,
+    "MomentumSGD": Optimizer.ADAGRAD,
+    "Nesterov": Optimizer.ADAGRAD,
+}
+_ASSUMED: Final = {
+    "training.pipeline": "no overlap of steps, as HugeCTR's JSON runs",
+    "tables": "uniform indices; the file does not say how they fall on rows",
+}
+_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
+_POOLING: Final = {0: Pooling.SUM, "sum": Pooling.SUM, 1: Pooling.MEAN, "mean": Pooling.MEAN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solver:
+    """Ranks, batch and precision."""
+
+    num_hosts: int
+    local_world_size: int
+    global_batch_size: int
+    is_mixed: bool
+    index_bytes: int
+
+    @property
+    def world_size(self) -> int:
+        return self.num_hosts * self.local_world_size
+
+
+def import_hugectr(path: Path, value: object = None) -> Imported:
+    """The model of a configuration, and where HugeCTR puts its tables.
+
+    Args:
+        path: the file.
+        value: its content, if it has been read already.
+
+    Raises:
+        InvalidInputError: names the key path of what is missing, out of range or unknown.
+    """
+    reader = Reader(Document(path, read_json(path) if value is None else value, {}))
+    config = reader.mapping(reader.document.value, ())
+    assumed = dict(_ASSUMED)
+    solver = _solver(reader, config, assumed)
+    layers = [
+        reader.mapping(layer, ("layers", i))
+        for i, layer in enumerate(
+            reader.sequence(reader.required(config, "layers", ()), ("layers",))
+        )
+    ]
+    data = next((i for i, layer in enumerate(layers) if layer.get("type") == "Data"), None)
+    if data is None:
+        raise reader.fail(("layers",), [x.get("type") for x in layers], "has no layer of type Data")
+    tables, plan, unsaid = _embeddings(reader, layers, data, solver, assumed)
+    dense, more = dense_of(reader, layers, data, is_mixed=solver.is_mixed)
+    precision = DataType.FP16 if solver.is_mixed else DataType.FP32
+    workload = make_workload(
+        str(path),
+        name=path.stem,
+        tables=tables,
+        local_batch_size=math.ceil(solver.global_batch_size / solver.world_size),
+        dense=dense,
+        optimizer=_optimizer(reader, config, assumed),
+        output_dtype=precision,
+        gradient_dtype=precision,
+        index_bytes=solver.index_bytes,
+        pipeline=Pipeline.NONE,
+    )
+    return Imported(
+        workload=workload,
+        source=f"the HugeCTR configuration {path.name}",
+        assumed=assumed,
+        unsaid=(*unsaid, *more),
+        law_is_known=False,
+        plan=plan,
+        world_size=solver.world_size if plan else None,
+        local_world_size=solver.local_world_size if plan else None,
+    )
+
+
+def _solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> _Solver:
+    keys: Keys = ("solver",)
+    solver = reader.mapping(reader.required(config, "solver", ()), keys)
+    gpus = solver.get("gpu")
+    if gpus is None:
+        assumed["gpus"] = "1; the solver names none"
+        gpus = [0]
+    listed = reader.sequence(gpus, (*keys, "gpu"))
+    hosts = listed if listed and isinstance(listed[0], list) else [listed]
+    sizes = {len(reader.sequence(h, (*keys, "gpu", i))) for i, h in enumerate(hosts)}
+    if len(sizes) != 1 or not 1 <= max(sizes) * len(hosts) <= _MOST_RANKS:
+        raise reader.fail((*keys, "gpu"), gpus, "must name as many GPUs on each host, at least 1")
+    batch = reader.required(solver, "batchsize", keys)
+    world = max(sizes) * len(hosts)
+    batch = reader.whole(batch, (*keys, "batchsize"), high=10**8)
+    if batch % world:
+        assumed["training.batch_size_per_rank"] = (
+            f"{batch} samples are no multiple of {world} ranks: rounded up"
+        )
+    return _Solver(
+        num_hosts=len(hosts),
+        local_world_size=max(sizes),
+        global_batch_size=batch,
+        is_mixed=bool(solver.get("mixed_precision")),
+        index_bytes=8 if solver.get("input_key_type") == "I64" else 4,
+    )
+
+
+def _optimizer(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> Optimizer:
+    if "optimizer" not in config:
+        assumed["training.optimizer"] = "the file does not name it"
+        return Optimizer.SGD
+    keys: Keys = ("optimizer",)
+    kind = reader.required(reader.mapping(config["optimizer"], keys), "type", keys)
+    if not isinstance(kind, str) or kind not in _OPTIMIZERS:
+        raise reader.fail((*keys, "type"), kind, f"must be one of {', '.join(_OPTIMIZERS)}")
+    if kind in _SAME_STATE:
+        assumed["training.optimizer"] = f"adagrad in place of {kind}: both keep one state per value"
+    return _OPTIMIZERS[kind]
+
+
+# ------------------------------------------------------------------ embeddings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Embedding:
+    """One embedding layer and the sparse input that it reads."""
+
+    layer: dict[str, Any]
+    keys: Keys
+    hparam: dict[str, Any]
+    data: dict[str, Any]
+    sparse: dict[str, Any]
+    sparse_keys: Keys
+    num_slots: int
+
+    @property
+    def name(self) -> str:
+        return str(self.layer.get("name") or self.layer.get("top"))
+
+    @property
+    def kind(self) -> str:
+        kind = str(self.layer["type"])
+        if kind == "SparseEmbeddingHash":
+            kind = str(self.sparse.get("type"))
+        return "".join(k for k in ("Localized", "Distributed", "Hybrid") if kind.startswith(k))
+
+
+def _embeddings(
+    reader: Reader,
+    layers: list[dict[str, Any]],
+    data: int,
+    solver: _Solver,
+    assumed: dict[str, str],
+) -> tuple[tuple[Table, ...], Plan | None, list[str]]:
+    tables: list[Table] = []
+    options: list[tuple[ShardingOption, tuple[int, ...]]] = []
+    unsaid: list[str] = []
+    for number, layer in enumerate(layers):
+        if "SparseEmbedding" not in str(layer.get("type")):
+            continue
+        embedding = _embedding(reader, layers, data, number)
+        made = _tables(reader, embedding, solver, assumed)
+        if len(tables) + len(made) > MAX_IMPORTED_TABLES:
+            raise reader.fail(embedding.keys, len(made), f"more than {MAX_IMPORTED_TABLES:,} slots")
+        tables += made
+        if embedding.kind in ("Localized", "Distributed"):
+            options += _options(made, embedding.kind, solver.world_size)
+        else:
+            unsaid.append(f"where {embedding.name} of type {layer['type']} lies, so no plan")
+    if not tables:
+        kinds = [layer.get("type") for layer in layers]
+        raise reader.fail(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
+    if len(options) < len(tables):
+        return tuple(tables), None, unsaid
+    if any(option.sharding_type is ShardingType.ROW_WISE for option, _ in options):
+        unsaid.append("rows go to GPUs by key % gpus; the plan cuts them into blocks instead")
+    rows = {t.name: t.num_embeddings for t in tables}
+    world, local = solver.world_size, solver.local_world_size
+    placements = tuple(
+        place(option, rows[option.table], where, world_size=world, local_world_size=local)
+        for option, where in options
+    )
+    return tuple(tables), Plan(placements=placements), unsaid
+
+
+def _embedding(reader: Reader, layers: list[dict[str, Any]], data: int, number: int) -> _Embedding:
+    layer, keys = layers[number], ("layers", number)
+    key = "sparse_embedding_hparam"
+    hparam = reader.mapping(reader.required(layer, key, keys), (*keys, key))
+    bottom = reader.text(reader.required(layer, "bottom", keys), (*keys, "bottom"))
+    where: Keys = ("layers", data, "sparse")
+    inputs = reader.sequence(reader.required(layers[data], "sparse", where[:-1]), where)
+    for index, entry in enumerate(inputs):
+        sparse = reader.mapping(entry, (*where, index))
+        if bottom in names_of(sparse.get("top")):
+            place_of = (*where, index)
+            count = reader.required(sparse, "slot_num", place_of)
+            return _Embedding(
+                layer=layer,
+                keys=keys,
+                hparam=hparam,
+                data=layers[data],
+                sparse=sparse,
+                sparse_keys=place_of,
+                num_slots=reader.whole(count, (*place_of, "slot_num"), high=MAX_IMPORTED_TABLES),
+            )
+    raise reader.fail((*keys, "bottom"), bottom, "is not the top of a sparse input of layer Data")
+
+
+def _tables(
+    reader: Reader, embedding: _Embedding, solver: _Solver, assumed: dict[str, str]
+) -> list[Table]:
+    keys = (*embedding.keys, "sparse_embedding_hparam")
+    columns = reader.whole(
+        reader.required(embedding.hparam, "embedding_vec_size", keys),
+        (*keys, "embedding_vec_size"),
+        high=MAX_COLUMNS,
+    )
+    combiner = embedding.hparam.get("combiner", 0)
+    if isinstance(combiner, bool) or combiner not in (0, 1, "sum", "mean"):
+        raise reader.fail((*keys, "combiner"), combiner, "must be 0, 1, sum or mean")
+    factors = _factors(reader, embedding, assumed)
+    names = [f"{embedding.name}_slot{i}" for i in range(embedding.num_slots)]
+    features = [Feature(name=n, pooling_factor=p) for n, p in zip(names, factors, strict=True)]
+    sizes = _slot_sizes(reader, embedding)
+    if sizes is None:
+        total = _hash_rows(reader, embedding, keys, columns, solver.world_size)
+        if embedding.kind == "Localized":
+            share = max(total // embedding.num_slots, 1)
+            sizes = [share] * embedding.num_slots
+            assume(assumed, "tables", f"equal slots of {embedding.name}, {share:,} rows each")
+        else:
+            sizes, names = [total], [embedding.name]
+    owned = [tuple(features)] if len(sizes) < len(features) else [(f,) for f in features]
+    problems: list[str] = []
+    tables: list[Table] = []
+    for name, rows, mine in zip(names, sizes, owned, strict=True):
+        build = partial(
+            Table,
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=columns,
+            features=mine,
+            distribution=Uniform(num_embeddings=rows),
+            pooling=_POOLING[combiner],
+            module=embedding.name,
+        )
+        table = collect(problems, reader.document.where(embedding.keys), build)
+        tables += [table] if table is not None else []
+    if problems:
+        raise InvalidInputError(problems)
+    return tables
+
+
+def _slot_sizes(reader: Reader, embedding: _Embedding) -> list[int] | None:
+    """Rows of each slot, from the embedding or from the data layer; None if neither says."""
+    data_keys = embedding.sparse_keys[:2]
+    for holder, keys in (
+        (embedding.hparam, (*embedding.keys, "sparse_embedding_hparam")),
+        (embedding.data, data_keys),
+    ):
+        given = holder.get("slot_size_array")
+        if given:
+            where = (*keys, "slot_size_array")
+            listed = reader.sequence(given, where, length=embedding.num_slots)
+            return [reader.whole(n, (*where, i)) for i, n in enumerate(listed)]
+    return None
+
+
+def _hash_rows(
+    reader: Reader, embedding: _Embedding, keys: Keys, columns: int, world_size: int
+) -> int:
+    """Rows of a hash table over all GPUs: its vocabulary or its workspace per GPU times them."""
+    hparam = embedding.hparam
+    if "max_vocabulary_size_per_gpu" in hparam:
+        where = (*keys, "max_vocabulary_size_per_gpu")
+        return reader.whole(hparam["max_vocabulary_size_per_gpu"], where, high=2**32) * world_size
+    key = "workspace_size_per_gpu_in_mb"
+    if key not in hparam:
+        message = (
+            f"{reader.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu "
+            f"or {key}"
+        )
+        raise InvalidInputError(message)
+    megabytes = reader.whole(hparam[key], (*keys, key), high=2**24)
+    return max(megabytes * 2**20 // (4 * columns), 1) * world_size
+
+
+def _factors(reader: Reader, embedding: _Embedding, assumed: dict[str, str]) -> list[float]:
+    """Indices per sample and slot: the largest number that the input layer allows."""
+    sparse, keys, slots = embedding.sparse, embedding.sparse_keys, embedding.num_slots
+    for key in ("nnz_per_slot", "max_nnz"):
+        given = sparse.get(key)
+        if given is None:
+            continue
+        if given != 1:
+            assume(assumed, "tables", f"{key} indices per sample, the most there may be")
+        if isinstance(given, list):
+            listed = reader.sequence(given, (*keys, key), length=slots)
+            return [reader.number(n, (*keys, key, i)) for i, n in enumerate(listed)]
+        return [reader.number(given, (*keys, key))] * slots
+    key = "max_feature_num_per_sample"
+    total = reader.number(reader.required(sparse, key, keys), (*keys, key))
+    assume(assumed, "tables", f"{key} / slot_num indices per sample and slot")
+    return [total / slots] * slots
+
+
+def _options(
+    tables: list[Table], kind: str, world_size: int
+) -> list[tuple[ShardingOption, tuple[int, ...]]]:
+    localized = kind == "Localized"
+    return [
+        (
+            ShardingOption(
+                table=table.name,
+                sharding_type=ShardingType.TABLE_WISE if localized else ShardingType.ROW_WISE,
+                kernel=ComputeKernel.FUSED,
+                column_widths=(table.embedding_dim,),
+            ),
+            (slot % world_size,) if localized else (),
+        )
+        for slot, table in enumerate(tables)
+    ]

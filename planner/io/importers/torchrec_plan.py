@@ -1,0 +1,130 @@
+"""Tables of a TorchRec plan: shapes are read off the shards, all else is assumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from costmodels.distribution.uniform import Uniform
+from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
+from costmodels.workload import Feature, Table
+from planner.errors import InvalidInputError
+from planner.io.importers.base import (
+    DEFAULT_BATCH,
+    MAX_COLUMNS,
+    MAX_ROWS,
+    Imported,
+    make_workload,
+)
+from planner.io.plan_file import read_plan_schema
+from planner.io.plan_schema import ParameterSchema
+from planner.io.plan_shards import shards_of
+from planner.io.problems import collect
+
+Shape = tuple[int, int]
+
+_ASSUMED: Final = {
+    "tables": "one feature per table with 1 index per sample, fp32, sum pooling, uniform indices; "
+    "a plan says none of it",
+    "training.optimizer": "a plan does not name it",
+    "dense": "none, for a plan does not hold the dense part",
+}
+
+
+def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) -> Imported:
+    """The workload that a TorchRec plan was made for, as far as the plan says it.
+
+    Args:
+        path: the plan; TorchRec's serialization or ours.
+        shapes: rows and columns of tables that the plan gives no shards, by name. TorchRec writes
+            none for replicated tables.
+
+    Raises:
+        InvalidInputError: not a plan, a table without shards or shape, shards that do not tile
+            their table, or shapes for tables that are not in the plan.
+    """
+    given = dict(shapes or {})
+    schema = read_plan_schema(path)
+    counts = Counter(name for entries in schema.plan.values() for name in entries)
+    problems: list[str] = []
+    tables: list[Table] = []
+    for module, entries in schema.plan.items():
+        for parameter, entry in entries.items():
+            unique = counts[parameter] == 1 or not module
+            name = parameter if unique else f"{module}.{parameter}"
+            table = collect(
+                problems, f"{path}", partial(_table, name, module, entry, given.pop(name, None))
+            )
+            tables += [table] if table is not None else []
+    problems += [f"--shape {name}: the plan has no such table" for name in given]
+    if not tables and not problems:
+        problems = [f"{path}: plan: holds no tables"]
+    if problems:
+        raise InvalidInputError(problems)
+    batch = schema.batch_size_per_rank
+    workload = make_workload(
+        str(path),
+        name=schema.workload or path.stem,
+        tables=tuple(tables),
+        local_batch_size=batch or DEFAULT_BATCH,
+    )
+    assumed = dict(_ASSUMED)
+    if batch is None:
+        assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
+    return Imported(
+        workload=workload,
+        source=f"the TorchRec plan {path.name}",
+        assumed=assumed,
+        law_is_known=False,
+    )
+
+
+def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
+    rows, columns = _shape(name, entry, given)
+    for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
+        if not 1 <= value <= most:
+            message = f"table {name!r}: value {value} {what}: must be 1 to {most}"
+            raise InvalidInputError(message)
+    table = Table(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=columns,
+        features=(Feature(name=name, pooling_factor=1.0),),
+        distribution=Uniform(num_embeddings=rows),
+        module=module,
+    )
+    _check_tiling(name, table, entry)
+    return table
+
+
+def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
+    if not entry.shards:
+        if given is None:
+            message = (
+                f"table {name!r}: has no shards, so that its shape is not known; give it with "
+                f"--shape {name}=ROWSxCOLUMNS"
+            )
+            raise InvalidInputError(message)
+        return given
+    rows = max(s.shard_offsets[0] + s.shard_sizes[0] for s in entry.shards)
+    columns = max(s.shard_offsets[1] + s.shard_sizes[1] for s in entry.shards)
+    if given is not None and given != (rows, columns):
+        message = f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}"
+        raise InvalidInputError(message)
+    return rows, columns
+
+
+def _check_tiling(name: str, table: Table, entry: ParameterSchema) -> None:
+    """Refuse shards with holes: the shape read off them would be wrong."""
+    if entry.shards:
+        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
+        placement = TablePlacement(
+            table=name,
+            sharding_type=entry.sharding_type,
+            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            shards=shards_of(entry, table, None, None),
+        )
+        check_tiling(placement, table.num_embeddings, table.embedding_dim)

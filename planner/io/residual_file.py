@@ -1,0 +1,48 @@
+"""Learned factors of lookup models, as JSON beside a calibration or among those shipped."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from costmodels.lookup.residual import LookupResidual
+from costmodels.topology import Topology
+from planner.errors import InvalidInputError
+from planner.io.atomic import write_text_atomic
+from planner.io.library import configs_folder
+
+_FORMAT = TypeAdapter(LookupResidual)
+
+
+def residual_path(topology: Topology) -> Path:
+    """Where the factors of a system are if it has any."""
+    if topology.calibration:
+        beside = Path(topology.calibration)
+        return beside.with_name(beside.name.removesuffix(".json") + ".lookup_residual.json")
+    return configs_folder() / "calibrations" / f"{topology.name}.lookup_residual.json"
+
+
+def write_residual(path: Path, residual: LookupResidual) -> None:
+    """Write the factors."""
+    write_text_atomic(path, _FORMAT.dump_json(residual, indent=1).decode() + "\n")
+
+
+@lru_cache(maxsize=16)
+def load_residual(path: Path) -> LookupResidual | None:
+    """The factors of a file; None where there is no such file.
+
+    Raises:
+        InvalidInputError: there is one, but it cannot be used.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return _FORMAT.validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"cannot read the learned factors {path}: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except ValidationError as error:
+        message = f"{path} holds no learned factors: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error

@@ -1,0 +1,175 @@
+"""One plan for several days: the same tables under several index distributions or batch sizes.
+
+Works of the scenarios stand side by side, ``[..., W, S x F]``, so that a search moves tables in all
+of them at once. Memory is that of the first block, where each shard counts with the most it takes
+in any scenario: a plan that fits so fits in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.estimates import MemoryLedger
+from costmodels.iteration.base import FloatArray
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingOption, ShardingType
+from costmodels.work import MEMORY, NUM_COLUMNS
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.evaluation import AbstractObjective, Cut
+
+
+class Robust(StrEnum):
+    """What counts of the scenarios: the slowest, or the mean."""
+
+    WORST = "worst"
+    MEAN = "mean"
+
+
+def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
+    """Refuse scenarios that are not the same tables.
+
+    Raises:
+        InvalidInputError: one line for each scenario that differs in a table's name or shape.
+    """
+    problems = []
+    shapes = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in workload.tables}
+    for scenario in scenarios:
+        other = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in scenario.tables}
+        differ = sorted(n for n in {*shapes, *other} if shapes.get(n) != other.get(n))
+        same_order = [t.name for t in scenario.tables] == [t.name for t in workload.tables]
+        if differ or not same_order:
+            what = f"table {differ[0]!r}" if differ else "the order of tables"
+            problems.append(
+                f"scenario {scenario.name!r} differs from {workload.name!r} in {what}; scenarios "
+                "have the same tables, rows, columns and types, in the same order"
+            )
+    if problems:
+        raise InvalidInputError(problems)
+
+
+class ScenarioPipeline(CostPipeline):
+    """Prices plans in several scenarios at once; reports speak of the first."""
+
+    def __init__(self, pipelines: Sequence[CostPipeline]) -> None:
+        """One pipeline per scenario, all on one topology."""
+        first = pipelines[0]
+        super().__init__(first.workload, first.topology, first.models)
+        self.pipelines = tuple(pipelines)
+        self.num_features = NUM_COLUMNS * len(pipelines)
+
+    def option_work(self, option: ShardingOption) -> FloatArray:
+        """Works of all scenarios side by side."""
+        return _side_by_side([p.option_work(option) for p in self.pipelines])
+
+    def plan_work(self, plan: Plan) -> FloatArray:
+        """Works of all scenarios side by side."""
+        return _side_by_side([p.plan_work(plan) for p in self.pipelines])
+
+    def split(self, work: FloatArray) -> list[FloatArray]:
+        """The work of each scenario."""
+        return [work[..., i : i + NUM_COLUMNS] for i in range(0, work.shape[-1], NUM_COLUMNS)]
+
+    def device_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes on each device, at least those of every scenario."""
+        return memory.device_bytes(work[..., :NUM_COLUMNS])
+
+    def host_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes in each host's memory, at least those of every scenario."""
+        return memory.host_bytes(work[..., :NUM_COLUMNS], self.topology)
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Device bytes left for embeddings in every scenario, ``[W]``."""
+        return np.asarray(np.min([p.device_limits for p in self.pipelines], axis=0))
+
+    def iteration_times(self, work: FloatArray) -> FloatArray:
+        """Seconds per iteration of the slowest scenario."""
+        return np.asarray(self.scenario_times(work).max(axis=0))
+
+    def scenario_times(self, work: FloatArray) -> FloatArray:
+        """Seconds per iteration of each scenario, ``[S, ...]``."""
+        works = zip(self.pipelines, self.split(work), strict=True)
+        return np.stack([p.iteration_times(w) for p, w in works])
+
+    def memory(self, plan: Plan) -> MemoryLedger:
+        """The ledger of the scenario whose fullest rank is fullest."""
+        ledgers = [p.memory(plan) for p in self.pipelines]
+        return max(ledgers, key=lambda ledger: ledger.fullest.used_bytes)
+
+
+class RobustObjective(AbstractObjective):
+    """The worst or the mean of one objective over scenarios.
+
+    Phases are those of all scenarios, one after the other. The mean of their cuts bounds the mean,
+    and the worst too; the cut of any scenario bounds the worst.
+    """
+
+    name = "robust"
+
+    def __init__(self, inner: Sequence[AbstractObjective], how: Robust) -> None:
+        """``inner`` holds the objective of each scenario."""
+        self.name = f"{how} {inner[0].name}"  # type: ignore[misc]
+        self._inner = tuple(inner)
+        self._how = how
+        self._sizes = np.cumsum([0, *(len(o.weights) for o in inner)])
+
+    @property
+    def weights(self) -> FloatArray:
+        """Those of all scenarios."""
+        return np.concatenate([o.weights for o in self._inner])
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Worst or mean over the scenarios."""
+        blocks = [work[..., i : i + NUM_COLUMNS] for i in range(0, work.shape[-1], NUM_COLUMNS)]
+        values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
+        return np.asarray(values.max(axis=0) if self._how is Robust.WORST else values.mean(axis=0))
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Each scenario's tangents at its own part of the work."""
+        gradient = np.zeros((int(self._sizes[-1]), len(row)))
+        for i, inner in enumerate(self._inner):
+            block = slice(i * NUM_COLUMNS, (i + 1) * NUM_COLUMNS)
+            gradient[self._sizes[i] : self._sizes[i + 1], block] = inner.gradient(row[block])
+        return gradient
+
+    def always(self) -> Cut:
+        """The mean of the scenarios' cuts."""
+        return self._mean([o.always() for o in self._inner])
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """The mean of the scenarios' best cuts, or the highest of them for the worst."""
+        best, values = [], []
+        for i, inner in enumerate(self._inner):
+            own = phases[self._sizes[i] : self._sizes[i + 1]]
+            cuts = [inner.always()]
+            found = inner.cut(own, types)
+            cuts += [] if found is None else [found]
+            heights = [c.base + float(c.slopes @ own) for c in cuts]
+            best.append(cuts[int(np.argmax(heights))])
+            values.append(max(heights))
+        if self._how is Robust.MEAN:
+            return self._mean(best)
+        at = int(np.argmax(values))
+        slopes = np.zeros(int(self._sizes[-1]))
+        slopes[self._sizes[at] : self._sizes[at + 1]] = best[at].slopes
+        return Cut(base=best[at].base, slopes=slopes)
+
+    def _mean(self, cuts: Sequence[Cut]) -> Cut:
+        count = len(cuts)
+        return Cut(
+            base=sum(c.base for c in cuts) / count,
+            slopes=np.concatenate([c.slopes for c in cuts]) / count,
+        )
+
+
+def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:
+    """``[..., S x F]``, with the largest memory of all in the first block."""
+    stacked = np.concatenate(works, axis=-1)
+    stacked[..., MEMORY:NUM_COLUMNS] = np.max([w[..., MEMORY:] for w in works], axis=0)
+    return stacked

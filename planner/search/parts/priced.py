@@ -1,0 +1,69 @@
+"""Money for training: what a billion samples cost at the price of the devices."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from costmodels.sharding import ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.evaluation import AbstractObjective, Cut, FloatArray
+
+SAMPLES: Final = 1e9
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topology) -> float | None:
+    """US dollars for 10^9 samples at ``time_s`` per iteration; None for a system without price."""
+    price = topology.price_per_device_usd_per_hour
+    if price is None:
+        return None
+    return time_s * price / _SECONDS_PER_HOUR / workload.local_batch_size * SAMPLES
+
+
+@final
+class Cost(AbstractObjective):
+    """US dollars per billion samples: iteration time at the price of all devices."""
+
+    name = "cost"
+
+    def __init__(self, time: AbstractObjective, workload: Workload, topology: Topology) -> None:
+        """Turn an objective in seconds into one in dollars.
+
+        Raises:
+            InvalidInputError: the system has no price.
+        """
+        factor = usd_per_billion_samples(1.0, workload, topology)
+        if factor is None:
+            msg = (
+                f"objective cost needs a price: the system {topology.name!r} has none; add "
+                "price: 4.5 USD/h to its file, or give --price '4.5 USD/h'"
+            )
+            raise InvalidInputError(msg)
+        self._time, self._factor = time, factor
+
+    @property
+    def weights(self) -> FloatArray:
+        """Those of the time, in dollars."""
+        return self._time.weights * self._factor
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Seconds turned into dollars."""
+        return self._time.values(work) * self._factor
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Phases stay in seconds."""
+        return self._time.gradient(row)
+
+    def always(self) -> Cut:
+        """That of the time, in dollars."""
+        return self._in_usd(self._time.always())
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """That of the time, in dollars."""
+        found = self._time.cut(phases, types)
+        return None if found is None else self._in_usd(found)
+
+    def _in_usd(self, cut: Cut) -> Cut:
+        return Cut(base=cut.base * self._factor, slopes=cut.slopes * self._factor)

@@ -1,0 +1,92 @@
+"""From a problem to what a search is given: the space of plans, and what to make small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+from costmodels.pipeline import CostPipeline
+from costmodels.stages import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.enumeration import enumerate_options
+from planner.errors import InvalidInputError
+from planner.evaluation import AbstractObjective, SearchSpace
+from planner.models import default_models
+from planner.problem import PlanningProblem
+from planner.replan import reshard
+from planner.result import PlanningResult, ScenarioTime
+from planner.robust import Robust, RobustObjective, ScenarioPipeline, check_scenarios
+from planner.search.parts.objectives import objective_named
+from planner.torchrec_pipeline import TorchrecPipeline
+from planner.torchrec_space import torchrec_space
+
+MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
+
+
+def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> SearchSpace:
+    """Every plan the problem allows, with its work in each scenario.
+
+    Raises:
+        InvalidInputError: constraints that leave no option or contradict each other, or scenarios
+            with other tables.
+    """
+    topology = problem.topology
+    check_scenarios(problem.workload, problem.scenarios)
+    models = default_models(topology)
+    pipeline = make_pipeline(problem.workload, topology, models)
+    if isinstance(pipeline, TorchrecPipeline):
+        if problem.scenarios:
+            msg = (
+                "TorchRec's estimates do not see index distributions, so its objectives take no "
+                "scenarios; leave them out"
+            )
+            raise InvalidInputError(msg)
+        return torchrec_space(problem, pipeline)
+    if problem.scenarios:
+        others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
+        pipeline = ScenarioPipeline([pipeline, *others])
+    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+
+
+def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractObjective:
+    """The objective of that name; with scenarios, its worst or mean over them.
+
+    Raises:
+        InvalidInputError: there is none of that name, or the system lacks what it needs.
+    """
+    pipeline = space.pipeline
+    if not isinstance(pipeline, ScenarioPipeline):
+        return objective_named(name, space)
+    inner = []
+    for one in pipeline.pipelines:
+        problem = PlanningProblem(workload=one.workload, topology=one.topology)
+        alone = SimpleNamespace(pipeline=one, options=space.options, problem=problem)
+        inner.append(objective_named(name, cast("SearchSpace", alone)))
+    return RobustObjective(inner, robust)
+
+
+def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
+    """The result with the price of the move from the plan in use, and the time per scenario."""
+    problem, pipeline = result.problem, space.pipeline
+    if problem.move_limit is not None:
+        start = problem.move_limit.start
+        before_s = float(pipeline.iteration_times(pipeline.plan_work(start)))
+        after_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
+        move = reshard(
+            start,
+            result.plan,
+            problem.workload,
+            problem.topology,
+            before_s=before_s,
+            after_s=after_s,
+        )
+        result = replace(result, reshard=move)
+    if isinstance(pipeline, ScenarioPipeline):
+        times = pipeline.scenario_times(pipeline.plan_work(result.plan))
+        names = [w.name for w in (problem.workload, *problem.scenarios)]
+        found = [ScenarioTime(name=n, time_s=float(t)) for n, t in zip(names, times, strict=True)]
+        result = replace(result, scenarios=tuple(found))
+    return result

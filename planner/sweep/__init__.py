@@ -1,0 +1,20 @@
+"""What-if: the best plan on every point of a grid of systems, sizes, batches and pipelines."""
+
+from planner.sweep.economics import Economics, Operation
+from planner.sweep.grid import Grid, Point
+from planner.sweep.outcome import PointResult, pareto
+from planner.sweep.runner import Journal, run
+from planner.sweep.size import Sizing, smallest
+
+__all__ = [
+    "Economics",
+    "Grid",
+    "Journal",
+    "Operation",
+    "Point",
+    "PointResult",
+    "Sizing",
+    "pareto",
+    "run",
+    "smallest",
+]

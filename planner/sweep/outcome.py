@@ -1,0 +1,93 @@
+"""What is kept of a point, and which points nobody beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from costmodels.workload import Pipeline
+from planner.sweep.grid import Point
+
+
+class PointStatus(StrEnum):
+    """How a point ended."""
+
+    DONE = "done"
+    DOES_NOT_FIT = "does_not_fit"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointResult:
+    """One point's plan in figures; None where there is no plan. ``reason`` says why."""
+
+    point: Point
+    status: PointStatus
+    inputs_hash: str
+    reason: str = ""
+    hosts: int = 0
+    local_batch_size: int = 0
+    iteration_time_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    bound_s: float | None = None
+    samples_per_s: float | None = None
+    headroom_bytes: float | None = None
+    checkpoint_bytes: float | None = None
+    exposed_ratio: float | None = None
+    bottleneck: str = ""
+    price_usd_per_hour: float | None = None
+    availability_ratio: float | None = None
+    usd_per_billion_samples: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "point"}
+        point = {name: getattr(self.point, name) for name in self.point.__slots__}
+        pipeline = self.point.pipeline
+        point["pipeline"] = None if pipeline is None else pipeline.value
+        return {**point, **values, "status": self.status.value}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> PointResult:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            KeyError, ValueError, TypeError: the values are something else.
+        """
+        own = {name: values[name] for name in cls.__slots__ if name not in ("point", "status")}
+        pipeline = values["pipeline"]
+        point = Point(
+            system=values["system"],
+            gpus=values["gpus"],
+            batch_size=values["batch_size"],
+            global_batch_size=values["global_batch_size"],
+            pipeline=None if pipeline is None else Pipeline(pipeline),
+        )
+        return cls(point=point, status=PointStatus(values["status"]), **own)
+
+
+def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
+    """Points that no other beats in throughput, cost and head-room at once, fastest first.
+
+    Points without a price count as the dearest.
+    """
+    done = [r for r in results if r.status is PointStatus.DONE]
+    front = [r for r in done if not any(_beats(other, r) for other in done)]
+    return tuple(sorted(front, key=lambda r: -(r.samples_per_s or 0.0)))
+
+
+def _beats(one: PointResult, other: PointResult) -> bool:
+    mine, yours = _merits(one), _merits(other)
+    return all(a >= b for a, b in zip(mine, yours, strict=True)) and mine != yours
+
+
+def _merits(result: PointResult) -> tuple[float, float, float]:
+    cost = result.usd_per_billion_samples
+    return (
+        result.samples_per_s or 0.0,
+        -cost if cost is not None else float("-inf"),
+        result.headroom_bytes or 0.0,
+    )

@@ -1,0 +1,229 @@
+"""Runs points in processes of their own and keeps each result as soon as it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.io.result_json import inputs_hash
+from planner.problem import PlanningProblem
+from planner.result import PlanningResult
+from planner.sweep.economics import Operation, economics
+from planner.sweep.grid import Point
+from planner.sweep.outcome import PointResult, PointStatus
+
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A point with its problem, and how hard to search."""
+
+    point: Point
+    problem: PlanningProblem
+    operation: Operation
+    time_limit_s: float = 5.0
+    max_evaluations: int | None = None
+    seed: int = 0
+
+
+class Journal:
+    """Results as lines of JSON, appended one by one; a line cut off by a crash is dropped.
+
+    Args:
+        path: the file; made when the first result comes.
+
+    Raises:
+        InvalidInputError: it holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there."""
+        self.path = path
+        self._results: dict[tuple[Point, str], PointResult] = {}
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        self._whole = not text or text.endswith("\n")
+        lines = text.split("\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                self._read(line, number, last=number == len(lines))
+
+    def _read(self, line: str, number: int, *, last: bool) -> None:
+        try:
+            result = PointResult.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if last:
+                return
+            message = f"{self.path}:{number}: is no result of a sweep; name another folder"
+            raise InvalidInputError(message) from error
+        self._results[result.point, result.inputs_hash] = result
+
+    def find(self, task: Task) -> PointResult | None:
+        """The result of a task of the same inputs; failed ones are tried again."""
+        known = self._results.get((task.point, inputs_hash(task.problem)))
+        return known if known is not None and known.status is not PointStatus.FAILED else None
+
+    def add(self, result: PointResult) -> None:
+        """Append a result and make sure that it is on the disk."""
+        self._results[result.point, result.inputs_hash] = result
+        if not self._whole:
+            data = self.path.read_bytes()
+            os.truncate(self.path, data.rfind(b"\n") + 1)
+            self._whole = True
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result.to_json(), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def run(
+    tasks: Sequence[Task],
+    *,
+    journal: Journal | None = None,
+    workers: int = 1,
+    progress: Callable[[PointResult], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[PointResult, ...]:
+    """Results in the order of the tasks; those not reached are missing.
+
+    A point that does not fit, or whose process dies, is a result too and stops nothing.
+
+    Args:
+        tasks: what to do.
+        journal: results known already are taken from it, new ones are added.
+        workers: processes; 1 runs everything in this one.
+        progress: called with every new result.
+        should_stop: asked often; True ends the sweep with what it has.
+    """
+    known = {i: journal.find(t) for i, t in enumerate(tasks)} if journal else {}
+    found = {i: result for i, result in known.items() if result is not None}
+    left = [(i, t) for i, t in enumerate(tasks) if i not in found]
+    solved = _here(left, should_stop) if workers == 1 else _spread(left, workers, should_stop)
+    for index, result in solved:
+        found[index] = result
+        if journal is not None:
+            journal.add(result)
+        if progress is not None:
+            progress(result)
+    return tuple(found[i] for i in sorted(found))
+
+
+def _here(
+    left: Iterable[tuple[int, Task]], should_stop: Callable[[], bool]
+) -> Iterator[tuple[int, PointResult]]:
+    for index, task in left:
+        if should_stop():
+            return
+        yield index, solve(task)
+
+
+def _spread(
+    left: Sequence[tuple[int, Task]], workers: int, should_stop: Callable[[], bool]
+) -> Iterator[tuple[int, PointResult]]:
+    """Some processes at a time; a new set of them when one has died."""
+    waiting = list(left)
+    alone = False
+    while waiting and not should_stop():
+        pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"))
+        running: dict[Future[PointResult], tuple[int, Task]] = {}
+        try:
+            while (waiting or running) and not should_stop():
+                while waiting and len(running) < (1 if alone else workers):
+                    index, task = waiting.pop(0)
+                    running[pool.submit(solve, task)] = (index, task)
+                done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index, result = running[future][0], future.result()
+                    del running[future]
+                    yield index, result
+        except BrokenProcessPool:
+            # All running points fail with it; alone, each shows whether it was the one.
+            died = list(running.values())
+            if alone:
+                index, task = died[0]
+                yield index, failed(task, "its process died, for want of memory perhaps")
+                died = []
+            waiting = died + waiting
+            alone = True
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def solve(task: Task) -> PointResult:
+    """The best plan of a point in figures."""
+    try:
+        result = api.plan(
+            task.problem.workload,
+            task.problem.topology,
+            constraints=task.problem.constraints,
+            time_limit_s=task.time_limit_s,
+            max_evaluations=task.max_evaluations,
+            seed=task.seed,
+            with_baselines=False,
+        )
+    except InfeasibleError as error:
+        return replace(failed(task, str(error)), status=PointStatus.DOES_NOT_FIT)
+    except (NoPlanFoundError, InvalidInputError) as error:
+        return failed(task, str(error))
+    return _summary(task, result)
+
+
+def failed(task: Task, reason: str) -> PointResult:
+    """A point without a plan."""
+    return PointResult(
+        point=task.point,
+        status=PointStatus.FAILED,
+        inputs_hash=inputs_hash(task.problem),
+        reason=reason,
+        hosts=task.problem.topology.num_hosts,
+        local_batch_size=task.problem.workload.local_batch_size,
+    )
+
+
+def _summary(task: Task, result: PlanningResult) -> PointResult:
+    topology, estimate, memory = task.problem.topology, result.estimate, result.best.memory
+    saved = max(r.weights_bytes + r.optimizer_bytes for r in memory.ranks)
+    money = economics(
+        task.operation,
+        samples_per_s=estimate.samples_per_s,
+        checkpoint_bytes=saved,
+        hosts=topology.num_hosts,
+        ranks=topology.world_size,
+        usd_per_device_hour=topology.price_per_device_usd_per_hour,
+    )
+    return PointResult(
+        point=task.point,
+        status=PointStatus.DONE,
+        inputs_hash=inputs_hash(task.problem),
+        hosts=topology.num_hosts,
+        local_batch_size=task.problem.workload.local_batch_size,
+        iteration_time_s=estimate.time.time_s,
+        low_s=estimate.time.low_s,
+        high_s=estimate.time.high_s,
+        bound_s=result.bound,
+        samples_per_s=estimate.samples_per_s,
+        headroom_bytes=memory.fullest.headroom_bytes,
+        checkpoint_bytes=saved,
+        exposed_ratio=estimate.exposed_communication_s / estimate.time.time_s,
+        bottleneck=_bottleneck(result),
+        price_usd_per_hour=money.usd_per_hour,
+        availability_ratio=money.availability_ratio,
+        usd_per_billion_samples=money.usd_per_billion_samples,
+    )
+
+
+def _bottleneck(result: PlanningResult) -> str:
+    """The stage with the largest share of the critical path."""
+    shares: dict[str, float] = {}
+    for step in result.estimate.critical_path:
+        shares[step.stage] = shares.get(step.stage, 0.0) + step.duration_s
+    return max(shares, key=lambda stage: shares[stage], default="")

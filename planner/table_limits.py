@@ -1,0 +1,156 @@
+"""What the constraints leave of each table's options, and where its shards may go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType
+from costmodels.workload import Table
+from planner.constraint_checks import constraint_problems, contradictions
+from planner.errors import InvalidInputError
+from planner.placement_rules import PlacementRules
+from planner.problem import PlanningProblem
+from planner.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+
+CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
+"""Shares of a cached table that may be kept on the device."""
+
+HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLimits:
+    """The constraints of one table put together."""
+
+    table: Table
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
+    min_column_width: int
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+    cache_load_factors: tuple[float, ...]
+    keeps_host_kernels: bool
+    obstacle: Callable[[ShardingOption], str | None]
+
+    def allows(self, sharding_type: ShardingType) -> bool:
+        """Whether the type is left."""
+        return bool(self.kernels.get(sharding_type))
+
+
+def table_limits(problem: PlanningProblem, device: str) -> tuple[TableLimits, ...]:
+    """The limits of every table, in the workload's order.
+
+    Raises:
+        InvalidInputError: constraints that match no table, name ranks that do not exist, leave a
+            table without any option, or contradict each other.
+    """
+    names = [t.name for t in problem.workload.tables]
+    problems = _unmatched(problem)
+    problems += constraint_problems(problem.constraints, names, problem.topology)
+    rules = PlacementRules.of(problem)
+    limits = []
+    for index, table in enumerate(problem.workload.tables):
+        limit, wrong = _limit(problem, table, device, partial(rules.obstacle, index))
+        limits.append(limit)
+        problems += wrong
+    if rules and not problems:
+        allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
+        for row, limit in zip(allowed, limits, strict=True):
+            row[list(limit.ranks)] = True
+        problems = contradictions(problem.constraints, names, allowed, problem.topology)
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(limits)
+
+
+def _unmatched(problem: PlanningProblem) -> list[str]:
+    names = [t.name for t in problem.workload.tables]
+    lines = [
+        f"constraint {c.pattern!r} matches no table; tables are {', '.join(names[:5])}"
+        + (", ..." if len(names) > 5 else "")
+        for c in problem.constraints.tables
+        if not any(c.matches(n) for n in names)
+    ]
+    for c in problem.constraints.tables:
+        for kind, values, count in (
+            ("ranks", c.ranks, problem.topology.world_size),
+            ("hosts", c.hosts, problem.topology.num_hosts),
+        ):
+            bad = [v for v in values if not 0 <= v < count]
+            if bad:
+                lines.append(
+                    f"constraint {c.pattern!r}: {kind} {bad[:5]} are outside 0..{count - 1}"
+                )
+    return lines
+
+
+def _limit(
+    problem: PlanningProblem,
+    table: Table,
+    device: str,
+    obstacle: Callable[[ShardingOption], str | None],
+) -> tuple[TableLimits, list[str]]:
+    topology, constraints = problem.topology, problem.constraints
+    rules = constraints.for_table(table.name)
+    legal = legal_types_and_kernels(table, device)
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
+    for sharding_type, choices in legal.items():
+        if sharding_type not in constraints.sharding_types:
+            continue
+        if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
+            continue
+        left = tuple(k for k in choices if _kernel_allowed(problem, table, k))
+        if left:
+            kernels[sharding_type] = left
+    hosts = _common(range(topology.num_hosts), [r.hosts for r in rules])
+    ranks = _common(range(topology.world_size), [r.ranks for r in rules])
+    ranks = tuple(r for r in ranks if topology.host_of(r) in hosts)
+    local = topology.local_world_size
+    hosts = tuple(h for h in hosts if set(range(h * local, (h + 1) * local)) <= set(ranks))
+    if len(ranks) < topology.world_size:
+        kernels.pop(ShardingType.DATA_PARALLEL, None)
+        kernels.pop(ShardingType.ROW_WISE, None)
+    if not hosts:
+        kernels.pop(ShardingType.TABLE_ROW_WISE, None)
+        kernels.pop(ShardingType.GRID_SHARD, None)
+    limit = TableLimits(
+        table=table,
+        kernels=kernels,
+        min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
+        ranks=ranks,
+        hosts=hosts,
+        cache_load_factors=_load_factors([r.cache_load_factors for r in rules]),
+        keeps_host_kernels=not _any_device_kernel(kernels),
+        obstacle=obstacle,
+    )
+    if kernels and ranks and limit.cache_load_factors:
+        return limit, []
+    named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
+    types = ", ".join(legal)
+    return limit, [
+        f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
+        f"ranks left: {len(ranks)}; allow more sharding types, kernels or ranks"
+    ]
+
+
+def _kernel_allowed(problem: PlanningProblem, table: Table, kernel: ComputeKernel) -> bool:
+    rules = problem.constraints.for_table(table.name)
+    named = all(not r.kernels or kernel in r.kernels for r in rules)
+    return named and kernel in problem.constraints.kernels
+
+
+def _any_device_kernel(kernels: dict[ShardingType, tuple[ComputeKernel, ...]]) -> bool:
+    return any(k not in HOST_KERNELS for choices in kernels.values() for k in choices)
+
+
+def _common(every: range, limits: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(i for i in every if all(not chosen or i in chosen for chosen in limits))
+
+
+def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:
+    named = [set(factors) for factors in limits if factors]
+    return tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS

@@ -1,0 +1,198 @@
+"""Work rows in TorchRec's own estimates, so that every search can plan on TorchRec's terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import SPREAD, ShardingOption, ShardingType, Spread, row_blocks
+from costmodels.stages import CostModels
+from costmodels.topology import Topology
+from costmodels.torchrec_estimates import (
+    ShardPerf,
+    TorchrecMachine,
+    TorchrecTable,
+    shard_perf,
+    shard_storage,
+)
+from costmodels.workload import Workload
+
+FloatArray = NDArray[np.float64]
+
+HBM: Final = 0
+DDR: Final = 1
+TIMES: Final = 2
+"""First of the columns that are seconds."""
+FORWARD: Final = TIMES
+BACKWARD: Final = TIMES + 1
+UNIFORM_COMMS: Final = TIMES + 2
+"""Both exchanges of types that load all ranks alike: the largest sum is the sum of the largest."""
+COMMS: Final = TIMES + 3
+"""First of the columns of the other exchanges: forward and backward of each module and type."""
+
+_KINDS: Final = tuple(t for t in ShardingType if SPREAD[t] is not Spread.UNIFORM)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrecPricing:
+    """Makes the pipeline; see :class:`TorchrecPipeline` for the fields."""
+
+    by_phase: bool = False
+    torchrec_figures: bool = False
+
+    def __call__(
+        self, workload: Workload, topology: Topology, models: CostModels
+    ) -> TorchrecPipeline:
+        """The pipeline of a workload on a system."""
+        return TorchrecPipeline(
+            workload,
+            topology,
+            models,
+            by_phase=self.by_phase,
+            torchrec_figures=self.torchrec_figures,
+        )
+
+
+class TorchrecPipeline(CostPipeline):
+    """Counts the work of a search in TorchRec's estimates; plans are still reported in ours.
+
+    Work columns are device bytes, host bytes, then seconds: one column with all of them, or, with
+    ``by_phase``, forward compute, backward compute, and forward and backward exchange of each
+    module and sharding type. Memory limits are those TorchRec's planner leaves for tables.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        topology: Topology,
+        models: CostModels | None = None,
+        *,
+        by_phase: bool = False,
+        torchrec_figures: bool = False,
+    ) -> None:
+        """Read the tables as TorchRec's estimators do.
+
+        Args:
+            workload: the tables.
+            topology: the system.
+            models: price the plans that are found.
+            by_phase: keep the phases of TorchRec's critical path apart.
+            torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+        """
+        super().__init__(workload, topology, models)
+        self.by_phase = by_phase
+        self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
+        self._tables = {t.name: (t, TorchrecTable.of(t, workload)) for t in workload.tables}
+        modules = list(dict.fromkeys(t.module for t in workload.tables))
+        self._modules = {module: i for i, module in enumerate(modules)}
+        groups = len(modules) * len(_KINDS)
+        self.num_features = COMMS + 2 * groups if by_phase else TIMES + 1
+        self._perfs: dict[tuple[object, ...], ShardPerf] = {}
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Device bytes TorchRec leaves for tables, ``[W]``."""
+        return np.array(self.machine.device_limits_bytes(self.workload))
+
+    @cached_property
+    def host_limits(self) -> FloatArray:
+        """Host bytes of all ranks of a host together, ``[H]``; TorchRec limits each rank."""
+        local = self.topology.local_world_size
+        return np.full(self.topology.num_hosts, local * self.machine.ddr_capacity_bytes)
+
+    def device_bytes(self, work: FloatArray) -> FloatArray:
+        """TorchRec's HBM of each rank, ``[..., W]``."""
+        return np.asarray(work[..., HBM])
+
+    def host_bytes(self, work: FloatArray) -> FloatArray:
+        """TorchRec's DDR of the ranks of each host, ``[..., H]``."""
+        ddr = work[..., DDR]
+        shape = (*ddr.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
+        return np.asarray(ddr.reshape(shape).sum(axis=-1))
+
+    def option_cost_s(self, option: ShardingOption) -> tuple[float, float]:
+        """Seconds of all shards together, and of the costliest; much quicker than the rows."""
+        costs = [self._perf(option, width).total_s for width in option.column_widths]
+        copies = {
+            Spread.UNIFORM: self.topology.world_size,
+            Spread.HOSTS: self.topology.local_world_size,
+            Spread.RANKS: 1,
+        }[option.spread]
+        return copies * sum(costs), max(costs)
+
+    def option_work(self, option: ShardingOption) -> FloatArray:
+        """Rows of the shards: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` by spread."""
+        if option.spread is Spread.UNIFORM:
+            return self._uniform_work(option)
+        whole = [self._piece(option, width) for width in option.column_widths]
+        return np.stack(whole)
+
+    def _uniform_work(self, option: ShardingOption) -> FloatArray:
+        table, _ = self._tables[option.table]
+        world = self.topology.world_size
+        if option.sharding_type is ShardingType.DATA_PARALLEL:
+            sizes = [table.num_embeddings] * world
+        else:
+            sizes = [rows for _, rows in row_blocks(table.num_embeddings, world)]
+        return self._blocks(option, sizes, table.embedding_dim)
+
+    def _piece(self, option: ShardingOption, width: int) -> FloatArray:
+        """One column piece: ``[F]`` on a rank, ``[L, F]`` on a host."""
+        table, _ = self._tables[option.table]
+        if option.spread is Spread.RANKS:
+            return self._row(option, table.num_embeddings, width)
+        blocks = row_blocks(table.num_embeddings, self.topology.local_world_size)
+        return self._blocks(option, [rows for _, rows in blocks], width)
+
+    def _blocks(self, option: ShardingOption, sizes: list[int], width: int) -> FloatArray:
+        known = {rows: self._row(option, rows, width) for rows in set(sizes)}
+        return np.stack([known[rows] for rows in sizes])
+
+    def _row(self, option: ShardingOption, rows: int, width: int) -> FloatArray:
+        table, read = self._tables[option.table]
+        perf, factor = self._perf(option, width), option.cache_load_factor_ratio
+        storage = shard_storage(
+            read,
+            self.machine,
+            option.sharding_type,
+            option.kernel,
+            num_rows=rows,
+            num_cols=width,
+            cache_load_factor_ratio=factor,
+        )
+        row = np.zeros(self.num_features)
+        row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
+        if not self.by_phase:
+            row[TIMES] = perf.total_s
+            return row
+        row[FORWARD], row[BACKWARD] = perf.fwd_compute_s, perf.bwd_compute_s
+        if option.spread is Spread.UNIFORM:
+            row[UNIFORM_COMMS] = perf.fwd_comms_s + perf.bwd_comms_s
+            return row
+        group = self._modules[table.module] * len(_KINDS) + _KINDS.index(option.sharding_type)
+        row[COMMS + 2 * group], row[COMMS + 2 * group + 1] = perf.fwd_comms_s, perf.bwd_comms_s
+        return row
+
+    def _perf(self, option: ShardingOption, width: int) -> ShardPerf:
+        key = (
+            option.table,
+            option.sharding_type,
+            option.kernel,
+            option.cache_load_factor_ratio,
+            width,
+        )
+        if key not in self._perfs:
+            self._perfs[key] = shard_perf(
+                self._tables[option.table][1],
+                self.machine,
+                option.sharding_type,
+                option.kernel,
+                num_cols=width,
+                cache_load_factor_ratio=option.cache_load_factor_ratio,
+            )
+        return self._perfs[key]

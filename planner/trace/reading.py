@@ -1,0 +1,192 @@
+"""Measured traces: how long a rank's GPU spends in each kind of work per iteration."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+
+KINDS: Final = (
+    ("all-to-all", re.compile(r"nccl.*(sendrecv|alltoall|all_to_all)", re.IGNORECASE)),
+    ("reduce-scatter", re.compile(r"nccl.*reduce_?scatter", re.IGNORECASE)),
+    ("all-gather", re.compile(r"nccl.*all_?gather", re.IGNORECASE)),
+    ("all-reduce", re.compile(r"nccl.*all_?reduce", re.IGNORECASE)),
+    ("other collectives", re.compile(r"^(nccl|rccl)", re.IGNORECASE)),
+    (
+        "lookup backward",
+        re.compile(
+            r"embedding.*(backward|grad)|linearize_index|transpose_embedding|radixsort|"
+            r"split_embedding.*optimizer",
+            re.IGNORECASE,
+        ),
+    ),
+    ("lookup forward", re.compile(r"(split|dense|batched)_embedding|bounds_check", re.IGNORECASE)),
+    ("copies", re.compile(r"^mem(cpy|set)", re.IGNORECASE)),
+)
+"""Kinds of kernels by name, first match wins; everything else is other compute."""
+
+OTHER: Final = "other compute"
+COLLECTIVES: Final = (
+    "all-to-all",
+    "reduce-scatter",
+    "all-gather",
+    "all-reduce",
+    "other collectives",
+)
+
+_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_STEP: Final = re.compile(r"^ProfilerStep#\d+$")
+_MAX_BYTES: Final = 4 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTimes:
+    """One rank's seconds per iteration.
+
+    Attributes:
+        rank: as the file says.
+        iterations: how many the file holds.
+        iteration_s: from one to the next.
+        kinds_s: GPU time of each kind of kernel.
+        compute_s, communication_s: time covered by kernels that are no collectives, and by those
+            that are.
+        exposed_s: communication beside which nothing is computed.
+    """
+
+    rank: int
+    iterations: int
+    iteration_s: float
+    kinds_s: dict[str, float]
+    compute_s: float
+    communication_s: float
+    exposed_s: float
+
+
+def read_trace(path: Path) -> TraceTimes:
+    """The times of one file, plain or gzipped.
+
+    Raises:
+        InvalidInputError: unreadable, not a profiler's trace, or without GPU kernels.
+    """
+    return times_of(_document(path), path)
+
+
+def times_of(document: Any, path: Path) -> TraceTimes:
+    """As :func:`read_trace`, from the parsed JSON."""
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        message = f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'"
+        raise InvalidInputError(message)
+    complete = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
+    kernels = [e for e in complete if str(e.get("cat", "")).lower() in _ON_GPU]
+    if not kernels:
+        message = (
+            f"{path}: holds no GPU kernels; profile with ProfilerActivity.CUDA and export with "
+            "export_chrome_trace"
+        )
+        raise InvalidInputError(message)
+    steps = _steps(complete)
+    kernels, window_us, count = _inside(kernels, steps)
+    if not kernels:
+        message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
+        raise InvalidInputError(message)
+    info = document.get("distributedInfo")
+    rank = info.get("rank", 0) if isinstance(info, dict) else 0
+    return _times(kernels, rank=int(rank), count=count, window_us=window_us)
+
+
+def _document(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES)
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return json.loads(data)
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except (ValueError, EOFError, zlib.error) as error:
+        message = f"{path}: is neither JSON nor gzipped JSON"
+        raise InvalidInputError(message) from error
+
+
+def _timed(event: dict[str, Any]) -> bool:
+    return all(isinstance(event.get(key), int | float) for key in ("ts", "dur"))
+
+
+def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """(begin, end) of the iterations' host marks in microseconds, in order."""
+    marks = [
+        (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
+        for e in events
+        if _STEP.match(str(e.get("name", "")))
+        and str(e.get("cat", "")).lower() in ("user_annotation", "cpu_op")
+    ]
+    return sorted(marks)
+
+
+def _inside(
+    kernels: list[dict[str, Any]], steps: list[tuple[float, float]]
+) -> tuple[list[dict[str, Any]], float, int]:
+    """Kernels of whole iterations, the time these take in microseconds, and how many they are.
+
+    Kernels run later than the host that launches them, but as much later in every iteration, so
+    the host's marks frame a whole number of iterations all the same.
+    """
+    if not steps:
+        begin = min(float(e["ts"]) for e in kernels)
+        end = max(float(e["ts"]) + float(e["dur"]) for e in kernels)
+        return kernels, end - begin, 1
+    begin, end = steps[0][0], steps[-1][1]
+    kept = [e for e in kernels if begin <= float(e["ts"]) < end]
+    return kept, end - begin, len(steps)
+
+
+def _times(kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: float) -> TraceTimes:
+    kinds = [kind_of(str(e.get("name", ""))) for e in kernels]
+    start = np.array([float(e["ts"]) for e in kernels]) * 1e-6
+    spans = np.array([float(e["dur"]) for e in kernels]) * 1e-6
+    moving = np.array([k in COLLECTIVES for k in kinds])
+    computing = ~moving & np.array([k != "copies" for k in kinds])
+    communication_s = _covered(start[moving], spans[moving])
+    compute_s = _covered(start[computing], spans[computing])
+    both_s = _covered(start[moving | computing], spans[moving | computing])
+    return TraceTimes(
+        rank=rank,
+        iterations=count,
+        iteration_s=window_us * 1e-6 / count,
+        kinds_s={
+            kind: float(spans[[k == kind for k in kinds]].sum()) / count
+            for kind in dict.fromkeys(kinds)
+        },
+        compute_s=compute_s / count,
+        communication_s=communication_s / count,
+        exposed_s=(both_s - compute_s) / count,
+    )
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel by its name."""
+    return next((kind for kind, pattern in KINDS if pattern.search(name)), OTHER)
+
+
+def _covered(start: FloatArray, spans: FloatArray) -> float:
+    """Seconds covered by intervals that may overlap."""
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    begin, end = start[order], np.maximum.accumulate((start + spans)[order])
+    before = np.concatenate([[-np.inf], end[:-1]])
+    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())

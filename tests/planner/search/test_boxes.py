@@ -1,0 +1,167 @@
+"""Bounds of boxes hold for every plan inside, and rise above those of the whole space."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner import load_system
+from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.problem import PlanningProblem
+from planner.search.base import Record
+from planner.search.parts.bound import RankFreeBound
+from planner.search.parts.branching import Branching
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.objectives import IterationTime, objective_named
+from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.random import random_assignment
+from planner.search_problem import search_space
+from tests.planner import cases
+
+
+def _system(name: str, hosts: int, local: int) -> Topology:
+    return load_system(name, gpus=hosts * local, gpus_per_host=local)
+
+
+def _space(workload: Workload, topology: Topology) -> SearchSpace:
+    """With the models of the system, measured curves among them."""
+    return search_space(PlanningProblem(workload=workload, topology=topology), CostPipeline)
+
+
+SYSTEMS = (
+    ("h100_sxm", 1, 4),
+    ("h100_sxm", 2, 2),
+    ("h100_sxm", 4, 1),
+    ("a100_80gb_sxm", 2, 2),
+    ("v100_32gb_sxm", 1, 3),
+    ("gb200", 2, 2),
+)
+
+
+def _small(seed: int) -> SearchSpace:
+    """Two tables on a measured system; batches from tiny to large, where curves bend most."""
+    name, hosts, local = SYSTEMS[seed % len(SYSTEMS)]
+    workload = cases.synthetic(2, seed=seed, batch=(16, 512, 8192, 65536)[seed % 4])
+    return _space(workload, _system(name, hosts, local))
+
+
+def _best(space: SearchSpace, objective: IterationTime) -> float:
+    best = math.inf
+    for _, works in every_assignment(space):
+        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
+        best = min(best, float(values.min()))
+    return best
+
+
+def _branching(space: SearchSpace, objective: IterationTime, *, merged: bool) -> Branching:
+    bounds = RankFreeBound(LinearModel(space, objective), merged=merged)
+    relaxed: dict[TypeSet | None, Relaxation] = {}
+    for types in type_sets(space, merged=merged):
+        assert types is not None
+        relaxed[types] = bounds.relax(types)
+    spare = {ShardingType.DATA_PARALLEL} if merged else set()
+    return Branching(bounds, objective, relaxed, lambda types: types - spare)
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("slack", [1.0, 1.3])
+def test_the_bound_of_all_boxes_is_below_the_best_plan(seed: int, slack: float) -> None:
+    """Whatever the incumbent: the best plan itself, or one that is 30 % slower."""
+    space = _small(seed)
+    if count_assignments(space, 30_000) > 30_000:
+        pytest.skip("too many plans to try them all")
+    objective = objective_named("iteration", space)
+    assert isinstance(objective, IterationTime)
+    best = _best(space, objective)
+    branching = _branching(space, objective, merged=seed % 2 == 1)
+    before = branching.bound(math.inf)
+    for _ in range(40):
+        branching.step(best * slack, whole_limit_s=5.0)
+        assert branching.bound(best * slack) <= best * slack
+        if slack > 1:
+            assert branching.bound(best * slack) <= best * (1 + 1e-6)
+    assert branching.bound(best * slack) >= before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
+    """Boxes around the phases of random plans, narrow and wide."""
+    name, hosts, local = SYSTEMS[seed % len(SYSTEMS)]
+    workload = cases.synthetic(6, seed=seed, batch=(64, 1024, 16384)[seed % 3])
+    space = _space(workload, _system(name, hosts, local))
+    objective = objective_named("iteration", space)
+    assert isinstance(objective, IterationTime)
+    rng = np.random.default_rng(seed)
+    model = LinearModel(space, objective)
+    closest, compared = 0.0, 0
+    for _ in range(30):
+        assignment = random_assignment(space, rng)
+        work = space.work(assignment)
+        for row in work:
+            model.add_tangents(row)
+        phases = model.all_phases(model.phase_maxima(model.loads(work).max(axis=0)))
+        exact = space.pipeline.phase_times(work).max(axis=0)
+        types = frozenset(
+            space.option(t, i).sharding_type for t, i in enumerate(assignment.options)
+        )
+        value = float(objective.values(work))
+        width = 10.0 ** rng.uniform(-3, 1)
+        box = objective.box(types, exact / (1 + width), exact * (1 + width))
+        if box is None:
+            continue
+        compared += 1
+        at = exact[box.first]
+        assert float(box.true(at[None])[0]) <= value * (1 + 1e-9)
+        assert float(box.relaxed(at[None])[0]) <= value * (1 + 1e-9)
+        cut = box.cut(phases)
+        if cut is not None:
+            assert cut.base + cut.slopes @ exact <= value * (1 + 1e-9)
+            closest = max(closest, (cut.base + cut.slopes @ exact) / value)
+    assert compared > 10
+    assert closest > 0.9
+
+
+def test_chords_meet_the_models_as_boxes_narrow() -> None:
+    """Half the width, less than half the distance."""
+    space = _space(cases.synthetic(6, batch=1024), _system("h100_sxm", 2, 4))
+    objective = objective_named("iteration", space)
+    assert isinstance(objective, IterationTime)
+    rng = np.random.default_rng(1)
+    assignment = random_assignment(space, rng)
+    exact = space.pipeline.phase_times(space.work(assignment)).max(axis=0)
+    types = frozenset(space.option(t, i).sharding_type for t, i in enumerate(assignment.options))
+    distances = []
+    for width in (1.0, 0.25, 0.05):
+        box = objective.box(types, exact * (1 - 0.5 * width), exact * (1 + width))
+        assert box is not None
+        at = exact[box.first][None]
+        distances.append(float(box.true(at)[0] - box.relaxed(at)[0]))
+    assert distances[0] > distances[1] > distances[2] >= -1e-12
+    assert distances[2] < 0.01 * float(objective.values(space.work(assignment)))
+
+
+def test_boxes_close_much_of_the_gap() -> None:
+    """On two hosts, where latency is most of a small exchange, they are what makes the bound."""
+    space = _space(cases.synthetic(26, seed=1, batch=512), _system("h100_sxm", 2, 8))
+    objective = objective_named("iteration", space)
+    assert isinstance(objective, IterationTime)
+    record = Record(Evaluator(space, objective, Budget()))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        record.consider(random_assignment(space, rng), "random")
+    from planner.search.parts.greedy import torchrec_walk
+
+    for proposal in torchrec_walk(LinearModel(space, objective)):
+        record.consider(proposal, "greedy")
+    branching = _branching(space, objective, merged=False)
+    before = branching.bound(record.value)
+    for _ in range(40):
+        branching.step(record.value, whole_limit_s=None)
+    assert branching.bound(record.value) > 1.1 * before

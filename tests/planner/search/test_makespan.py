@@ -1,0 +1,88 @@
+"""The packing bound: its functions are dual feasible, and no plan lies below it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.units import GIB
+from planner.evaluation import Assignment, SearchSpace
+from planner.models import default_models
+from planner.problem import PlanningProblem
+from planner.search.parts.cutting_stock import CELLS, worth_by_size
+from planner.search.parts.makespan import SHRINK, Makespan, _dual_feasible
+from planner.search.parts.objectives import objective_named
+from planner.search.parts.walk import every_assignment
+from planner.torchrec_pipeline import TorchrecPipeline
+from planner.torchrec_space import torchrec_space
+from tests.strategies import make_device, make_table, make_topology, make_workload
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=12),
+    fullness=st.floats(0.3, 1.0),
+)
+def test_functions_add_up_to_one_where_sizes_do(parts: list[float], fullness: float) -> None:
+    sizes = np.array(parts) / sum(parts) * fullness * (1 - SHRINK)
+    for values in _dual_feasible(sizes):
+        assert values.sum() <= 1 + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(60, CELLS), min_size=1, max_size=6, unique=True),
+    parts=st.lists(st.integers(1, CELLS), min_size=1, max_size=8),
+)
+def test_worth_adds_up_to_one_where_sizes_do(sizes: list[int], parts: list[int]) -> None:
+    _, worth = worth_by_size(np.array(sorted(sizes)), np.ones(len(sizes)))
+    shrunk = np.array(parts) * CELLS // max(sum(parts), CELLS)
+    assert worth[shrunk].sum() <= 1 + 1e-9
+
+
+def test_ranks_needed_by_hand() -> None:
+    # Five pieces above half fill five ranks, which also take the four of 700 and one of 600; the
+    # two of 600 that are left take two thirds of a rank by patterns of three.
+    needed, _ = worth_by_size(np.array([600, 700, 1001]), np.array([3.0, 4.0, 5.0]))
+    assert needed == pytest.approx(5 + 2 / 3)
+
+
+def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpace:
+    tables = [
+        make_table("a", num_embeddings=2_000_000, embedding_dim=64),
+        make_table("b", num_embeddings=500_000, embedding_dim=96),
+        make_table("c", num_embeddings=50, embedding_dim=32),
+    ]
+    workload = make_workload(*tables, local_batch_size=512)
+    topology = make_topology(num_hosts, 2, device=make_device(hbm_capacity_bytes=hbm_gib * GIB))
+    problem = PlanningProblem(workload=workload, topology=topology)
+    pipeline = TorchrecPipeline(workload, topology, default_models(topology), by_phase=by_phase)
+    return torchrec_space(problem, pipeline)
+
+
+def least_value(space: SearchSpace, name: str) -> float:
+    objective = objective_named(name, space)
+    values = []
+    for assignments, works in every_assignment(space):
+        fits = space.overflow_ratio(works) <= 0
+        values += list(np.where(fits, objective.values(works), np.inf))
+        assert all(isinstance(a, Assignment) for a in assignments)
+    return float(min(values))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_hosts"),
+    list(itertools.product(("torchrec", "torchrec-critical-path"), (1, 2))),
+)
+def test_bound_is_below_the_best_plan(name: str, num_hosts: int) -> None:
+    space = space_of(name != "torchrec", num_hosts)
+    best = least_value(space, name)
+    prices = objective_named(name, space).prices
+    assert prices is not None
+    found = Makespan(space, prices).bound(0.2 * best, 2.0 * best, lambda: False)
+    assert 0.5 * best < found.bound <= best * (1 + 1e-9)
+    assert all(len(c) == space.num_tables for c in (*found.choices, *found.others))

@@ -1,0 +1,179 @@
+"""Ruin and recreate: the smooth objective, insertions as promised, undo, and determinism."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import ComputeKernel, ShardingType, Spread
+from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.problem import Constraints, TableConstraint
+from planner.search.auto import Auto
+from planner.search.base import Record
+from planner.search.parts.cycle import STAGES, Cycles
+from planner.search.parts.field import Field
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.menu import Menu
+from planner.search.parts.objectives import objective_named
+from planner.search.parts.ruin import Ruiner, Schedule
+from planner.search.random import random_assignment
+from tests.planner import cases
+
+ROOT = Path(__file__).resolve().parents[3]
+EVERYTHING = Constraints(
+    tables=(
+        TableConstraint(pattern="t1", sharding_types=(ShardingType.TABLE_COLUMN_WISE,)),
+        TableConstraint(pattern="t2", ranks=(1, 3)),
+        TableConstraint(pattern="t3", kernels=(ComputeKernel.FUSED_UVM_CACHING,)),
+    )
+)
+
+
+def world(seed: int, constraints: Constraints = EVERYTHING) -> tuple[SearchSpace, LinearModel]:
+    space = cases.space(cases.synthetic(9, seed=seed), cases.topology(2, 3), constraints)
+    return space, LinearModel(space, objective_named("iteration", space))
+
+
+def field_at(space: SearchSpace, model: LinearModel, seed: int, power: int = 16) -> Field:
+    field = Field(model, Menu(space), np.ones(len(model.used)), power, thrift=0.5)
+    start = random_assignment(space, np.random.default_rng(seed))
+    peaks = model.phase_maxima(model.loads(space.work(start)).max(axis=0))
+    field = Field(model, Menu(space), np.maximum(peaks, 1e-9), power, thrift=0.5)
+    field.load(start)
+    return field
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
+    space, model = world(seed)
+    field = field_at(space, model, seed)
+    for table in range(space.num_tables):
+        field.take([table])
+        every = np.arange(len(space.tables[table].options))
+        for option in every:
+            best = field.best_insertion(table, field.menu.grouped(table, every[[option]]))
+            assert best is not None
+            assert best.option == option
+            if not np.isfinite(best.value):
+                continue
+            field.put(table, best.option, best.places)
+            if field.overflow == 0:
+                assert field.smooth == pytest.approx(best.value, rel=1e-9)
+            field.take([table])
+        best = field.best_insertion(table, field.menu.grouped(table, every))
+        assert best is not None
+        field.put(table, best.option, best.places)
+        _keeps_constraints(space, field)
+    again = space.work(field.assignment)
+    loads = field.loads.T
+    assert loads == pytest.approx(model.loads(again), rel=1e-7, abs=1e-6)
+
+
+def _keeps_constraints(space: SearchSpace, field: Field) -> None:
+    for t, places in enumerate(field.places):
+        option = space.option(t, field.options[t])
+        if option.spread is Spread.UNIFORM:
+            continue
+        may = space.may_use_host if option.spread is Spread.HOSTS else space.may_use_rank
+        assert len(places) == option.num_pieces
+        assert may[t][list(places)].all()
+        if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
+            assert len({p // space.local_world_size for p in places}) == 1
+
+
+def test_the_best_insertion_is_the_best_of_all_places_of_a_whole_table() -> None:
+    whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    space, model = world(1, whole)
+    field = field_at(space, model, 3)
+    field.take([4])
+    best = field.best_insertion(4, field.menu.grouped(4, np.arange(1)))
+    values = []
+    for rank in range(space.world_size):
+        field.put(4, 0, (rank,))
+        values.append(field.smooth)
+        field.take([4])
+    assert best is not None
+    assert best.value == pytest.approx(min(values), rel=1e-9)
+
+
+def test_a_high_power_is_close_to_the_maximum() -> None:
+    space, model = world(2)
+    field = field_at(space, model, 2, power=128)
+    field.thrift = 0.0
+    field.load(field.assignment)
+    if field.overflow == 0:
+        assert field.minorant <= field.smooth * (1 + 1e-9)
+        assert field.smooth <= field.minorant * space.world_size ** (1 / 128)
+
+
+def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold() -> None:
+    space, model = world(0)
+    field = field_at(space, model, 0)
+    kept = [np.arange(len(t.options)) for t in space.tables]
+    ruiner = Ruiner(model, field.menu, kept, np.random.default_rng(1), lambda: False)
+    before, seen = field.smooth, []
+    cold = Schedule(steps=120, hot_ratio=1e-12, cold_ratio=1e-12)
+    ruiner.walk(field, cold, lambda f: seen.append(f.smooth))
+    assert seen
+    assert field.smooth == pytest.approx(seen[-1], rel=1e-9)
+    assert field.smooth <= before * (1 + 1e-9)
+    again = model.loads(space.work(field.assignment))
+    loads = field.loads.T
+    assert loads == pytest.approx(again, rel=1e-6, abs=1e-3)
+    for rank in range(space.world_size):
+        assert field.on_rank[rank] == {
+            t for t in range(space.num_tables) if rank in field._ranks(t)
+        }
+
+
+def test_a_cycle_improves_a_random_plan_and_stops_when_told() -> None:
+    space, _ = world(5, Constraints())
+    record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
+    start = random_assignment(space, np.random.default_rng(0))
+    value = record.consider(start, "start")
+    cycles = Cycles(space, Menu(space), record, np.random.default_rng(0))
+    allowed = np.ones(len(space.options), dtype=bool)
+    found = cycles.run(start, [], allowed, 40, STAGES)
+    assert record.evaluate.value(found) < 0.8 * value
+    stopped = Record(record.evaluate, should_stop=lambda: True)
+    assert Cycles(space, Menu(space), stopped, np.random.default_rng(0)).run(
+        start, [], allowed, 40, STAGES
+    ) in (start, found)
+
+
+def digest(tables: int, hosts: int, local: int, most: int) -> str:
+    """A fingerprint of everything a search by work returns."""
+    space = cases.space(cases.synthetic(tables, seed=1), cases.topology(hosts, local))
+    evaluate = Evaluator(space, objective_named("iteration", space), Budget(max_evaluations=most))
+    outcome = Auto().search(space, evaluate, seed=3)
+    shown = repr((outcome.assignments, outcome.values, outcome.bound, evaluate.num_evaluations))
+    return hashlib.sha256(shown.encode()).hexdigest()
+
+
+def _digests(call: str) -> set[str]:
+    code = f"from tests.planner.search.test_ruin import digest\nprint(digest({call}))"
+    return {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "123")
+    }
+
+
+def test_a_search_by_work_is_the_same_in_every_process() -> None:
+    assert len(_digests("14, 2, 4, 900")) == 1
+
+
+@pytest.mark.slow
+def test_a_large_search_by_work_is_the_same_in_every_process() -> None:
+    assert len(_digests("100, 8, 8, 3000")) == 1

@@ -1,0 +1,218 @@
+"""Sweeps: no point is lost, none stops the others, and the front is the front."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline
+from planner import load_system, load_workload
+from planner.errors import InvalidInputError
+from planner.problem import NO_CONSTRAINTS
+from planner.sweep import Grid, Journal, Operation, Point, pareto, run, smallest
+from planner.sweep.economics import economics
+from planner.sweep.outcome import PointResult, PointStatus
+from planner.sweep.page import sweep_page
+from planner.sweep.runner import Task, failed
+
+
+def _tasks(**changes: object) -> list[Task]:
+    grid = Grid(systems=("h100_sxm", "a100_80gb_sxm"), gpus=(2, 4), batch_sizes=(256, 512))
+    workload = load_workload("small_demo")
+    return [
+        Task(
+            point=point,
+            problem=point.problem(
+                workload, NO_CONSTRAINTS, load_system(point.system, gpus=point.gpus)
+            ),
+            operation=Operation(),
+            max_evaluations=30,
+            **changes,  # type: ignore[arg-type]
+        )
+        for point in grid.points()
+    ]
+
+
+@pytest.fixture(scope="module")
+def results() -> tuple[PointResult, ...]:
+    """Eight small points."""
+    return run(_tasks())
+
+
+def test_every_point_has_its_plan_in_the_order_of_the_grid(
+    results: tuple[PointResult, ...],
+) -> None:
+    """Throughput is samples of all ranks over the iteration."""
+    assert [r.point for r in results] == [t.point for t in _tasks()]
+    for r in results:
+        assert r.status is PointStatus.DONE
+        assert r.iteration_time_s is not None
+        assert r.samples_per_s is not None
+        samples = r.local_batch_size * r.point.gpus
+        assert r.samples_per_s == pytest.approx(samples / r.iteration_time_s)
+
+
+def test_processes_find_the_same(results: tuple[PointResult, ...]) -> None:
+    """Two workers, the same figures."""
+    assert run(_tasks(), workers=2) == results
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(
+    results: tuple[PointResult, ...], tmp_path: Path
+) -> None:
+    """A second run does only what is missing; a line cut off by a crash is done again."""
+    path = tmp_path / "points.jsonl"
+    count = [0]
+
+    def enough() -> bool:
+        count[0] += 1
+        return count[0] > 3
+
+    assert len(run(_tasks(), journal=Journal(path), should_stop=enough)) == 3
+    path.write_bytes(path.read_bytes()[:-40])
+    fresh: list[PointResult] = []
+    again = run(_tasks(), journal=Journal(path), progress=fresh.append)
+    assert again == results
+    assert len(fresh) == 6
+    assert run(_tasks(), journal=Journal(path), progress=fresh.append) == results
+    assert len(fresh) == 6
+
+
+def test_other_inputs_are_other_points(tmp_path: Path) -> None:
+    """A result is not reused for another model."""
+    path = tmp_path / "points.jsonl"
+    tasks = _tasks()[:1]
+    run(tasks, journal=Journal(path))
+    changed = replace(tasks[0].problem.workload, cuda_graph=True)
+    other = replace(tasks[0], problem=replace(tasks[0].problem, workload=changed))
+    fresh: list[PointResult] = []
+    run([other], journal=Journal(path), progress=fresh.append)
+    assert len(fresh) == 1
+
+
+def test_a_file_of_other_things_is_refused(tmp_path: Path) -> None:
+    """It names the line."""
+    path = tmp_path / "points.jsonl"
+    path.write_text('{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(InvalidInputError, match=r"points\.jsonl:1"):
+        Journal(path)
+
+
+def test_a_point_that_does_not_fit_stops_nothing(results: tuple[PointResult, ...]) -> None:
+    """It is a result with its reason."""
+    tasks = _tasks()
+    small = replace(tasks[0].problem.workload, reserved_bytes=1e12)
+    tasks[0] = replace(tasks[0], problem=replace(tasks[0].problem, workload=small))
+    found = run(tasks)
+    assert found[0].status is PointStatus.DOES_NOT_FIT
+    assert found[0].reason
+    assert found[1:] == results[1:]
+
+
+class _Deadly(Topology):
+    """A topology that kills the process that receives it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (1,)
+
+
+def test_a_process_that_dies_fails_its_point_alone(results: tuple[PointResult, ...]) -> None:
+    """All others still get their plans."""
+    tasks = _tasks()
+    topology = tasks[2].problem.topology
+    deadly = _Deadly(**{name: getattr(topology, name) for name in Topology.__slots__})
+    tasks[2] = replace(tasks[2], problem=replace(tasks[2].problem, topology=deadly))
+    found = run(tasks, workers=2)
+    assert found[2].status is PointStatus.FAILED
+    assert [*found[:2], *found[3:]] == [*results[:2], *results[3:]]
+
+
+def _point(speed: float, cost: float | None, room: float) -> PointResult:
+    return replace(
+        failed(_tasks()[0], ""),
+        status=PointStatus.DONE,
+        iteration_time_s=1.0,
+        samples_per_s=speed,
+        usd_per_billion_samples=cost,
+        headroom_bytes=room,
+    )
+
+
+def test_the_front_is_what_nobody_beats() -> None:
+    """Faster, cheaper or roomier than every other; equals stay."""
+    fast, cheap, roomy = _point(9, 9, 1), _point(1, 1, 1), _point(1, 9, 9)
+    beaten, unpriced = _point(8, 9, 1), _point(8, None, 1)
+    assert set(pareto([beaten, cheap, unpriced, fast, roomy])) == {fast, cheap, roomy}
+
+
+def test_cost_counts_failures_as_young_and_daly_do() -> None:
+    """One hour of 8 GPUs at 3 USD for a billion samples, then with failures."""
+    plain = economics(
+        Operation(), samples_per_s=1e9 / 3600, checkpoint_bytes=1e10, hosts=2, ranks=8,
+        usd_per_device_hour=3.0,
+    )  # fmt: skip
+    assert plain.usd_per_billion_samples == pytest.approx(24.0)
+    operation = Operation(
+        mtbf_s=20_000.0, restart_s=100.0, snapshot_bytes_per_s=1e9, persist_bytes_per_s=1e9
+    )
+    failing = economics(
+        operation, samples_per_s=1e9 / 3600, checkpoint_bytes=1e10, hosts=2, ranks=8,
+        usd_per_device_hour=3.0,
+    )  # fmt: skip
+    interval = math.sqrt(2 * 10.0 * 10_000.0)
+    lost = 10.0 / interval + (interval / 2 + 100.0) / 10_000.0
+    assert failing.checkpoint_interval_s == pytest.approx(interval)
+    assert failing.availability_ratio == pytest.approx(1 - lost)
+    assert failing.usd_per_billion_samples == pytest.approx(24.0 / (1 - lost))
+
+
+@pytest.mark.parametrize(("target", "hosts"), [(1.0, 1), (30.0, 3), (70.0, 7), (320.0, 32)])
+def test_size_finds_the_smallest_number_of_hosts(target: float, hosts: int) -> None:
+    """Ten samples per second and host."""
+    tried: list[int] = []
+
+    def best(gpus: int) -> PointResult:
+        tried.append(gpus)
+        return replace(_point(10.0 * gpus / 8, 1.0, 1.0), availability_ratio=1.0)
+
+    sizing = smallest("box", best, target_samples_per_s=target, gpus_per_host=8, max_gpus=256)
+    assert sizing.answer is not None
+    assert sizing.answer.samples_per_s == 10.0 * hosts
+    assert len(tried) == len(set(tried)) <= 11
+
+
+def test_size_says_when_nothing_suffices() -> None:
+    """The largest size allowed was tried."""
+    sizing = smallest(
+        "box",
+        lambda gpus: replace(_point(gpus, 1.0, 1.0), availability_ratio=1.0),
+        target_samples_per_s=1e9,
+        gpus_per_host=8,
+        max_gpus=100,
+    )
+    assert sizing.answer is None
+    assert max(r.samples_per_s or 0 for r in sizing.tried) == 96
+
+
+def test_results_survive_json(results: tuple[PointResult, ...]) -> None:
+    """Also with a pipeline and a global batch."""
+    point = Point(system="a", gpus=4, global_batch_size=64, pipeline=Pipeline.NONE)
+    for result in (*results, replace(results[0], point=point)):
+        assert PointResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_the_page_shows_every_point_and_loads_nothing(results: tuple[PointResult, ...]) -> None:
+    """Names are escaped; no address of anything outside is in it."""
+    page = sweep_page("<b>model</b>", results)
+    assert "&lt;b&gt;model" in page
+    assert page.count("<tr") == 1 + len(results)
+    assert "http" not in page
+    assert sweep_page("empty", ()).count("<tr") == 1
