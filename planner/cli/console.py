@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 MAX_WIDTH = 100
@@ -53,10 +56,42 @@ def write_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
+def say(text: str) -> None:
+    """Words on stdout; results that are not a table. Lines wrap for people, not for pipes."""
+    from planner.report._terminal import wrap
+
+    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+        click.echo(text)
+        return
+    for line in text.splitlines():
+        click.echo("\n".join(wrap(line, _width())) if line.strip() else "")
+
+
 def remark(settings: Settings, text: str) -> None:
-    """A line on stderr, unless told to be quiet."""
+    """A line on stderr, after the results that were printed before it; none if told to be quiet."""
     if not settings.quiet:
+        flush_results()
         click.echo(text, err=True)
+
+
+def report_written(settings: Settings, *paths: Path, **more: object) -> None:
+    """Name the files of a command that has no other result: as JSON, or as a remark."""
+    if settings.json:
+        write_json({"written": [str(path) for path in paths], **more})
+    else:
+        remark(settings, "wrote " + "  ".join(map(str, paths)))
+
+
+def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
+    """Warnings as remarks, each once."""
+    for text in dict.fromkeys(warnings):
+        remark(settings, f"warning: {text}")
+
+
+def flush_results() -> None:
+    """Put results before remarks where both go to one place; a pipe that is gone is met later."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
 
 
 def _width() -> int:

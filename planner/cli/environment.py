@@ -23,6 +23,8 @@ MIN_PYTHON = (3, 11)
 MIN_MEMORY_BYTES = 2 * units.GIB
 DISTRIBUTION = "shardplan"
 PAIRS = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
+NEWEST_FBGEMM_MINOR = 9
+"""Torch is released first; a pair with a newer fbgemm than this is not offered as a repair."""
 
 Versions = Callable[[str], str | None]
 
@@ -207,7 +209,7 @@ def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
     wanted = theirs[1] + TORCH_MINOR_OFFSET
     other = ours[1] - TORCH_MINOR_OFFSET
     choices = [f"pip install 'torch==2.{wanted}.*'"]
-    if other >= 0:
+    if 0 <= other <= NEWEST_FBGEMM_MINOR:
         choices.append(f"pip install '{name}==1.{other}.*'")
     return Check(
         level=Level.FAIL,

@@ -8,19 +8,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from costmodels import discovery, units
 from costmodels.errors import UnitError
+from planner.cli.names import AnyFile, complete_system, matching
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MAX_RANKS = 65_536
 MAX_SAMPLES = 100_000_000
-FILE = click.Path(path_type=Path)
+FILE = AnyFile()
 
 
 class Quantity(click.ParamType[float]):
@@ -30,7 +31,7 @@ class Quantity(click.ParamType[float]):
         """``dimension`` as in :mod:`costmodels.units`."""
         self.dimension = dimension
         self.positive = positive
-        self.name = {"s": "time", "bytes": "bytes"}.get(dimension, dimension)
+        self.name = {"s": "time", "usd_per_hour": "price"}.get(dimension, dimension)
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -40,7 +41,9 @@ class Quantity(click.ParamType[float]):
             return value
         try:
             if _is_bare(str(value)):
-                unit = {"s": "s", "bytes": " GiB"}.get(self.dimension, " ...")
+                unit = {"s": "s", "bytes": " GiB", "usd_per_hour": " USD/h"}.get(
+                    self.dimension, " ..."
+                )
                 self.fail(f"{value!r} has no unit; write {str(value).strip() + unit!r}", param, ctx)
             number = units.parse_quantity(value, self.dimension)
         except UnitError as error:
@@ -117,6 +120,13 @@ class AbstractName(click.ParamType[str], ABC):
             self.fail(f"{value!r} is not one of {', '.join(self.known())}", param, ctx)
         return str(value)
 
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The names that begin as typed."""
+        del ctx, param
+        return matching(self.known(), incomplete)
+
 
 class PluginName(AbstractName):
     """The name of a file in a package of plug-ins; the files are listed, not imported."""
@@ -152,6 +162,7 @@ class ProblemFlags:
     batch_size: int | None = None
     global_batch_size: int | None = None
     reserve_bytes: float | None = None
+    price_usd_per_hour: float | None = None
     overrides: tuple[str, ...] = ()
 
 
@@ -168,7 +179,10 @@ def problem_options(command: Command) -> Command:
 
     options = (
         click.option(
-            "--system", metavar="NAME|FILE", help="System to plan for; see 'shardplan systems'."
+            "--system",
+            metavar="NAME|FILE",
+            shell_complete=complete_system,
+            help="System to plan for; see 'shardplan systems'.",
         ),
         click.option(
             "--gpus", type=Count(MAX_RANKS), metavar="N", help="Ranks in all.  [default: one host]"
@@ -197,6 +211,13 @@ def problem_options(command: Command) -> Command:
             type=Quantity("bytes"),
             metavar="SIZE",
             help="Device memory to keep free, such as '6 GiB'.  [default: workload's]",
+        ),
+        click.option(
+            "--price",
+            "price_usd_per_hour",
+            type=Quantity("usd_per_hour", positive=True),
+            metavar="PRICE",
+            help="Of one GPU, such as '4.5 USD/h'.  [default: system's]",
         ),
         click.option(
             "--set",

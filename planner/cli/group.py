@@ -19,7 +19,7 @@ class LazyGroup(click.Group):
         "Plan": ("plan", "estimate", "compare", "explain", "tune", "sweep", "size"),
         "Models": ("predict", "profile", "calibrate", "validate"),
         "Files": ("init", "check", "import", "export"),
-        "Environment": ("systems", "list", "doctor", "worker"),
+        "Environment": ("systems", "list", "doctor", "worker", "completion"),
     }
     """Headings of the help; a command that is not named here comes under ``Others``."""
 
@@ -62,7 +62,8 @@ class LazyGroup(click.Group):
         """Like click's, but a misspelt command is answered with the nearest one."""
         name = args[0] if args else ""
         known = self.list_commands(ctx)
-        if name and name not in known and not name.startswith("-"):
+        is_command = not name or name in known or name.startswith("-")
+        if not is_command and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
             near = get_close_matches(name, known, n=1)

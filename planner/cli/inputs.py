@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodels import units
+from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -15,6 +16,7 @@ from planner.errors import InvalidInputError
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.result_json import GIVEN
+from planner.io.starter import listed_text, placeholder_text
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport, Status
@@ -35,7 +37,7 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
     """
-    file = io.load_workload_file(source, overrides=_pairs(flags.overrides))
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     problem = _problem(file, load_topology(flags), flags)
     return Inputs(problem=problem, warnings=_warnings(file, flags))
 
@@ -46,14 +48,15 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     Raises:
         InvalidInputError: a file or flag breaks a rule, or a plan is not one of this workload.
     """
-    file = io.load_workload_file(source, overrides=_pairs(flags.overrides))
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     made_for = io.load_plan(paths[0], file.workload)
     if flags.gpus is None and made_for.world_size is None:
         message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
         raise InvalidInputError(message)
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
-    plans = tuple(io.load_plan(path, problem.workload, problem.topology).plan for path in paths)
-    return Inputs(problem=problem, plans=plans, warnings=_warnings(file, flags))
+    saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
+    warnings = (*_warnings(file, flags), *(text for plan in saved for text in plan.warnings))
+    return Inputs(problem=problem, plans=tuple(plan.plan for plan in saved), warnings=warnings)
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
@@ -127,25 +130,32 @@ def _shipped(path: Path) -> Path:
 
 
 def json_schema(kind: str) -> dict[str, object]:
-    """The JSON schema of a kind of file: workload, system or plan."""
+    """The JSON schema of a kind of file: workload, system, plan or constraints."""
     schemas = {
         "workload": io.workload_json_schema,
         "system": io.system_json_schema,
         "plan": io.plan_json_schema,
+        "constraints": io.constraints_json_schema,
     }
     return schemas[kind]()
 
 
-def write_template(path: Path) -> None:
-    """Write the commented workload.
+def write_template(path: Path, *, listed: Path | None = None, tables: int | None = None) -> None:
+    """Write the commented workload, or one with the tables of a list, or with made-up tables.
 
     Raises:
-        InvalidInputError: there is something at that path already.
+        InvalidInputError: there is something at that path already, or the list breaks a rule.
     """
     if path.exists():
         message = f"{path} exists; choose another name, it is not overwritten"
         raise InvalidInputError(message)
-    io.write_text_atomic(path, io.read_template())
+    if listed is not None:
+        text = listed_text(listed, path.stem)
+    elif tables is not None:
+        text = placeholder_text(tables, path.stem)
+    else:
+        text = io.read_template()
+    io.write_text_atomic(path, text)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
@@ -181,9 +191,21 @@ def as_result(inputs: Inputs, candidate: Candidate) -> PlanningResult:
 def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> PlanningProblem:
     return PlanningProblem(
         workload=_with_flags(file.workload, topology, flags),
-        topology=topology,
+        topology=_priced(topology, flags),
         constraints=file.constraints,
     )
+
+
+def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
+    """The system at the user's price, if there is one."""
+    price = flags.price_usd_per_hour
+    if price is None:
+        return topology
+    own = Provenance(
+        name="price", value=f"{price:g} USD/h", source=Source.USER, reference="--price"
+    )
+    others = tuple(p for p in topology.provenance if p.name != "price")
+    return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
 
 
 def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
@@ -194,7 +216,7 @@ def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
     return tuple(text for text in file.warnings if not any(word in text for word in words))
 
 
-def _pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """``key=value`` texts, taken apart."""
     wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]
     if wrong:

@@ -13,9 +13,12 @@ from planner.errors import InvalidInputError
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"
 RESULTS_FILE = "results.csv"
-RUN_FILES = frozenset(
-    {PLAN_FILE, REPORT_FILE, RESULTS_FILE, "report.html", "a2a_matrix.txt", "trace"}
-)
+HTML_FILE = "report.html"
+COMPARE_FILE = "compare.html"
+COMPARE_REPORT_FILE = "compare.md"
+MATRIX_FILE = "a2a_matrix.txt"
+TRACE_FOLDER = "trace"
+RUN_FILES = frozenset({PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, TRACE_FOLDER})
 """Everything a run may have left in its folder."""
 
 
@@ -47,11 +50,13 @@ def check_folder(folder: Path, *, force: bool) -> None:
     _check_writable(folder, folder)
 
 
-def write_run(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
+def write_run(
+    folder: Path, texts: Mapping[str, str], traces: Mapping[str, bytes] | None = None
+) -> tuple[Path, ...]:
     """Write the files of a run.
 
     A new folder appears with all of them at once; in an old one each file is replaced in one step,
-    the plan last.
+    the plan last, and the folder of traces is replaced as a whole.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     where = folder if folder.exists() else folder.absolute().parent
@@ -60,14 +65,54 @@ def write_run(folder: Path, texts: Mapping[str, str]) -> tuple[Path, ...]:
         staging.chmod(0o755)
         for name, text in texts.items():
             (staging / name).write_text(text, encoding="utf-8")
+        if traces:
+            (staging / TRACE_FOLDER).mkdir()
+            for name, data in traces.items():
+                (staging / TRACE_FOLDER / name).write_bytes(data)
         if not folder.exists():
             staging.rename(folder)
         else:
+            if traces:
+                shutil.rmtree(folder / TRACE_FOLDER, ignore_errors=True)
+                (staging / TRACE_FOLDER).rename(folder / TRACE_FOLDER)
             for name in sorted(texts, key=lambda name: name == PLAN_FILE):
                 (staging / name).replace(folder / name)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return tuple(folder / name for name in texts)
+    written = (*texts, TRACE_FOLDER) if traces else tuple(texts)
+    return tuple(folder / name for name in written)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files, whole or not at all; files of the same names are replaced.
+
+    Raises:
+        InvalidInputError: the folder is a file, or holds something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        message = f"--output {folder} is a file; name a folder"
+        raise InvalidInputError(message)
+    other = (
+        sorted(p.name for p in folder.iterdir() if p.name not in files) if folder.exists() else []
+    )
+    if other:
+        message = f"--output {folder} holds {', '.join(other[:3])}; name a new or an empty folder"
+        raise InvalidInputError(message)
+    parent = next(p for p in folder.absolute().parents if p.exists())
+    _check_writable(folder, parent)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
+    try:
+        staging.chmod(0o755)
+        for name, data in files.items():
+            (staging / name).write_bytes(data)
+        if folder.exists():
+            for name in files:
+                (staging / name).replace(folder / name)
+        else:
+            staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_writable(folder: Path, existing: Path) -> None:

@@ -11,6 +11,9 @@ from planner.cli.console import Settings, stderr_console
 if TYPE_CHECKING:
     from planner.search.base import SearchProgress
 
+_TIMES = ("iteration", "torchrec", "torchrec-critical-path")
+"""Objectives in seconds."""
+
 Report = Callable[["SearchProgress"], None]
 
 
@@ -47,4 +50,29 @@ def _value(value: float | None, objective: str) -> str:
 
     if value is None or value == float("inf"):
         return "-"
-    return units.format_time(value) if objective == "iteration" else f"{value:.4g}"
+    return units.format_time(value) if objective in _TIMES else f"{value:.4g}"
+
+
+@contextmanager
+def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar over ``total`` things; call it with the name of each one that is done."""
+    if not settings.shows_progress:
+        yield _ignore
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[last]}"),
+    )
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task(what, total=total, last="")
+        yield lambda name: progress.update(task, advance=1, last=name)
+
+
+def _ignore(name: str) -> None:
+    """Nobody watches."""
+    del name

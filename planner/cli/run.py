@@ -10,14 +10,13 @@ from collections.abc import Sequence
 import click
 
 from costmodels.errors import CostModelError
-from planner.cli.console import Settings
+from planner.cli.console import Settings, flush_results
 from planner.cli.group import cli
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
 EXIT_FAILED_CHECK = 1
 EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
-EXIT_STOPPED = 4
 EXIT_BUG = 70
 EXIT_ABORTED = 130
 
@@ -46,6 +45,7 @@ def run(args: Sequence[str] | None = None) -> int:
 
 def report_error(error: Exception, settings: Settings) -> int:
     """Print an error as people can use it and return the exit code it stands for."""
+    flush_results()
     if settings.debug:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, click.ClickException):
@@ -57,7 +57,7 @@ def report_error(error: Exception, settings: Settings) -> int:
         return EXIT_INFEASIBLE
     if isinstance(error, NoPlanFoundError):
         _print_error(f"{error} (nothing written; a longer --time-limit may find one)")
-        return EXIT_STOPPED
+        return EXIT_INFEASIBLE
     if isinstance(error, PlannerError | CostModelError):
         _print_error(str(error))
         return EXIT_BAD_INPUT

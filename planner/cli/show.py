@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING
 from planner.cli.console import Settings, stdout_console
 
 if TYPE_CHECKING:
+    from planner.report.base import Column
     from planner.result import PlanningResult
+
+_NUMBER = re.compile(
+    r"[-+<>~]?\d[\d,._]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/[A-Za-z]+)?))?"
+    r"( (\.\.|of) \d[\d,._]*( ?[%A-Za-z/]+)?)?"
+)
+"""A number with its unit, an interval, or a share such as ``3 of 8``."""
 
 
 def print_result(
@@ -35,11 +43,25 @@ def print_result(
 
 
 def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table of texts under a heading."""
+    """A table of texts under a heading; columns of numbers are set flush right and never wrap.
+
+    The title of a column that a narrow terminal may leave out ends in ``?``, which is not shown.
+    """
     from planner.report._terminal import print_sections
-    from planner.report.base import Column, Section
+    from planner.report.base import Section
 
     section = Section(
-        title=title, columns=tuple(Column(title=c) for c in columns), rows=tuple(rows)
+        title=title,
+        columns=tuple(_column(c, [row[i] for row in rows]) for i, c in enumerate(columns)),
+        rows=tuple(rows),
     )
     print_sections(stdout_console(), (section,))
+
+
+def _column(title: str, texts: Sequence[str]) -> Column:
+    from planner.report.base import Column, Kind
+
+    numbers = [text for text in texts if _NUMBER.fullmatch(text)]
+    words = [text for text in texts if any(c.isdigit() for c in text)]
+    kind = Kind.COUNT if numbers and len(numbers) == len(words) else Kind.TEXT
+    return Column(title=title.removesuffix("?"), kind=kind, optional=title.endswith("?"))

@@ -64,7 +64,6 @@ def show(
     result = replace(tuned.result, warnings=(*warnings, *tuned.result.warnings))
     if output is not None:
         io.save_plan(output, result)
-        remark(settings, f"wrote {output}")
     picks = study.values()
     if settings.json:
         document = {
@@ -78,6 +77,8 @@ def show(
     else:
         _print_picks(picks)
         _print_best(settings, study)
+    if output is not None:
+        remark(settings, f"wrote {output}")
     progress = study.progress()
     if progress.done < progress.trials:
         remark(settings, f"stopped after {progress.done} of {progress.trials} trials")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
-
+from costmodels.cpu.run_stages import STAGES
 from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
+from planner.cli.console import say
 from planner.cli.show import print_rows
 
 if TYPE_CHECKING:
@@ -80,10 +80,35 @@ def print_scores(found: dict[str, Ranking]) -> None:
     ]
     columns = ("model", "geomean", "MAPE", "p90", "tau", "top 1", "in 5 %", "in 10 %", "regret")
     print_rows("Predicted against trained", columns, rows)
-    click.echo(
+    say(
         "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
         "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
         "which the plan predicted fastest is"
+    )
+
+
+def print_inside(outcomes: Sequence[Outcome]) -> None:
+    """How often intervals held what was measured."""
+    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
+    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
+    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    say(
+        f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times and "
+        f"{_percent(iterations)} of all iterations"
+    )
+
+
+def print_stages(outcomes: Sequence[Outcome]) -> None:
+    """Measured and predicted time of every stage, summed over plans."""
+    rows = []
+    for i, stage in enumerate(STAGES):
+        measured = sum(o.stages_measured_s[i] for o in outcomes)
+        predicted = sum(o.stages_predicted_s[i] for o in outcomes)
+        rows.append((stage.replace("_", " "), *(f"{1e3 * s:.1f}" for s in (measured, predicted))))
+    network = sum(o.network_measured_s for o in outcomes)
+    rows.append(("network threads, of any stage", f"{1e3 * network:.1f}", ""))
+    print_rows(
+        "Stages of the slower rank, all plans together", ("stage", "measured ms", "predicted"), rows
     )
 
 
@@ -126,13 +151,24 @@ def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
 def runs_csv(outcomes: Sequence[Outcome]) -> str:
     """Every number of every run."""
     text = io.StringIO()
-    names = [f.name for f in fields(outcomes[0])] if outcomes else []
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    rows = [_flat(asdict(outcome)) for outcome in outcomes]
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    for outcome in outcomes:
-        row = asdict(outcome)
+    for row in rows:
         writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
     return text.getvalue()
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Seconds per stage in columns of their own."""
+    flat = {}
+    for name, value in row.items():
+        if isinstance(value, tuple):
+            kind = name.removeprefix("stages_")
+            flat.update({f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)})
+        else:
+            flat[name] = value
+    return flat
 
 
 def models_csv(found: dict[str, Ranking]) -> str:

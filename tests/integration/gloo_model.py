@@ -1,4 +1,4 @@
-"""A scaled-down DCNv2, its batches, and ten steps of training under a given plan."""
+"""A scaled-down DCNv2, its batches, and twelve steps of training under a given plan."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 2
 
 DIM = 16
 BATCH = 16
-STEPS = 10
+STEPS = 12
 LEARNING_RATE = 1.0
 FUSED_PARAMS = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE}
 PATH = "model.sparse_arch.embedding_bag_collection"
@@ -59,13 +59,14 @@ class Batch:
     labels: torch.Tensor
 
 
-def join(rank: int, world: int, init_file: str) -> None:
-    """One thread per rank, ranks met through a file, all on one host."""
+def join(rank: int, world: int, init_file: str, local: int | None = None) -> None:
+    """One thread per rank, ranks met through a file, on hosts of ``local`` ranks or on one."""
+    local = local or world
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(world),
+        LOCAL_RANK=str(rank % local),
+        LOCAL_WORLD_SIZE=str(local),
         GLOO_SOCKET_IFNAME="lo",
     )
     torch.set_num_threads(1)
@@ -185,13 +186,10 @@ def train_sequences(plan: ShardingPlan, rank: int) -> list[float]:
     return _train(Sequences(), sequence_sharders(), plan, batches, lambda answer: answer)
 
 
-def _train(
-    module: nn.Module,
-    sharders: list[ModuleSharder[nn.Module]],
-    plan: ShardingPlan,
-    batches: Sequence[Any],
-    loss_of: Callable[[Any], torch.Tensor],
-) -> list[float]:
+def shard(
+    module: nn.Module, sharders: list[ModuleSharder[nn.Module]], plan: ShardingPlan
+) -> DistributedModelParallel:
+    """The model under a plan, with table weights that do not depend on it."""
     model = DistributedModelParallel(
         module,
         env=ShardingEnv.from_process_group(dist.group.WORLD),
@@ -200,10 +198,20 @@ def _train(
         sharders=sharders,
     )
     fill_tables(model)
+    return model
+
+
+def run_steps(
+    model: DistributedModelParallel,
+    batches: Sequence[Any],
+    loss_of: Callable[[Any], torch.Tensor],
+    steps: Sequence[int] = range(STEPS),
+) -> list[float]:
+    """Train some steps; mean loss over the ranks at each."""
     dense = dict(in_backward_optimizer_filter(model.named_parameters()))
     optimizer = KeyedOptimizerWrapper(dense, lambda ps: torch.optim.SGD(ps, lr=LEARNING_RATE))
     losses = []
-    for step in range(STEPS):
+    for step in steps:
         optimizer.zero_grad()
         loss = loss_of(model(batches[step % len(batches)]))
         loss.backward()
@@ -212,6 +220,16 @@ def _train(
         dist.all_reduce(mean)
         losses.append(mean.item() / dist.get_world_size())
     return losses
+
+
+def _train(
+    module: nn.Module,
+    sharders: list[ModuleSharder[nn.Module]],
+    plan: ShardingPlan,
+    batches: Sequence[Any],
+    loss_of: Callable[[Any], torch.Tensor],
+) -> list[float]:
+    return run_steps(shard(module, sharders, plan), batches, loss_of)
 
 
 def hand_built_plans() -> dict[str, ShardingPlan]:

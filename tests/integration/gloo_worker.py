@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,9 +132,18 @@ def traps(good: ShardingPlan) -> dict[str, dict[str, Any]]:
     )
     assert model is not None
     answers = {}
-    for name, changes in cases.items():
+    for name, changes in {**cases, "unequal": {}}.items():
         changed = EmbeddingModuleShardingPlan(tables)
         changed["t0"] = replace(tables["t0"], **changes)
+        if name == "unequal":  # on every rank, for a rank alone with an error hangs the others
+            for rank in range(2):
+                cells = [[0, 0, gm.ROWS[rank], 12], [0, 12, gm.ROWS[rank], 4]]
+                changed[f"t{rank}"] = replace(
+                    tables[f"t{rank}"],
+                    sharding_type="column_wise",
+                    ranks=[rank, rank],
+                    sharding_spec=spec(*cells, ranks=(rank, rank)),
+                )
         plan = ShardingPlan({gm.PATH: changed})
         answers[name] = {"rules": rules(plan, model.workload), "torchrec": gm.attempt(plan)}
     return answers
@@ -149,8 +158,8 @@ def rules(plan: ShardingPlan, workload: Workload) -> list[str]:
     return layout_problems(ours, workload, make_topology(num_hosts=1, local=2), device="cpu")
 
 
-def spec(*shards: list[int]) -> EnumerableShardingSpec:
-    """Shards given as row, column, rows, columns; the i-th lies on rank i."""
+def spec(*shards: list[int], ranks: Sequence[int] = (0, 1)) -> EnumerableShardingSpec:
+    """Shards given as row, column, rows, columns, with the rank of each."""
     return EnumerableShardingSpec(
         [
             ShardMetadata(
@@ -158,7 +167,7 @@ def spec(*shards: list[int]) -> EnumerableShardingSpec:
                 shard_sizes=[rows, columns],
                 placement=f"rank:{rank}/cpu",
             )
-            for rank, (row, column, rows, columns) in enumerate(shards)
+            for rank, (row, column, rows, columns) in zip(ranks, shards, strict=False)
         ]
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -55,9 +56,14 @@ class Model(nn.Module):
             self.history = unpooled
 
 
-def torchrec_topology(world: int, local: int, device: str = "cuda") -> Topology:
+def torchrec_topology(
+    world: int, local: int, device: str = "cuda", *, pod_size: int | None = None
+) -> Topology:
+    trainer = TrainerConfig(world_size=world, local_world_size=local)
+    if pod_size is not None:
+        trainer = replace(trainer, pod_size=pod_size)
     return TopologyFactory.create_topology(
-        trainer_config=TrainerConfig(world_size=world, local_world_size=local),
+        trainer_config=trainer,
         hardware_config=HardwareConfig(hbm_cap_bytes=2**30, ddr_cap_bytes=2**33),
         kernel_config=KernelConfig(compute_device=device),
     )

@@ -18,6 +18,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, check_plan, place
+from planner.column_pieces import merged_pieces
 from planner.enumeration import enumerate_options
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_plan import to_sharding_plan
@@ -72,7 +73,7 @@ def test_every_enumerated_option_is_accepted(
     rng, sharders = np.random.default_rng(seed), get_default_sharders()
     for turn in range(max(len(options) for options in listed)):
         chosen = [options[turn % len(options)] for options in listed]
-        plan = Plan(
+        placed = Plan(
             placements=tuple(
                 place(
                     option,
@@ -84,6 +85,7 @@ def test_every_enumerated_option_is_accepted(
                 for option, table in zip(chosen, workload.tables, strict=True)
             )
         )
+        plan = merged_pieces(placed)
         check_plan(plan, workload, world)
         assert layout_problems(plan, workload, ours) == []
         sharding_plan = to_sharding_plan(

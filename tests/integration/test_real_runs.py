@@ -23,11 +23,10 @@ pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 TINY = Effort(
     num_lookups=18,
     num_dense_lookups=6,
-    num_groups=6,
-    num_exchanges=18,
-    num_dense=6,
+    num_steps=24,
     num_passes=1,
     repeats=3,
+    num_blocks=1,
 )
 FEW = RunSettings(num_blocks=2, iterations=4, warm_up=2)
 
@@ -64,12 +63,14 @@ def test_a_calibrated_machine_predicts_training(
 
 
 def test_measurements_cover_everything() -> None:
-    small = replace(TINY, num_lookups=6, num_exchanges=6, num_groups=2)
+    small = replace(TINY, num_lookups=6, num_steps=6)
     points = microbench_cpu.measure_machine(small, world_size=2, seed=1)
     assert len(points.lookups) == 2 * (6 + 6)
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)
-    assert all(len(ranks) == 2 and ranks[0].input_s > 0 for ranks in points.exchanges)
-    assert all(p.time_s > 0 for p in (*points.collectives, *points.gradients))
+    assert all(len(step.stages_s) == 2 for step in points.steps)
+    assert all(s >= 0 for step in points.steps for rank in step.stages_s for s in rank)
+    assert all(sum(step.stages_s[0]) > 1e-3 for step in points.steps)
+    assert all(p.time_s > 0 for p in points.collectives)
 
 
 def test_plans_of_a_task_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

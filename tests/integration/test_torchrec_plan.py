@@ -29,6 +29,7 @@ from torchrec.distributed.types import CacheParams, ParameterSharding, ShardingP
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
 from costmodels.workload import Pooling
+from planner.column_pieces import merged_pieces
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_plan import from_sharding_plan, to_sharding_plan
@@ -108,7 +109,8 @@ def cases(draw: st.DrawFn) -> Case:
                 local_world_size=local,
             )
         )
-    return Case(model, described, Plan(placements=tuple(placements)), hosts, local)
+    plan = merged_pieces(Plan(placements=tuple(placements)))
+    return Case(model, described, plan, hosts, local)
 
 
 def coverage(sharding: ParameterSharding, rows: int, columns: int) -> np.ndarray:

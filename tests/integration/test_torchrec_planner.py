@@ -35,12 +35,12 @@ from torchrec.distributed.types import CacheParams, ShardingPlan
 import planner.errors
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
-from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
 from planner.integrations.torchrec_errors import ShardPlannerError
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_search import Memories
 from planner.problem import Constraints
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, sequences, torchrec_topology
@@ -58,8 +58,16 @@ class Search:
     kernel: ComputeKernel = ComputeKernel.FUSED
     asked: dict[str, Any] | None = None
 
-    def __call__(self, workload: Workload, topology: Topology, **arguments: Any) -> Any:
-        self.asked = {"workload": workload, "topology": topology, **arguments}
+    def __call__(
+        self, workload: Workload, memories: Memories, constraints: Constraints, asked: Any, _: Any
+    ) -> Any:
+        topology = memories.ledger
+        self.asked = {
+            "workload": workload,
+            "topology": topology,
+            "constraints": constraints,
+            **asked,
+        }
         ratio = 0.3 if self.kernel is ComputeKernel.FUSED_UVM_CACHING else None
         placements = tuple(
             place(
@@ -87,7 +95,7 @@ class Search:
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
-    monkeypatch.setattr(torchrec_planner.api, "plan", fake)
+    monkeypatch.setattr(torchrec_planner, "best_plan", fake)
     return fake
 
 
@@ -134,7 +142,7 @@ def test_a_model_without_tables_has_an_empty_plan(search: Search) -> None:
 
 
 def test_parts_of_another_search_are_refused_aloud() -> None:
-    with pytest.warns(UserWarning, match="does not use partitioner"):
+    with pytest.warns(UserWarning, match="not use partitioner: its search places shards"):
         make(partitioner=GreedyPerfPartitioner())
 
 
@@ -320,7 +328,7 @@ def test_errors_are_torchrecs_and_ours_at_once(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(torchrec_planner.api, "plan", fail)
+    monkeypatch.setattr(torchrec_planner, "best_plan", fail)
     with pytest.raises(ShardPlannerError, match=str(error)) as caught:
         make().plan(model())
     assert isinstance(caught.value, PlannerError)

@@ -36,7 +36,7 @@ def test_planned_training_equals_hand_built_training(
 ) -> None:
     for answer in answers:
         losses = answer["losses"]
-        assert len(losses[name]) == 10
+        assert len(losses[name]) == 12
         for other in HAND_BUILT:
             assert losses[name] == pytest.approx(losses[other], rel=0, abs=1e-5)
     first, last = answers[0]["losses"][name][2], answers[0]["losses"][name][6]
@@ -77,7 +77,7 @@ def test_an_error_on_rank_0_reaches_every_rank(
         assert message in error["message"]
         assert error["type"] == "ShardPlannerError"
         assert error["reason"] == reason
-        assert error["seconds"] < 10
+        assert error["seconds"] < 5
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,7 @@ def test_an_error_on_rank_0_reaches_every_rank(
         ("twrw short", "IndexError: list index out of range"),
         ("grid short", "ValueError"),
         ("width of 6", "AssertionError"),
+        ("unequal", "RuntimeError: shape"),
     ],
 )
 def test_torchrec_fails_where_the_rules_warn(

@@ -65,7 +65,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match="auto"):
         api.plan(model, system, strategy="magic")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="memory"):
-        api.plan(model, system, objective="torchrec")  # type: ignore[arg-type]
+        api.plan(model, system, objective="magic")  # type: ignore[arg-type]
 
 
 def test_a_table_too_large_for_every_option_is_named() -> None:
@@ -184,3 +184,23 @@ def test_public_names_are_lazy_and_complete() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plan_is_never_worse_than_a_baseline_however_short_the_search() -> None:
+    model, system = cases.synthetic(12, seed=2), cases.topology(2, 2)
+    result = api.plan(model, system, max_evaluations=1)
+    assert result.baselines
+    values = [c.estimate.time.time_s for c in result.baselines]
+    assert result.estimate.time.time_s <= min(values) * (1 + 1e-9)
+    assert result.solver.value == pytest.approx(result.estimate.time.time_s, rel=1e-9)
+
+
+def test_the_time_limit_is_shared_out_and_leaves_the_search_its_least() -> None:
+    deadline = api._Deadline(1e-6, with_baselines=True)
+    space = cases.space(*small())  # type: ignore[arg-type]
+    assert deadline.for_search(space) == pytest.approx(0.2e-6)
+    assert deadline.for_baseline(3) == 0.0
+    free = api._Deadline(None, with_baselines=True)
+    assert free.for_search(space) is None
+    roomy = api._Deadline(1000.0, with_baselines=True)
+    assert 900 < (roomy.for_search(space) or 0.0) < 1000

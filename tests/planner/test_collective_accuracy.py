@@ -7,29 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks.collectives import (
-    LARGE,
-    Errors,
-    by_version,
-    every_other,
-    left_out_ranks,
-    main,
-)
-from planner.io.collective_curves import PREDICTING_ROLES, shipped_curves
+from benchmarks.collectives import LARGE, left_out_ranks, main
+from planner.held_out import HeldOut, by_version, every_other_size, predicting_records
 
-RECORDS = [r for r in shipped_curves() if r.role in PREDICTING_ROLES]
+RECORDS = predicting_records()
 
 
-def mean_errors(found: Iterator[tuple[str, Errors]]) -> tuple[float, float]:
+def mean_errors(found: Iterator[HeldOut]) -> tuple[float, float]:
     """(below 1 MiB, from 1 MiB) in percent."""
-    errors = [e for _, items in found for e in items]
-    small = [e for size, e, _ in errors if size < LARGE]
-    large = [e for size, e, _ in errors if size >= LARGE]
+    points = list(found)
+    small = [p.error_ratio for p in points if p.size_bytes < LARGE]
+    large = [p.error_ratio for p in points if p.size_bytes >= LARGE]
     return 100 * float(np.mean(small)), 100 * float(np.mean(large))
 
 
 def test_sizes_that_were_left_out() -> None:
-    small, large = mean_errors(every_other(RECORDS))
+    small, large = mean_errors(every_other_size(RECORDS))
     assert small < 6
     assert large < 5
 
@@ -49,12 +42,8 @@ def test_numbers_of_ranks_that_were_left_out() -> None:
 
 
 def test_intervals_hold_for_versions_that_were_left_out() -> None:
-    inside = [
-        held
-        for _, items in by_version(RECORDS, newest_only=False)
-        for size, _, held in items
-        if size >= LARGE
-    ]
+    points = by_version(RECORDS, newest_only=False)
+    inside = [p.inside for p in points if p.size_bytes >= LARGE]
     assert np.mean(inside) > 0.8
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.lookup_gpu import errors, main
+from benchmarks.lookup_gpu import errors, main, residual_groups, v100_errors
+from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS
 
 
 @pytest.mark.parametrize(
@@ -29,4 +30,18 @@ def test_rows_of_the_fit(location: str, target: float) -> None:
 
 def test_the_script_prints_every_group(capsys: pytest.CaptureFixture[str]) -> None:
     main()
-    assert capsys.readouterr().out.count("validate") >= 3
+    printed = capsys.readouterr().out
+    assert printed.count("validate") >= 3
+    assert printed.count("not kept: needs 24 points of 6 tables") == 2
+
+
+def test_intervals_rest_on_the_groups_that_the_script_prints() -> None:
+    groups = residual_groups()
+    assert groups["in device memory"] == pytest.approx(LOOKUP_GROUPS, abs=0.002)
+    assert groups["behind a cache"] == pytest.approx(CACHED_GROUPS, abs=0.002)
+
+
+def test_v100_forwards_to_which_nothing_was_fitted() -> None:
+    found = {name: error for name, error in v100_errors().items() if "forward" in name}
+    assert len(found) == 2
+    assert max(map(abs, found.values())) <= 0.12

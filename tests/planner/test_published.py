@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from costmodels.collective.hierarchical import Hierarchical
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType, check_plan
 from planner import io
-from planner.published import load_cases, plan_from_matrix, predict, summarize
+from planner.published import load_cases, models_of_run, plan_from_matrix, predict, summarize
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,43 @@ def test_a_matrix_replicates_small_tables_and_splits_rows() -> None:
     large = plan.placement("t_cat_9")
     assert large.sharding_type is ShardingType.ROW_WISE
     assert [s.num_rows for s in large.shards] == [20_000_000, 20_000_000]
+
+
+def by_host(gpus: int) -> list[list[int]]:
+    """Large tables on all ranks of one host each, small ones everywhere."""
+    small = [3, 5, 6, 7, 8, 12, 13, 14, 15, 16, 17, 18, 24, 25]
+    large = [t for t in range(26) if t not in small]
+    hosts = gpus // 8
+    return [[*large[rank // 8 :: hosts], *small] for rank in range(gpus)]
+
+
+def test_tables_split_over_a_host_are_added_up_inside_it() -> None:
+    workload = io.load_workload("dlrm_dcnv2_hugectr")
+    topology = io.load_system("h100_sxm", gpus=16, gpus_per_host=8)
+    plan = plan_from_matrix(by_host(16), workload, topology, 0.0125)
+    check_plan(plan, workload, 16)
+    kinds = {plan.placement(t.name).sharding_type for t in workload.tables}
+    assert kinds == {ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL}
+    assert len(plan.placement("t_cat_20").ranks) == 8
+    assert isinstance(models_of_run(workload, topology).collective, Hierarchical)
+    alone = io.load_system("h100_sxm", gpus=8)
+    assert not isinstance(models_of_run(workload, alone).collective, Hierarchical)
+
+
+@pytest.mark.parametrize("system", ["a100_80gb_sxm", "h100_sxm", "b200_sxm", "gb200"])
+def test_more_hosts_finish_a_fixed_batch_sooner(system: str) -> None:
+    seconds, per_host = [], 8
+    for gpus in (16, 32, 64):
+        topology = io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+        workload = io.load_workload("dlrm_dcnv2_hugectr")
+        workload = replace(workload, local_batch_size=135_168 // gpus)
+        plan = plan_from_matrix(by_host(gpus), workload, topology, 0.0125)
+        pipeline = CostPipeline(workload, topology, models_of_run(workload, topology))
+        time = pipeline.estimate(plan).time
+        assert time.low_s < time.time_s < time.high_s
+        seconds.append(time.time_s)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] > seconds[0] / 4
 
 
 def test_the_command_prints_cases_and_json(predictions: tuple) -> None:

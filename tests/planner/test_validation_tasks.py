@@ -92,3 +92,15 @@ def test_bags_have_the_asked_mean() -> None:
     rng = np.random.default_rng(0)
     assert (bag_lengths(1.0, 10, rng) == 1).all()
     assert bag_lengths(7.0, 10_000, rng).mean() == pytest.approx(7.0, rel=0.03)
+
+
+def test_tables_of_the_skew_test_exceed_the_caches() -> None:
+    workload = tasks.large_workload(3)
+    assert min(t.weight_bytes for t in workload.tables) > 6e7
+    assert workload == tasks.large_workload(3)
+    assert all(t.pooling_factor >= 15 for t in workload.tables)
+    skewed = tasks.with_skew(workload, 1.2)
+    draws = 2 * 2048 * 15
+    for plain, hot in zip(workload.tables, skewed.tables, strict=True):
+        few = hot.distribution.expected_unique_rows(draws)
+        assert few < 0.5 * plain.distribution.expected_unique_rows(draws)

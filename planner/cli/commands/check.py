@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, write_json
+from planner.cli.console import Settings, say, write_json
 from planner.cli.flags import FILE, output_options
 
 KINDS = ("workload", "system", "plan")
@@ -58,5 +58,5 @@ def _check(settings: Settings, file: Path) -> int:
     if settings.json:
         write_json({"ok": True, "file": str(file), "kind": kind, "summary": summary})
     else:
-        click.echo(f"OK  {file}: {kind}: {summary}")
+        say(f"OK  {file}: {kind}: {summary}")
     return 0

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, stdout_console, write_json
+from planner.cli.console import Settings, remark, stdout_console, warn, write_json
 from planner.cli.flags import FILE, Percent, ProblemFlags, output_options, problem_options
+
+if TYPE_CHECKING:
+    from planner.report.html._compare import Comparison
 
 EXIT_REGRESSION = 1
 
 EXAMPLES = """\b
 Examples:
   shardplan compare dlrm.yaml old/plan.json new/plan.json
-  shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%"""
+  shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
+  shardplan compare dlrm.yaml old.json new.json -o comparison"""
 
 
 @click.command(short_help="Compare plans: time per stage, memory, moved tables.", epilog=EXAMPLES)
@@ -27,6 +32,9 @@ Examples:
     metavar="PERCENT",
     help="Exit code 1 if a later plan is slower than the first by more, such as 3%.",
 )
+@click.option(
+    "-o", "--output", type=FILE, metavar="DIR", help="Write compare.html, .md and results.csv."
+)
 @output_options
 @click.pass_obj
 def command(
@@ -36,6 +44,7 @@ def command(
     plans: tuple[Path, ...],
     flags: ProblemFlags,
     fail_over: float | None,
+    output: Path | None,
 ) -> int:
     """Price several plans of one workload by the same models; the first is the reference.
 
@@ -47,28 +56,48 @@ def command(
         raise click.UsageError(message, click.get_current_context())
     from planner.cli.inputs import load_plans, plan_names
     from planner.report import _difference as difference
+    from planner.report.html._compare import Comparison, difference_sections
+    from planner.report.html._evidence import pipeline_of
 
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem
-    from costmodels.pipeline import CostPipeline
     from planner import api  # after the cheap checks: this import is the slow one
 
     named = dict(zip(plan_names(plans), inputs.plans, strict=True))
     candidates = api.compare(problem.workload, problem.topology, named)
-    pipeline = CostPipeline(problem.workload, problem.topology)
+    pipeline = pipeline_of(problem.workload, problem.topology)
     sure = tuple(pipeline.confidence_faster(p, inputs.plans[0]) for p in inputs.plans[1:])
     worst = max(difference.regression_ratio(candidates[0], other) for other in candidates[1:])
     failed = fail_over is not None and worst > fail_over
+    comparison = Comparison(pipeline=pipeline, plans=candidates, confidences=sure)
+    if output is not None:
+        _write(output, comparison)
     if settings.json:
         data = difference.difference_data(problem.workload, candidates, sure)
-        write_json({**data, "fail_over_ratio": fail_over, "failed": failed})
+        extra = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
+        write_json({**data, **extra})
     else:
         from planner.report._terminal import print_sections
 
-        sections = difference.build_difference(problem.workload, candidates, sure)
-        print_sections(stdout_console(), sections)
-        for text in inputs.warnings:
-            remark(settings, f"warning: {text}")
+        print_sections(stdout_console(), difference_sections(comparison))
+    warn(settings, inputs.warnings)
     if failed:
         remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
     return EXIT_REGRESSION if failed else 0
+
+
+def _write(folder: Path, comparison: Comparison) -> None:
+    """The page, its Markdown twin, and the numbers in both."""
+    from planner.cli import output
+    from planner.report._markdown import render_markdown
+    from planner.report.html._compare import compare_blocks, difference_sections, render_compare
+    from planner.report.html._page import render_numbers
+
+    blocks = compare_blocks(comparison)
+    title = f"Plans of {comparison.pipeline.workload.name} compared"
+    texts = {
+        output.COMPARE_FILE: render_compare(comparison, blocks),
+        output.COMPARE_REPORT_FILE: render_markdown(title, difference_sections(comparison)),
+        output.RESULTS_FILE: render_numbers(blocks),
+    }
+    output.write_folder(folder, {name: text.encode() for name, text in texts.items()})

@@ -30,14 +30,17 @@ def command(settings: Settings) -> int:
     """Check the environment; every line that is not ok says how to repair it.
 
     Reads package metadata and imports none of torch, torchrec and fbgemm, so it works where they do
-    not. fbgemm-gpu 1.X fits torch 2.(X+5) and no other version. Exit code 1 if a check fails.
+    not. fbgemm-gpu 1.X fits torch 2.(X+5) and no other version: torchrec 1.8 goes with torch 2.13,
+    1.9 with torch 2.14. Exit code 1 if a check fails.
     """
     from planner.cli import environment as env
+    from planner.cli.torch_traps import check_torch_traps
 
     checks = [
         env.check_python(),
         *env.check_packages(),
         *env.check_torch_stack(),
+        *check_torch_traps(),
         *env.check_machine(),
         _check_configs(),
     ]

@@ -8,11 +8,17 @@ import click
 
 from planner.cli.console import Settings, remark, write_json
 from planner.cli.flags import FILE, MAX_RANKS, Quantity, output_options
+from planner.cli.imports import finish, import_options, shape_of
 
 EXAMPLES = """\b
 Examples:
   shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
-  shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'"""
+  shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
+  shardplan import torchrec plan.json -o my_model.yaml
+  shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
+  shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
+  shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
+  shardplan import fbgemm tbe_config.json -o tbe.yaml"""
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
@@ -77,7 +83,6 @@ def collectives(
     records = read_logs(logs, shape)
     if output is not None:
         write_curves(output, records)
-        remark(settings, f"{len(records)} curves written to {output}")
     if settings.json:
         write_json(
             [
@@ -94,4 +99,196 @@ def collectives(
         )
     elif output is None:
         click.echo(curves_text(records), nl=False)
+    if output is not None:
+        remark(settings, f"{len(records)} curves written to {output}")
     return 0
+
+
+@command.command("torchrec", short_help="Tables of a TorchRec plan.")
+@click.argument("plan", type=FILE)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    callback=shape_of,
+    metavar="NAME=ROWSxCOLS",
+    help="Shape of a table that the plan gives no shards; may be repeated.",
+)
+@import_options
+@click.pass_obj
+def torchrec(
+    settings: Settings,
+    *,
+    plan: Path,
+    shapes: dict[str, tuple[int, int]],
+    output: Path | None,
+    name: str | None,
+    batch_size: int | None,
+) -> int:
+    """A workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
+
+    Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
+    and the dense part do not: they are assumed, and the file says so beside each.
+    """
+    from planner.io.importers.torchrec_plan import import_torchrec_plan
+
+    imported = import_torchrec_plan(plan, shapes)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+
+
+@command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
+@click.argument("factory", metavar="PKG:FUNC")
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu")),
+    default="cuda",
+    show_default=True,
+    help="Compute device of the job; it decides which sharding types are legal.",
+)
+@import_options
+@click.pass_obj
+def module(
+    settings: Settings,
+    *,
+    factory: str,
+    device: str,
+    output: Path | None,
+    name: str | None,
+    batch_size: int | None,
+) -> int:
+    """A workload with the tables of a model that a Python function builds.
+
+    PKG:FUNC is called without arguments, with the meta device as torch's default, so that it
+    allocates nothing. It returns the model, or the model and its ParameterConstraints by table
+    name. Needs torch and torchrec.
+    """
+    from planner.errors import InvalidInputError
+    from planner.io.importers.base import DEFAULT_BATCH
+
+    try:
+        from planner.integrations.module_factory import import_module
+    except ImportError as error:
+        message = f"import module needs torch and torchrec: {error}; 'shardplan doctor' tells more"
+        raise InvalidInputError(message) from error
+    imported = import_module(factory, batch_size=batch_size or DEFAULT_BATCH, device=device)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+
+
+@command.command("dlrm", short_help="A command line of DLRM.")
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.option("--gpus", type=COUNT, help="Ranks that share a global batch.")
+@import_options
+@click.pass_obj
+def dlrm(
+    settings: Settings,
+    *,
+    words: tuple[str, ...],
+    gpus: int | None,
+    output: Path | None,
+    name: str | None,
+    batch_size: int | None,
+) -> int:
+    """The model that a command line of dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py trains.
+
+    Paste it after '--', whole or the flags alone. The batch of dlrm_s_pytorch.py is global: its
+    launcher on the line, or --gpus, says how many ranks share it.
+    """
+    from planner.io.importers.dlrm import import_dlrm
+
+    imported = import_dlrm(words, world_size=gpus)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+
+
+@command.command("hugectr", short_help="A HugeCTR configuration or plan file.")
+@click.argument("file", type=FILE)
+@click.option("--plan", type=FILE, metavar="FILE", help="Write where HugeCTR puts the tables.")
+@click.option(
+    "--workload",
+    type=FILE,
+    metavar="FILE",
+    help="The tables that a plan file numbers, in their order.",
+)
+@click.option("--gpus-per-host", type=COUNT, help="Of a plan file.  [default: 8, or all]")
+@import_options
+@click.pass_obj
+def hugectr(
+    settings: Settings,
+    *,
+    file: Path,
+    plan: Path | None,
+    workload: Path | None,
+    gpus_per_host: int | None,
+    output: Path | None,
+    name: str | None,
+    batch_size: int | None,
+) -> int:
+    """The model of a HugeCTR JSON configuration, and the plan that it implies.
+
+    --plan writes a plan.json that 'shardplan estimate' prices: localized slots lie whole on GPUs in
+    turn, distributed ones are cut by rows. A plan file of an embedding collection names tables by
+    number only, so it needs --workload, and --plan for the result.
+    """
+    from planner import io
+    from planner.errors import InvalidInputError
+    from planner.io.documents import read_json
+    from planner.io.importers.hugectr import import_hugectr
+    from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
+
+    value = read_json(file)
+    if not is_plan(value):
+        if workload is not None:
+            message = f"{file} is a configuration with its own tables; leave --workload out"
+            raise InvalidInputError(message)
+        imported = import_hugectr(file, value)
+        return finish(
+            settings, imported, output=output, name=name, batch_size=batch_size, plan=plan
+        )
+    if workload is None or plan is None:
+        message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
+        raise InvalidInputError(message)
+    tables = io.load_workload(workload)
+    imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
+    return finish(
+        settings,
+        imported,
+        output=output,
+        name=name,
+        batch_size=batch_size,
+        plan=plan,
+        only_plan=True,
+    )
+
+
+@command.command("fbgemm", short_help="A TBE configuration of FBGEMM.")
+@click.argument("file", type=FILE)
+@import_options
+@click.pass_obj
+def fbgemm(
+    settings: Settings, *, file: Path, output: Path | None, name: str | None, batch_size: int | None
+) -> int:
+    """Tables, pooling factors and index laws of FBGEMM's TBE data configuration (JSON).
+
+    One configuration, a list, or an object of named ones. Heavy hitters and the power law of the
+    rest become one law.
+    """
+    from planner.io.importers.fbgemm import import_fbgemm
+
+    imported = import_fbgemm(file)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+
+
+@command.command("param", short_help="A lookup benchmark of PARAM.")
+@click.argument("file", type=FILE)
+@import_options
+@click.pass_obj
+def param(
+    settings: Settings, *, file: Path, output: Path | None, name: str | None, batch_size: int | None
+) -> int:
+    """Tables of PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
+
+    Logs of PARAM's collectives are read by 'shardplan import collectives'.
+    """
+    from planner.io.importers.param import import_param
+
+    imported = import_param(file)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)

@@ -6,33 +6,49 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
-from planner.cli.flags import FILE, output_options
+from planner.cli.console import Settings, remark, say, write_json
+from planner.cli.flags import FILE, Count, output_options
 
 DEFAULT_PATH = "workload.yaml"
 
 EXAMPLES = """\b
 Examples:
   shardplan init
-  shardplan init models/ranking.yaml"""
+  shardplan init models/ranking.yaml
+  shardplan init ranking.yaml --list tables.csv      columns name, rows, dim, pooling
+  shardplan init ranking.yaml --tables 300           made-up tables, to try sizes"""
 
 
 @click.command(short_help="Write a commented workload to edit.", epilog=EXAMPLES)
 @click.argument("path", type=FILE, default=DEFAULT_PATH)
+@click.option(
+    "--list", "listed", type=FILE, metavar="CSV",
+    help="Take the tables from a CSV file: name, rows, dim, pooling, ...",
+)  # fmt: skip
+@click.option(
+    "--tables", type=Count(100_000), metavar="N", help="Make up so many tables, to overwrite."
+)
 @output_options
 @click.pass_obj
-def command(settings: Settings, *, path: Path) -> int:
+def command(settings: Settings, *, path: Path, listed: Path | None, tables: int | None) -> int:
     """Write a workload file that explains every key; PATH is workload.yaml unless given.
 
     The file is a complete, valid workload: plan it as it is, then change it. An existing file is
     never overwritten.
+
+    A list of tables needs the columns name, rows and dim; it may have pooling (mean indices per
+    sample), zipf_exponent, dtype and count. What it cannot say, such as batch size and dense
+    layers, is assumed, and the file marks each such line.
     """
+    if listed is not None and tables is not None:
+        message = "--list and --tables exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
     from planner.cli.inputs import write_template
 
-    write_template(path)
+    write_template(path, listed=listed, tables=tables)
     if settings.json:
         write_json({"written": str(path)})
         return 0
-    click.echo(f"Wrote {path}")
+    say(f"Wrote {path}")
     remark(settings, f"next: shardplan plan {path} --system h100_sxm --gpus 8")
     return 0

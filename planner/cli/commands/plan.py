@@ -16,10 +16,12 @@ from planner.cli.flags import (
     problem_options,
     search_options,
 )
+from planner.cli.plan_flags import PlanFlags, plan_options
 from planner.cli.show import print_result
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
+    from planner.search_problem import MakePipeline
 
 EXIT_STOPPED = 4
 
@@ -27,16 +29,16 @@ EXAMPLES = """\b
 Examples:
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16
   shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
-  shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json"""
+  shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
+  shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'"""
 
 
 @click.command(short_help="Find the fastest plan for a workload on a system.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @problem_options
 @search_options
-@click.option(
-    "-o", "--output", type=FILE, metavar="DIR", help="Write plan.json, report.md and results.csv."
-)
+@plan_options
+@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
 @click.option("--force", is_flag=True, help="Write into a folder that holds other files.")
 @output_options
 @click.pass_obj
@@ -45,6 +47,7 @@ def command(
     *,
     workload: Path,
     flags: ProblemFlags,
+    more: PlanFlags,
     strategy: str,
     objective: str,
     time_limit: float,
@@ -58,17 +61,18 @@ def command(
     from the proven optimum. Ctrl-C stops the search and keeps the best plan so far. Exit code 4
     says that the search was stopped, by Ctrl-C or the time limit; 3 that nothing fits.
     """
-    from planner.cli.inputs import load_problem
     from planner.cli.interrupt import StopOnInterrupt
     from planner.cli.output import check_folder
+    from planner.cli.plan_inputs import load_plan_inputs
     from planner.cli.progress import live_progress
 
     if output is not None:
         check_folder(output, force=force)
-    inputs = load_problem(workload, flags)
-    problem = inputs.problem
+    asked = load_plan_inputs(workload, flags, more)
+    problem = asked.inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
 
+    make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
     with StopOnInterrupt() as should_stop, live_progress(settings, objective) as progress:
         result = api.plan(
             problem.workload,
@@ -80,8 +84,10 @@ def command(
             seed=seed,
             progress=progress,
             should_stop=should_stop,
+            make_pipeline=make_pipeline,
+            **asked.options,
         )
-    result = replace(result, warnings=(*inputs.warnings, *result.warnings))
+    result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
     written = () if output is None else _write(output, result)
     if settings.json:
         from planner import io
@@ -94,6 +100,27 @@ def command(
     return _exit_code(settings, result)
 
 
+def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
+    """What prices plans in the search: TorchRec's estimates for its objectives, ours else."""
+    from costmodels.pipeline import CostPipeline
+    from planner.torchrec_pipeline import TorchrecPricing
+
+    _check_figures(objective, torchrec_defaults=torchrec_defaults)
+    if not objective.startswith("torchrec"):
+        return CostPipeline
+    by_phase = objective == "torchrec-critical-path"
+    return TorchrecPricing(by_phase=by_phase, torchrec_figures=torchrec_defaults)
+
+
+def _check_figures(objective: str, *, torchrec_defaults: bool) -> None:
+    if torchrec_defaults and not objective.startswith("torchrec"):
+        message = (
+            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
+            "torchrec-critical-path"
+        )
+        raise click.UsageError(message, click.get_current_context())
+
+
 def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     """Write the files of a run: before anything is printed, so that nothing can get lost."""
     from planner import io
@@ -101,14 +128,27 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     from planner.report._csv import render_csv
     from planner.report._markdown import render_markdown
     from planner.report.base import build_sections
+    from planner.report.html._evidence import gather, notable_ranks, pipeline_of
+    from planner.report.html._page import long_rows
+    from planner.report.html._report import render_report
+    from planner.report.html.base import build_blocks
+    from planner.trace import traces
+    from planner.trace.matrix import matrix_text
 
+    evidence = gather(result)
+    blocks = build_blocks(evidence)
     title = f"Sharding plan of {result.problem.workload.name}"
     texts = {
         output.PLAN_FILE: io.plan_text(result),
         output.REPORT_FILE: render_markdown(title, build_sections(result)),
-        output.RESULTS_FILE: render_csv(result),
+        output.RESULTS_FILE: render_csv(result, long_rows(blocks)),
+        output.HTML_FILE: render_report(result, blocks),
+        output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
-    return output.write_run(folder, texts)
+    ranks = [rank for _, rank in notable_ranks(result.estimate)]
+    pipeline = pipeline_of(result.problem.workload, result.problem.topology)
+    files = {file.name: file.data for file in traces(pipeline, result.plan, ranks=ranks)}
+    return output.write_run(folder, texts, files)
 
 
 def _exit_code(settings: Settings, result: PlanningResult) -> int:

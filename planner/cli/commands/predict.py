@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, write_json
+from planner.cli.console import Settings, remark, write_json
 from planner.cli.flags import FILE, output_options
+from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
     from planner.predict import Predicted, Table, Unmodelled
@@ -47,7 +48,11 @@ def table_options(function: Callable[..., int]) -> Callable[..., int]:
             help="Write the CSV there.  [default: stdout]",
         ),
         click.option(
-            "--system", required=True, metavar="NAME|FILE", help="Known system or a file."
+            "--system",
+            required=True,
+            metavar="NAME|FILE",
+            shell_complete=complete_system,
+            help="Known system or a file.",
         ),
         click.argument("file", type=FILE),
     ):
@@ -122,12 +127,12 @@ def show(
 
     if output is not None:
         io.write_text_atomic(output, predicted_text(table, found))
-        if not (settings.quiet or settings.json):
-            click.echo(f"{len(found)} rows written to {output}", err=True)
     if settings.json:
         write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:
         click.echo(predicted_text(table, found), nl=False)
+    if output is not None:
+        remark(settings, f"{len(found)} rows written to {output}")
     return 0
 
 

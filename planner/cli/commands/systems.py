@@ -8,6 +8,7 @@ import click
 
 from planner.cli.console import Settings, write_json
 from planner.cli.flags import output_options
+from planner.cli.names import complete_system
 from planner.cli.show import print_rows
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def command(ctx: click.Context) -> int:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_system)
 @output_options
 @click.pass_obj
 def show(settings: Settings, *, name: str) -> int:
@@ -94,6 +95,6 @@ def _list(settings: Settings) -> int:
         )
         for name, t in systems.items()
     ]
-    columns = ("system", "memory", "bandwidth", "per host", "in host", "network", "measured")
+    columns = ("system", "memory", "bandwidth", "per host", "in host", "network", "measured?")
     print_rows("Systems", columns, rows)
     return 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
-from planner.cli.flags import FILE, output_options
+from planner.cli.console import Settings, remark, say, warn, write_json
+from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
 from planner.cli.show import print_rows
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ Examples:
   shardplan validate published
   shardplan validate published --json > errors.json
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
-  shardplan validate torchrec --system my_cpu.yaml --skew"""
+  shardplan validate torchrec --system my_cpu.yaml --skew
+  shardplan validate intervals
+  shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
 
 
 @click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
@@ -46,6 +48,34 @@ def published(settings: Settings) -> int:
         write_json(_as_json(predictions))
     else:
         _print(predictions)
+    return 0
+
+
+@command.command("intervals", short_help="How often 90 % intervals hold measurements.")
+@click.option(
+    "--runs",
+    type=FILE,
+    metavar="FILE",
+    help="Runs that 'validate torchrec -o DIR' wrote, as one more family.",
+)
+@output_options
+@click.pass_obj
+def intervals(settings: Settings, *, runs: Path | None) -> int:
+    """Count the held-out measurements inside their 90 % intervals, family by family.
+
+    Published systems, lookups, and points of collective curves: none of them was fitted. Between 80
+    and 97 % should be inside. Below that, pairs of plans on one system: what their predictions have
+    wrong in common cancels in the ratio.
+    """
+    from planner.cli import validate_intervals as show
+    from planner.intervals import coverages, published_pairs
+
+    found, pairs = coverages(runs), published_pairs()
+    if settings.json:
+        write_json(show.as_json(found, pairs))
+    else:
+        show.print_coverages(found)
+        show.print_pairs(pairs)
     return 0
 
 
@@ -79,7 +109,8 @@ def torchrec(
 
     Ranks are gloo processes of this machine; plans take turns in random blocks. Times are virtual:
     each rank's processor time, joined at every collective, so that other jobs disturb little. The
-    model knows microbenchmarks of this machine only, never a run of a plan.
+    model knows what 'shardplan calibrate' measured, stage by stage, never a run of one of these
+    plans. With -v also every plan and every stage is printed.
     """
     from planner.cli import validate_runs as show
     from planner.cli.real_runs import require_torchrec, status_line
@@ -99,7 +130,9 @@ def torchrec(
     else:
         if settings.verbose:
             show.print_runs(outcomes)
+            show.print_stages(outcomes)
         show.print_scores(found)
+        show.print_inside(outcomes)
     if output is not None:
         for path in show.write_files(output, outcomes, found):
             remark(settings, f"wrote {path}")
@@ -155,11 +188,11 @@ def _print(predictions: tuple[PublishedPrediction, ...]) -> None:
                 f"{100 * (p.naive_s / p.case.measured_s - 1):+.1f} %",
             )
         )
-    columns = ("case", "devices", "measured ms", "predicted", "90 % interval", "error", "naive")
+    columns = ("case", "devices", "measured ms", "predicted", "90 % interval", "error", "naive?")
     print_rows("MLPerf DLRM-DCNv2, iteration time", columns, rows)
     ours, naive = summarize(predictions)
     for label, s in (("shardplan", ours), ("naive", naive)):
-        click.echo(
+        say(
             f"{label:9}  MAPE {100 * s.mean_error_ratio:.1f} %"
             f"   p90 {100 * s.p90_error_ratio:.1f} %"
             f"   geomean {100 * s.geomean_error_ratio:.1f} %"
@@ -194,3 +227,37 @@ def _as_json(predictions: tuple[PublishedPrediction, ...]) -> dict[str, object]:
         "shardplan": asdict(ours),
         "naive": naive_summary,
     }
+
+
+@command.command("trace", short_help="A profiler's trace of your own run.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.argument("traces", type=FILE, nargs=-1, required=True)
+@problem_options
+@output_options
+@click.pass_obj
+def trace(
+    settings: Settings, *, workload: Path, plan: Path, traces: tuple[Path, ...], flags: ProblemFlags
+) -> int:
+    """Compare the prediction for a plan with PyTorch profiler traces of running it.
+
+    One file per rank, as many ranks as you have. Kernels are told apart by name; a measured
+    collective spins while it waits for late ranks, so the predicted wait counts in its error.
+    """
+    from planner.cli import validate_traces as show
+    from planner.cli.inputs import load_plans
+
+    inputs = load_plans(workload, (plan,), flags)
+    from costmodels.pipeline import CostPipeline
+    from planner.models import default_models
+    from planner.trace.comparison import compare_traces
+
+    problem = inputs.problem
+    pipeline = CostPipeline(problem.workload, problem.topology, default_models(problem.topology))
+    rows = compare_traces(pipeline, inputs.plans[0], traces)
+    if settings.json:
+        write_json(show.as_json(rows))
+    else:
+        show.print_traces(rows)
+    warn(settings, inputs.warnings)
+    return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.cpu.run_stages import STAGES
 from planner.cli import validate_runs as show
 from planner.cli.console import Settings
 from planner.cli.real_runs import require_torchrec, status_line
@@ -33,6 +34,10 @@ def outcome(task: int, predicted: float, measured: float, skew: str = "random") 
         foreign_ratio=0.7,
         lookup_predicted_s=predicted / 2,
         lookup_measured_s=measured / 2,
+        stages_predicted_s=(predicted / 8,) * 8,
+        stages_measured_s=(measured / 8,) * 8,
+        network_measured_s=0.0,
+        iterations_inside_ratio=0.75,
         bytes_model_bytes=1e6 / measured,
         torchrec_rating_s=1.0,
     )
@@ -74,7 +79,10 @@ def test_files_hold_every_number(tmp_path: Path) -> None:
     runs, models = show.write_files(tmp_path, RUNS, show.rankings(RUNS))
     rows = list(csv.DictReader(io.StringIO(runs.read_text())))
     assert len(rows) == 4
-    assert set(rows[0]) == {f.name for f in fields(Outcome)}
+    plain = {f.name for f in fields(Outcome) if not f.name.startswith("stages")}
+    stages = {f"{s}_{kind}" for s in STAGES for kind in ("predicted_s", "measured_s")}
+    assert set(rows[0]) == plain | stages
+    assert float(rows[0]["update_measured_s"]) == pytest.approx(0.010 / 8)
     assert float(rows[0]["predicted_s"]) == pytest.approx(0.011)
     scores = list(csv.DictReader(io.StringIO(models.read_text())))
     assert [r["model"] for r in scores] == ["shardplan", "bytes", "torchrec"]
@@ -95,3 +103,11 @@ def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_watches_a_quiet_status_line() -> None:
     with status_line(Settings(quiet=True), "working") as show_status:
         show_status("on it")
+
+
+def test_intervals_and_stages_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_inside(RUNS)
+    show.print_stages(RUNS)
+    out = capsys.readouterr().out
+    assert "hold 75.0 % of the plans' times and 75.0 % of all iterations" in out
+    assert "lookup backward" in out

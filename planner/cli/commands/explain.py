@@ -1,0 +1,83 @@
+"""``shardplan explain``: why a plan is as it is, and what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.console import Settings, warn, write_json
+from planner.cli.flags import FILE, ProblemFlags, Quantity, output_options, problem_options
+
+EXAMPLES = """\b
+Examples:
+  shardplan explain dlrm.yaml run1/plan.json                     what would help most
+  shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
+  shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs"""
+
+
+@click.command(short_help="Why the plan is as it is, and what would change it.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("--table", "tables", multiple=True, metavar="NAME", help="Every option of a table.")
+@click.option("--prices", is_flag=True, help="Plan again without each constraint.")
+@click.option(
+    "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
+    metavar="N", help="Changes of single tables shown.",
+)  # fmt: skip
+@click.option(
+    "--time-limit", type=Quantity("s", positive=True), default="5s", show_default=True,
+    metavar="TIME", help="For each search of --prices.",
+)  # fmt: skip
+@problem_options
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    plan: Path,
+    tables: tuple[str, ...],
+    prices: bool,
+    limit: int,
+    time_limit: float,
+    flags: ProblemFlags,
+) -> int:
+    """Explain a plan.
+
+    Without --table: what the iteration waits for, and the best that changing one table alone does,
+    for every table on a critical rank. With --table: the cost terms of each option and the whole
+    plan's time with that option forced, its shards where they hurt least. With --prices: what each
+    constraint costs, and what one GiB more per rank would gain.
+    """
+    from planner.cli import explain_show as show
+    from planner.cli.inputs import load_plans
+    from planner.cli.progress import bar
+
+    inputs = load_plans(workload, (plan,), flags)
+    from planner.explain import Explainer, constraint_costs
+
+    explainer = Explainer(inputs.problem, inputs.plans[0])
+    told = [explainer.table(name) for name in tables]
+    changes = None
+    if not tables and not prices:
+        names = explainer.critical_tables()
+        with bar(settings, "tables", len(names)) as step:
+            changes = explainer.changes(limit=limit, progress=step)
+    costs = None
+    if prices:
+        with bar(settings, "constraints", len(inputs.problem.constraints.tables) + 1) as step:
+            costs = constraint_costs(inputs.problem, time_limit_s=time_limit, progress=step)
+    if settings.json:
+        data = show.as_json(explainer.plan_time_s, told, changes, costs)
+        write_json({**data, "warnings": list(inputs.warnings)})
+        warn(settings, inputs.warnings)
+        return 0
+    for explanation in told:
+        show.print_table(explanation)
+    if changes is not None:
+        show.print_changes(explainer, changes)
+    if costs is not None:
+        show.print_costs(explainer.plan_time_s, costs)
+    warn(settings, inputs.warnings)
+    return 0

@@ -1,0 +1,186 @@
+"""``shardplan export``: a plan in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.cli.console import Settings, remark, report_written
+from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
+
+if TYPE_CHECKING:
+    from costmodels.pipeline import CostPipeline
+    from costmodels.sharding import Plan
+
+EXAMPLES = """\b
+Examples:
+  shardplan export trace dlrm.yaml run1/plan.json -o trace      open in ui.perfetto.dev
+  shardplan export nccl-matrix dlrm.yaml run1/plan.json -o a2a_matrix.txt
+  shardplan export torchrec dlrm.yaml run1/plan.json -o torchrec_plan.json
+  shardplan export csv dlrm.yaml run1/plan.json -o shards.csv"""
+
+
+@click.group(short_help="Write a plan in other tools' formats.", epilog=EXAMPLES)
+def command() -> None:
+    """Write a plan, or the iteration predicted for it, in the format of another tool."""
+
+
+@command.command("trace", short_help="Kineto traces, one per rank.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="DIR", help="Folder to write.")
+@click.option("--iterations", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--rank", "ranks", type=click.IntRange(0), multiple=True, metavar="N",
+    help="Only this rank; may be repeated.  [default: all]",
+)  # fmt: skip
+@problem_options
+@output_options
+@click.pass_obj
+def trace(
+    settings: Settings,
+    *,
+    workload: Path,
+    plan: Path,
+    output: Path,
+    iterations: int,
+    ranks: tuple[int, ...],
+    flags: ProblemFlags,
+) -> int:
+    """Write the predicted iteration as the PyTorch profiler would have recorded it.
+
+    One gzipped JSON file per rank, for Perfetto and HolisticTraceAnalysis. A collective's kernel
+    begins when its last rank arrives; how long a rank waited stands in its arguments.
+    """
+    from planner.cli.output import write_folder
+    from planner.errors import InvalidInputError
+    from planner.trace import traces
+
+    pipeline, loaded = _priced(workload, plan, flags)
+    world = pipeline.topology.world_size
+    if ranks and max(ranks) >= world:
+        message = f"--rank {max(ranks)} is outside the plan's 0..{world - 1}"
+        raise InvalidInputError(message)
+    files = {
+        file.name: file.data
+        for file in traces(pipeline, loaded, iterations=iterations)
+        if not ranks or file.rank in ranks
+    }
+    write_folder(output, files)
+    if settings.json:
+        report_written(settings, *(output / name for name in files))
+    else:
+        remark(settings, f"wrote {len(files)} traces to {output}")
+    return 0
+
+
+@command.command("nccl-matrix", short_help="All-to-all bytes for nccl-tests.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
+@problem_options
+@output_options
+@click.pass_obj
+def nccl_matrix(
+    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+) -> int:
+    """Write the bytes that each rank sends to each in the forward exchange.
+
+    Replay it with nccl-tests' alltoallv_perf to check the communication model on your cluster.
+    """
+    from costmodels.traffic import output_traffic_bytes
+    from planner import io
+    from planner.trace.matrix import buffer_bytes, matrix_text
+
+    pipeline, loaded = _priced(workload, plan, flags)
+    traffic = output_traffic_bytes(pipeline.plan_work(loaded), pipeline.topology)
+    io.write_text_atomic(output, matrix_text(traffic))
+    size = buffer_bytes(traffic)
+    variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
+    program = f"alltoallv_perf -b {size} -e {size} -a 3"
+    if not settings.json:
+        click.echo(f"{variable} \\\n  {program}")
+    report_written(settings, output, command=f"{variable} {program}")
+    return 0
+
+
+@command.command("torchrec", short_help="TorchRec's serialized ShardingPlan.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
+@problem_options
+@output_options
+@click.pass_obj
+def torchrec(
+    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+) -> int:
+    """Write the plan alone, in the shape of TorchRec's ShardingPlan serialization."""
+    import json
+
+    from planner import io
+    from planner.io.plan_file import plan_to_json
+
+    pipeline, loaded = _priced(workload, plan, flags)
+    values = plan_to_json(loaded, pipeline.workload, pipeline.topology.local_world_size)
+    io.write_text_atomic(output, json.dumps(values, indent=1) + "\n")
+    report_written(settings, output)
+    return 0
+
+
+@command.command("hugectr", short_help="HugeCTR's plan file of an embedding collection.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
+@problem_options
+@output_options
+@click.pass_obj
+def hugectr(
+    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+) -> int:
+    """Write, per GPU, the tables that it holds; tables are numbered as in the workload.
+
+    Such a file knows whole tables, tables cut by rows, and copies on every GPU. A plan with column
+    pieces, host memory or caches is refused.
+    """
+    from planner import io
+    from planner.io.importers.hugectr_plan import hugectr_plan_text
+
+    pipeline, loaded = _priced(workload, plan, flags)
+    text = hugectr_plan_text(loaded, pipeline.workload, pipeline.topology.world_size)
+    io.write_text_atomic(output, text)
+    report_written(settings, output)
+    return 0
+
+
+@command.command("csv", short_help="One row per shard.")
+@click.argument("workload", type=FILE)
+@click.argument("plan", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
+@problem_options
+@output_options
+@click.pass_obj
+def csv(
+    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+) -> int:
+    """Write table, sharding type, kernel, rank, offsets and sizes of every shard."""
+    from planner import io
+    from planner.trace.shards import shards_csv
+
+    _, loaded = _priced(workload, plan, flags)
+    io.write_text_atomic(output, shards_csv(loaded))
+    report_written(settings, output)
+    return 0
+
+
+def _priced(workload: Path, plan: Path, flags: ProblemFlags) -> tuple[CostPipeline, Plan]:
+    from planner.cli.inputs import load_plans
+
+    inputs = load_plans(workload, (plan,), flags)
+    from costmodels.pipeline import CostPipeline
+    from planner.models import default_models
+
+    problem = inputs.problem
+    models = default_models(problem.topology)
+    return CostPipeline(problem.workload, problem.topology, models), inputs.plans[0]

@@ -1,0 +1,96 @@
+"""``shardplan size``: the smallest cluster that is fast enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.cli.console import Settings, warn, write_json
+from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.sweep_inputs import SweepFlags, sweep_options
+
+if TYPE_CHECKING:
+    from planner.sweep import PointResult
+
+EXAMPLES = """\b
+Examples:
+  shardplan size dlrm.yaml --system h100_sxm,a100_80gb_sxm --target-qps 20e6
+  shardplan size dlrm.yaml --system h100_sxm --target-qps 5M --global-batch-size 65536
+  shardplan size dlrm.yaml --system h200_sxm --target-qps 5M --mtbf 300h"""
+
+
+class Rate(click.ParamType[float]):
+    """Samples per second: ``20e6``, ``20_000_000`` or ``20M``."""
+
+    name = "rate"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse everything that is not above 0."""
+        text = str(value).strip().replace("_", "")
+        factor = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1:], 1.0)
+        try:
+            number = float(text[:-1] if factor > 1 else text) * factor
+        except ValueError:
+            number = 0.0
+        if not 0 < number < 1e15:
+            self.fail(f"{value!r} is not a rate such as 20e6 or 20M samples/s", param, ctx)
+        return number
+
+
+@click.command(short_help="Smallest cluster that reaches a throughput.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@click.option(
+    "--target-qps", type=Rate(), required=True, metavar="N", help="Samples per second to reach."
+)
+@click.option(
+    "--max-gpus", type=Count(MAX_RANKS), default="512", show_default=True, metavar="N",
+    help="Largest cluster tried.",
+)  # fmt: skip
+@sweep_options
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings, *, workload: Path, target_qps: float, max_gpus: int, flags: SweepFlags
+) -> int:
+    """Find, for each system, the fewest whole hosts whose best plan is fast enough.
+
+    With --mtbf, throughput counts lost time. Exit code 1 says that no system reaches the target.
+    """
+    from planner.cli import sweep_show as show
+    from planner.cli.progress import bar
+    from planner.cli.sweep_inputs import Questions
+    from planner.sweep import Point, smallest
+    from planner.sweep.runner import solve
+
+    questions = Questions(workload, flags)
+    sizings = []
+    with bar(settings, "systems", len(flags.systems)) as step:
+        for system in flags.systems:
+            per_host = flags.gpus_per_host or questions.topology(system, None).local_world_size
+
+            def best(gpus: int, system: str = system) -> PointResult:
+                batch = flags.batch_sizes[0] if flags.batch_sizes else None
+                whole = flags.global_batch_sizes[0] if flags.global_batch_sizes else None
+                point = Point(system=system, gpus=gpus, batch_size=batch, global_batch_size=whole)
+                return solve(questions.task(point))
+
+            sizings.append(
+                smallest(
+                    system,
+                    best,
+                    target_samples_per_s=target_qps,
+                    gpus_per_host=per_host,
+                    max_gpus=max_gpus,
+                )
+            )
+            step(system)
+    if settings.json:
+        write_json(show.sizings_json(target_qps, sizings))
+    else:
+        show.print_sizings(target_qps, sizings)
+    warn(settings, questions.file.warnings)
+    return 0 if any(s.answer is not None for s in sizings) else 1

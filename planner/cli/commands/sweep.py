@@ -1,0 +1,86 @@
+"""``shardplan sweep``: the best plan on every point of a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from planner.cli.console import Settings, remark, warn, write_json
+from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.sweep_inputs import Several, SweepFlags, sweep_options
+
+EXAMPLES = """\b
+Examples:
+  shardplan sweep dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 -o what-if
+  shardplan sweep dlrm.yaml --system h100_sxm --gpus 8,16 --global-batch-size 65536,131072
+  shardplan sweep dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h --price h100_sxm=2.10"""
+
+EXIT_STOPPED = 4
+
+
+@click.command(short_help="Best plan per system, size, batch and pipeline.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@click.option(
+    "--gpus", type=Several(Count(MAX_RANKS)), required=True, metavar="N,N", help="Ranks in all."
+)
+@sweep_options
+@click.option(
+    "-o", "--output", type=FILE, metavar="DIR",
+    help="Write points.jsonl, sweep.csv and sweep.html; a later run goes on from there.",
+)  # fmt: skip
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    gpus: tuple[int, ...],
+    flags: SweepFlags,
+    output: Path | None,
+) -> int:
+    """Plan for every combination and compare time, cost and memory head-room.
+
+    Points that no other beats in throughput, cost per sample and head-room at once are marked.
+    With -o, results are kept one by one: killed and started again, only missing points are done. A
+    point that does not fit, or fails, is a result and stops nothing.
+    """
+    from planner.cli import sweep_show as show
+    from planner.cli.interrupt import StopOnInterrupt
+    from planner.cli.progress import bar
+    from planner.cli.sweep_inputs import Questions
+
+    questions = Questions(workload, flags)
+    from costmodels.workload import Pipeline
+    from planner.sweep import Grid, run
+
+    grid = Grid(
+        systems=flags.systems,
+        gpus=gpus,
+        batch_sizes=flags.batch_sizes,
+        global_batch_sizes=flags.global_batch_sizes,
+        pipelines=tuple(Pipeline(p) for p in flags.pipelines),
+    )
+    tasks = [questions.task(point) for point in grid.points()]
+    journal = None if output is None else show.open_journal(output)
+    with StopOnInterrupt() as stop, bar(settings, "points", len(tasks)) as step:
+        results = run(
+            tasks,
+            journal=journal,
+            workers=min(questions.workers, len(tasks)),
+            progress=lambda result: step(result.point.name),
+            should_stop=stop,
+        )
+    name = questions.file.workload.name
+    written = () if output is None else show.write(output, name, results)
+    if settings.json:
+        write_json(show.as_json(name, results))
+    else:
+        show.print_points(name, results)
+    warn(settings, questions.file.warnings)
+    for path in written:
+        remark(settings, f"wrote {path}")
+    if len(results) < len(tasks):
+        remark(settings, f"stopped after {len(results)} of {len(tasks)} points")
+        return EXIT_STOPPED
+    return 0

@@ -1,0 +1,121 @@
+"""What the importers of workloads share on the command line: flags, writing, the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from planner.cli.console import Settings, remark, write_json
+from planner.cli.flags import FILE, MAX_SAMPLES, Count, output_options
+
+if TYPE_CHECKING:
+    from planner.io.importers.base import Imported
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def import_options(command: Command) -> Command:
+    """The flags of every command that writes a workload."""
+    for option in (
+        click.option("--batch-size", type=Count(MAX_SAMPLES), help="Samples per rank."),
+        click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
+        click.option(
+            "-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]"
+        ),
+    ):
+        command = option(command)
+    return output_options(command)
+
+
+def shape_of(
+    context: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, tuple[int, int]]:
+    """``NAME=ROWSxCOLUMNS`` of each ``--shape``."""
+    del context
+    shapes = {}
+    for value in values:
+        name, _, text = value.rpartition("=")
+        rows, _, columns = text.replace("_", "").partition("x")
+        digits = rows.isascii() and rows.isdigit() and columns.isascii() and columns.isdigit()
+        if not name or not digits or len(rows) > 15 or len(columns) > 6:
+            message = f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64"
+            raise click.BadParameter(message, param=param)
+        shapes[name] = (int(rows), int(columns))
+    return shapes
+
+
+def finish(
+    settings: Settings,
+    imported: Imported,
+    *,
+    output: Path | None,
+    name: str | None = None,
+    batch_size: int | None = None,
+    plan: Path | None = None,
+    only_plan: bool = False,
+) -> int:
+    """Write what was read, or print it, and say what had to be assumed.
+
+    Raises:
+        InvalidInputError: a name that a file cannot hold, or a folder that cannot be written;
+            nothing is written then.
+    """
+    from costmodels.units import format_bytes
+    from planner.errors import InvalidInputError
+    from planner.io.importers.base import imported_plan_text, imported_text, write_all
+
+    imported = _changed(imported, name, batch_size)
+    texts: dict[Path, str] = {}
+    text = imported_text(imported)
+    if plan is not None and plan == output:
+        message = f"{plan}: is to hold both the workload and the plan; name two files"
+        raise InvalidInputError(message)
+    if plan is not None:
+        texts[plan] = imported_plan_text(imported)
+    if output is not None:
+        texts[output] = text
+    elif not settings.json and not only_plan:
+        click.echo(text, nl=False)
+    write_all(texts)
+    workload = imported.workload
+    if settings.json:
+        write_json(
+            {
+                "source": imported.source,
+                "files": [str(path) for path in texts],
+                "tables": len(workload.tables),
+                "weight_bytes": workload.weight_bytes,
+                "batch_size_per_rank": workload.local_batch_size,
+                "world_size": imported.world_size,
+                "assumed": imported.assumed,
+                "left_out": list(imported.unsaid),
+            }
+        )
+    size = format_bytes(workload.weight_bytes)
+    where = f"; written to {', '.join(str(path) for path in texts)}" if texts else ""
+    assumed = ", ".join(imported.assumed) or "nothing"
+    remark(
+        settings,
+        f"{len(workload.tables)} tables, {size}, {workload.local_batch_size} samples per rank, "
+        f"from {imported.source}{where}; assumed: {assumed}",
+    )
+    for key, what in imported.assumed.items():
+        remark(settings, f"  {key}: {what}")
+    for what in imported.unsaid:
+        remark(settings, f"  left out: {what}")
+    return 0
+
+
+def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:
+    """With the name and the batch that flags give."""
+    workload, assumed = imported.workload, dict(imported.assumed)
+    if name is not None:
+        workload = replace(workload, name=name)
+    if batch_size is not None:
+        workload = replace(workload, local_batch_size=batch_size)
+        assumed.pop("training.batch_size_per_rank", None)
+    return replace(imported, workload=workload, assumed=assumed)

@@ -1,0 +1,68 @@
+"""Names that the shell completes: shipped systems and workloads, and files beside them.
+
+The folders are listed directly: a shell waits for the answer at every press of the tab key, so
+nothing that reads or checks files is imported.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_WORKLOAD_FILES = frozenset({".yaml", ".yml", ".csv"})
+
+
+class AnyFile(click.Path):
+    """A path; where a workload is asked for, the names of shipped ones are completed too."""
+
+    def __init__(self) -> None:
+        """Paths arrive as :class:`pathlib.Path`."""
+        super().__init__(path_type=Path)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Shipped workloads and files here; files elsewhere are left to the shell."""
+        if param.name != "workload" or "/" in incomplete:
+            return super().shell_complete(ctx, param, incomplete)
+        found = matching((*shipped("workloads"), *_files_here()), incomplete)
+        return found or super().shell_complete(ctx, param, incomplete)
+
+
+def complete_system(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Names of shipped systems, also behind the commas of a list; else files."""
+    del ctx, param
+    before, comma, last = incomplete.rpartition(",")
+    found = matching(shipped("systems"), last)
+    if not found:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(f"{before}{comma}{item.value}") for item in found]
+
+
+def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """The names that begin as typed."""
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def shipped(kind: str) -> tuple[str, ...]:
+    """Names of the shipped files of a kind, ``systems`` or ``workloads``; none if they are lost."""
+    spec = find_spec("planner")
+    if spec is None or spec.origin is None:
+        return ()
+    package = Path(spec.origin).parent
+    folders = (package / "_configs" / kind, package.parent / "configs" / kind)
+    return tuple(sorted({path.stem for folder in folders for path in folder.glob("*.yaml")}))
+
+
+def _files_here() -> tuple[str, ...]:
+    paths = sorted(Path().iterdir())
+    return tuple(path.name for path in paths if path.suffix in _WORKLOAD_FILES)

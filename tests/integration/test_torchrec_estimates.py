@@ -1,0 +1,306 @@
+"""Our copy of TorchRec's estimates equals TorchRec's on random shards."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.shard_estimators import (
+    EmbeddingPerfEstimatorFactory,
+    EmbeddingStorageEstimator,
+)
+from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, SharderData, StorageUsageType
+from torchrec.distributed.planner.types import Shard as TheirShard
+from torchrec.distributed.planner.types import ShardingOption as TheirOption
+from torchrec.distributed.planner.types import Topology as TheirTopology
+from torchrec.distributed.planner.utils import sharder_name
+from torchrec.distributed.types import CacheParams, CacheStatistics, PipelineType
+from torchrec.distributed.types import ShardingType as TheirType
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.optim import SGD, Adagrad, Adam, RowWiseAdagrad
+
+from costmodels.dense.base import dense_parameters
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread, row_blocks
+from costmodels.torchrec_estimates import (
+    TorchrecMachine,
+    TorchrecTable,
+    shard_perf,
+    shard_storage,
+)
+from costmodels.torchrec_estimates.storage import Buffers
+from planner.integrations.torchrec_model import Model
+from planner.integrations.torchrec_topology import topology_to_torchrec
+from planner.torchrec_rules import SEQUENCE_TYPES
+from tests.integration.builders import make_topology
+from tests.strategies import make_workload
+
+pytestmark = pytest.mark.torchrec
+
+SAME = 1e-6
+MS = 1e-3
+PIPELINES = {
+    Buffers.NONE: PipelineType.NONE,
+    Buffers.SPARSE_DIST: PipelineType.TRAIN_SPARSE_DIST,
+    Buffers.PREFETCH_SPARSE_DIST: PipelineType.TRAIN_PREFETCH_SPARSE_DIST,
+}
+
+
+class Misses(CacheStatistics):
+    """A cache that misses ever less as it grows."""
+
+    def __init__(self, lookups: float) -> None:
+        self.lookups = lookups
+
+    @property
+    def expected_lookups(self) -> float:
+        return self.lookups
+
+    def expected_miss_rate(self, clf: float) -> float:
+        return (1 - clf) ** 2
+
+    @property
+    def cacheability(self) -> float:
+        return 0.5
+
+
+def ratio(optimizer: type[torch.optim.Optimizer] | None, dim: int) -> float:
+    known = {None: 0.0, SGD: 0.0, Adam: 2.0, Adagrad: 1.0, RowWiseAdagrad: 1.0 / dim}
+    return known[optimizer]
+
+
+def module_of(
+    dim: int, rows: int, features: int, dtype: DataType, *, pooled: bool, weighted: bool
+) -> nn.Module:
+    names = [f"f{i}" for i in range(features)]
+    shape = {"name": "t", "embedding_dim": dim, "num_embeddings": rows, "feature_names": names}
+    meta = torch.device("meta")
+    if not pooled:
+        return EmbeddingCollection(tables=[EmbeddingConfig(**shape, data_type=dtype)], device=meta)
+    tables = [EmbeddingBagConfig(**shape, data_type=dtype)]
+    return EmbeddingBagCollection(tables=tables, device=meta, is_weighted=weighted)
+
+
+def shapes(
+    kind: ShardingType, rows: int, dim: int, widths: list[int], world: int, group: int
+) -> list[tuple[int, int]]:
+    """Rows and columns of the shards, as TorchRec's enumerator lists them."""
+    if kind is ShardingType.DATA_PARALLEL:
+        return [(rows, dim)] * world
+    if kind is ShardingType.TABLE_WISE:
+        return [(rows, dim)]
+    if SPREAD[kind] is Spread.RANKS:
+        return [(rows, width) for width in widths]
+    blocks = row_blocks(rows, world if kind is ShardingType.ROW_WISE else group)
+    columns = widths if kind is ShardingType.GRID_SHARD else [dim]
+    return [(size, width) for width in columns for _, size in blocks]
+
+
+@st.composite
+def cases(draw: DrawFn) -> dict[str, object]:
+    pooled = draw(st.booleans())
+    pieces = draw(st.integers(1, 4))
+    widths = [4 * draw(st.integers(1, 64)) for _ in range(pieces)]
+    kinds = tuple(ShardingType) if pooled else SEQUENCE_TYPES["cuda"]
+    kind = draw(st.sampled_from(kinds))
+    replicated = kind is ShardingType.DATA_PARALLEL
+    fused = [k for k in ComputeKernel if k is not ComputeKernel.DENSE]
+    kernel = ComputeKernel.DENSE if replicated else draw(st.sampled_from(fused))
+    caching = kernel is ComputeKernel.FUSED_UVM_CACHING
+    local = draw(st.sampled_from([1, 2, 8]))
+    hosts = draw(st.sampled_from([1, 2, 3, 4]))
+    pod = draw(st.sampled_from([p for p in (1, 2, 4) if hosts % p == 0]))
+    return {
+        "pooled": pooled,
+        "weighted": pooled and draw(st.booleans()),
+        "widths": widths,
+        "rows": draw(st.integers(1, 10**7)),
+        "dtype": draw(st.sampled_from([DataType.FP32, DataType.FP16, DataType.BF16])),
+        "lengths": draw(st.lists(st.floats(0.01, 200), min_size=1, max_size=3)),
+        "batch": draw(st.integers(1, 10_000)),
+        "kind": kind,
+        "kernel": kernel,
+        "factor": draw(st.sampled_from([None, 0.05, 0.37, 0.9])) if caching else None,
+        "world": local * hosts,
+        "local": local,
+        "pod": pod,
+        "optimizer": draw(st.sampled_from([None, SGD, Adam, Adagrad, RowWiseAdagrad])),
+        "wire": draw(st.sampled_from([None, (2.0, 2.0), (2.0, 4.0)])),
+        "prefetches": caching and draw(st.booleans()),
+        "lookups": draw(st.sampled_from([None, 1e3, 1e6])) if caching else None,
+        "buffers": draw(st.sampled_from(list(Buffers))),
+    }
+
+
+def their_option(case: dict[str, object], module: nn.Module) -> TheirOption:
+    parameter = next(module.parameters())
+    if case["optimizer"] is not None:
+        parameter._optimizer_classes = [case["optimizer"]]
+    lookups = case["lookups"]
+    cache = CacheParams(
+        load_factor=case["factor"],
+        prefetch_pipeline=True if case["prefetches"] else None,
+        stats=None if lookups is None or case["factor"] is None else Misses(lookups),
+    )
+    group = case["local"] * case["pod"]
+    sizes = shapes(
+        case["kind"], case["rows"], sum(case["widths"]), case["widths"], case["world"], group
+    )
+    return TheirOption(
+        name="t",
+        tensor=parameter,
+        module=("m", module),
+        input_lengths=list(case["lengths"]),
+        batch_size=case["batch"],
+        sharding_type=str(case["kind"]),
+        partition_by=get_partition_by_type(str(case["kind"])),
+        compute_kernel=str(case["kernel"]),
+        shards=[TheirShard(size=list(s), offset=[0, 0]) for s in sizes],
+        cache_params=cache,
+        is_pooled=case["pooled"],
+    )
+
+
+def estimate(case: dict[str, object], option: TheirOption) -> None:
+    wire = case["wire"]
+    names = (
+        "POOLED_EMBEDDINGS_ALL_TO_ALL",
+        "SEQUENCE_EMBEDDINGS_ALL_TO_ALL",
+        "POOLED_EMBEDDINGS_REDUCE_SCATTER",
+    )
+    data = SharderData(
+        fused_params={},
+        qcomm_dtype_sizes={} if wire is None else dict.fromkeys(names, wire),
+        storage_usage_type=StorageUsageType.BASE,
+    )
+    known = {sharder_name(type(option.module[1])): data}
+    topology = TheirTopology(
+        world_size=case["world"],
+        local_world_size=case["local"],
+        pod_size=case["pod"],
+        compute_device="cuda",
+    )
+    perf = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology)
+    storage = EmbeddingStorageEstimator(topology=topology, pipeline_type=PIPELINES[case["buffers"]])
+    for estimator in (perf, storage):
+        estimator.estimate([option], sharder_data_map=known)
+
+
+def our_table(case: dict[str, object]) -> TorchrecTable:
+    element = float(4 if case["dtype"] is DataType.FP32 else 2)
+    lengths, batch, pooled = case["lengths"], case["batch"], case["pooled"]
+    wire = case["wire"] or (element, element)
+    dim, lookups, factor = sum(case["widths"]), case["lookups"], case["factor"]
+    missed = lookups is not None and factor is not None
+    return TorchrecTable(
+        num_embeddings=case["rows"],
+        embedding_dim=dim,
+        element_bytes=int(element),
+        ids=sum(x * batch for x in lengths),
+        outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+        is_pooled=pooled,
+        is_weighted=case["weighted"],
+        all_to_all_bytes=wire,
+        row_sum_bytes=wire if pooled else (element, element),
+        output_bytes=element,
+        optimizer_ratio=ratio(case["optimizer"], dim),
+        prefetches=case["prefetches"],
+        cache_fetches=lookups * (1 - factor) ** 2 if missed else None,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=cases())
+def test_estimates_equal_torchrec(case: dict[str, object]) -> None:
+    module = module_of(
+        sum(case["widths"]),
+        case["rows"],
+        len(case["lengths"]),
+        case["dtype"],
+        pooled=case["pooled"],
+        weighted=case["weighted"],
+    )
+    option = their_option(case, module)
+    estimate(case, option)
+    table = our_table(case)
+    machine = TorchrecMachine(
+        world_size=case["world"],
+        local_world_size=case["local"],
+        group_size=case["local"] * case["pod"],
+    )
+    kind, kernel, factor = case["kind"], case["kernel"], case["factor"]
+    for shard in option.shards:
+        rows, cols = shard.size
+        perf = shard_perf(
+            table, machine, kind, kernel, num_cols=cols, cache_load_factor_ratio=factor
+        )
+        theirs = shard.perf
+        assert [
+            perf.fwd_compute_s,
+            perf.fwd_comms_s,
+            perf.bwd_compute_s,
+            perf.bwd_comms_s,
+            perf.prefetch_s,
+            perf.total_s,
+        ] == pytest.approx(
+            [
+                theirs.fwd_compute * MS,
+                theirs.fwd_comms * MS,
+                theirs.bwd_compute * MS,
+                theirs.bwd_comms * MS,
+                theirs.prefetch_compute * MS,
+                theirs.total * MS,
+            ],
+            rel=SAME,
+            abs=0.0,
+        )
+        storage = shard_storage(
+            table,
+            machine,
+            kind,
+            kernel,
+            num_rows=rows,
+            num_cols=cols,
+            cache_load_factor_ratio=factor,
+            buffers=case["buffers"],
+        )
+        # TorchRec rounds up quotients of integers that are not always exact: a byte or two.
+        assert storage.hbm_bytes == pytest.approx(shard.storage.hbm, rel=SAME, abs=4)
+        assert storage.ddr_bytes == pytest.approx(shard.storage.ddr, rel=SAME, abs=4)
+
+
+def test_every_type_has_an_estimator() -> None:
+    assert {str(t) for t in ShardingType} == {t.value for t in TheirType}
+
+
+def test_memory_left_equals_the_heuristical_reservation() -> None:
+    workload, topology = make_workload(), make_topology(2, 4)
+    constraints = {
+        t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
+        for t in workload.tables
+    }
+    with pytest.warns(FutureWarning):
+        reservation = HeuristicalStorageReservation(
+            percentage=0.15, dense_tensor_estimate=6 * 4 * dense_parameters(workload)
+        )
+    left = reservation.reserve(
+        topology_to_torchrec(topology, "cuda"),
+        workload.local_batch_size,
+        Model(workload),
+        [EmbeddingBagCollectionSharder()],
+        constraints,
+    )
+    machine = TorchrecMachine.of(topology)
+    ours = machine.device_limits_bytes(workload)
+    assert ours == tuple(d.storage.hbm for d in left.devices)
+    assert machine.ddr_capacity_bytes == left.devices[0].storage.ddr

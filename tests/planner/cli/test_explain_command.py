@@ -1,0 +1,31 @@
+"""``explain`` as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.planner.cli.command_line import Run
+
+
+def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Each form prints its tables; JSON holds raw figures."""
+    done = run("plan", workload_file, "--system", system_file, "-o", tmp_path / "run", "-q")
+    assert done.code == 0
+    asked = ("explain", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
+    whole = run(*asked)
+    assert whole.code == 0
+    assert "What the iteration" in whole.out
+    assert "Best change of one table alone" in whole.out
+    table = json.loads(run(*asked, "--table", "user", "--json").out)
+    (told,) = table["tables"]
+    assert sum(o["is_chosen"] for o in told["options"]) == 1
+    assert table["plan_time_s"] > 0
+    prices = run(*asked, "--prices", "--time-limit", "1s")
+    assert prices.code == 0
+    assert "one GiB more per rank" in prices.out
+    wrong = run(*asked, "--table", "usr")
+    assert wrong.code == 2
+    assert "did you mean" in wrong.err

@@ -1,0 +1,86 @@
+"""Flags of ``plan`` beyond workload, system and search, with the real planner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.planner.cli.command_line import Done, Run
+
+QUICK = ("--time-limit", "1s", "--json", "-q")
+
+
+@pytest.fixture
+def plan(run: Run, workload_file: Path, system_file: Path) -> Run:
+    """``shardplan plan`` of the small workload on four ranks."""
+
+    def once(*args: object) -> Done:
+        return run("plan", workload_file, "--system", system_file, "--gpus", 4, *args)
+
+    return once
+
+
+def ranks(done: Done, table: str) -> set[int]:
+    plan = json.loads(done.out)["plan"]
+    return {
+        r for module in plan.values() for t, e in module.items() if t == table for r in e["ranks"]
+    }
+
+
+def test_constraints_of_a_file(plan: Run, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("constraints:\n  - {together: [user, item]}\n  - {tables: user, ranks: [2]}\n")
+    done = plan(*QUICK, "--constraints", rules)
+    assert done.code in (0, 4), done.err
+    assert ranks(done, "user") == ranks(done, "item") == {2}
+    rules.write_text(rules.read_text() + "  - {apart: [user, item]}\n")
+    refused = plan(*QUICK, "--constraints", rules)
+    assert refused.code == 2
+    assert "both name 'user' and 'item'" in refused.err
+
+
+def test_from_a_plan_in_use(plan: Run, tmp_path: Path) -> None:
+    first = plan(*QUICK, "--strategy", "size_greedy", "-o", tmp_path / "a")
+    assert first.code in (0, 4), first.err
+    use = tmp_path / "a" / "plan.json"
+    done = plan("--time-limit", "1s", "--from", use, "--max-moved-tables", 1, "-o", tmp_path / "b")
+    assert done.code in (0, 4), done.err
+    assert "Move" in done.out
+    data = json.loads((tmp_path / "b" / "plan.json").read_text())
+    assert data["reshard"]["moved_tables"] <= 1
+    before = json.loads(use.read_text())["predicted"]["iteration_time_s"]
+    assert data["predicted"]["iteration_time_s"] <= before * (1 + 1e-9)
+
+
+def test_scenarios_and_price(plan: Run, workload_file: Path, tmp_path: Path) -> None:
+    weekend = tmp_path / "weekend.yaml"
+    text = workload_file.read_text().replace("pooling_factor: 8", "pooling_factor: 80")
+    weekend.write_text(text.replace("name: small\n", "name: weekend\n"))
+    args = ("--scenario", weekend, "--robust", "mean", "--price", "2 USD/h")
+    done = plan("--time-limit", "1s", *args, "-o", tmp_path / "run")
+    assert done.code in (0, 4), done.err
+    assert "Scenarios" in done.out
+    assert "4 GPUs at 2 USD/h (user, --price)" in done.out
+    data = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert [s["name"] for s in data["scenarios"]] == ["small", "weekend"]
+    assert data["usd_per_billion_samples"] > 0
+    assert data["solver"]["objective"] == "mean iteration"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--max-moved-tables", 3), "--from"),
+        (("--robust", "mean"), "--scenario"),
+        (("--price", "3"), "USD/h"),
+        (("--objective", "cost"), "--price"),
+        (("--constraints", "missing.yaml"), "missing.yaml"),
+    ],
+)
+def test_bad_flags_say_what_to_add(plan: Run, args: tuple[object, ...], words: str) -> None:
+    done = plan(*args)
+    assert done.code == 2
+    assert words in done.err
+    assert done.out == ""

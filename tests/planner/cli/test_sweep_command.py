@@ -1,0 +1,74 @@
+"""``sweep`` and ``size`` as people type them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.planner.cli.command_line import Run
+
+QUICK = ("--evaluations", "20", "--workers", "1")
+
+
+def test_a_sweep_prints_and_writes_every_point(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Table, CSV and page tell of the same points; a second run adds none."""
+    folder = tmp_path / "what-if"
+    asked = (
+        "sweep", workload_file, "--system", system_file, "--gpus", "4,8", "--batch-size",
+        "256,512", "-o", folder, *QUICK,
+    )  # fmt: skip
+    done = run(*asked)
+    assert done.code == 0
+    assert "Best plan of small" in done.out
+    with (folder / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["gpus"], r["batch_size"]) for r in rows] == [
+        ("4", "256"), ("4", "512"), ("8", "256"), ("8", "512"),
+    ]  # fmt: skip
+    assert (folder / "sweep.html").read_text().count("<tr") == 5
+    lines = (folder / "points.jsonl").read_text()
+    again = run(*asked, "--json")
+    assert (folder / "points.jsonl").read_text() == lines
+    assert len(json.loads(again.out)["points"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--gpus", "8,,16"), "empty entry"),
+        (("--gpus", "8,x"), "whole number"),
+        (("--gpus", "8", "--price", "other=2"), "no such system"),
+        (("--gpus", "8", "--price", "free"), "h100_sxm=2.10"),
+        (("--gpus", "8", "--batch-size", "1", "--global-batch-size", "8"), "exclude each other"),
+        (("--gpus", "8", "--global-batch-size", "9"), "not a multiple"),
+        (("--gpus", "7"), "multiple"),
+        (("--gpus", "8", "--mtbf", "500"), "no unit"),
+    ],
+)
+def test_bad_flags_are_one_clear_error(
+    run: Run, workload_file: Path, system_file: Path, flags: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2 before anything is planned."""
+    done = run("sweep", workload_file, "--system", system_file, *flags, *QUICK)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_size_prints_the_answer_and_says_when_there_is_none(
+    run: Run, workload_file: Path, system_file: Path
+) -> None:
+    """Exit code 1 when no system reaches the target."""
+    asked = ("size", workload_file, "--system", system_file, *QUICK)
+    done = run(*asked, "--target-qps", "1M", "--json")
+    assert done.code == 0
+    (system,) = json.loads(done.out)["systems"]
+    assert system["answer"]["samples_per_s"] >= 1e6
+    missed = run(*asked, "--target-qps", "1e12", "--max-gpus", 8)
+    assert missed.code == 1
+    assert "not enough" in missed.out
+    assert run(*asked, "--target-qps", "fast").code == 2

@@ -1,0 +1,82 @@
+"""Traps of TorchRec installations and jobs, as the doctor tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.cli import environment as env
+from planner.cli.environment import Check, Level
+from planner.cli.torch_traps import check_torch_traps
+
+PAIR = {
+    "torch": "2.13.0+cpu",
+    "torchrec": "1.8.0",
+    "fbgemm-gpu": "1.8.0",
+    "fbgemm-gpu-cpu": "1.8.0",
+}
+
+
+def traps(
+    found: Mapping[str, str],
+    *,
+    owner: str = "fbgemm-gpu-cpu",
+    nvml: bool = False,
+    environ: Mapping[str, str] | None = None,
+    platform: str = "linux",
+) -> dict[str, Check]:
+    checks = check_torch_traps(
+        found.get, lambda name: name == owner, lambda: nvml, environ or {}, platform
+    )
+    return {check.subject: check for check in checks}
+
+
+def test_a_matching_cpu_set_has_none() -> None:
+    assert traps(PAIR) == {}
+
+
+def test_the_stand_in_hides_a_gpu() -> None:
+    check = traps(PAIR, nvml=True)["fbgemm-gpu"]
+    assert check.level is Level.WARN
+    assert "stand-in" in check.finding
+    assert traps(PAIR, owner="fbgemm-gpu", nvml=True) == {}
+
+
+def test_generations_are_not_mixed() -> None:
+    check = traps({**PAIR, "torchrec": "1.9.2"})["torchrec / fbgemm"]
+    assert check.level is Level.WARN
+    assert "torchrec==1.8.*" in check.fix
+
+
+def test_an_untried_torchrec_is_named() -> None:
+    newer = {"torch": "2.15.0+cpu", "torchrec": "1.10.0", "fbgemm-gpu-cpu": "1.10.0"}
+    check = traps(newer)["torchrec version"]
+    assert check.level is Level.WARN
+    assert "1.8, 1.9" in check.finding
+    assert "torch==2.14.*" in check.fix
+
+
+def test_a_cuda_build_without_a_gpu_is_only_large() -> None:
+    check = traps({**PAIR, "torch": "2.13.0"})["torch build"]
+    assert check.level is Level.OK
+    assert "5 GB" in check.finding
+
+
+def test_other_platforms_can_plan() -> None:
+    assert "planning can" in traps({}, platform="darwin")["platform"].finding
+    assert traps({}) == {}
+
+
+def test_a_job_names_its_ranks_per_host_and_its_pods() -> None:
+    assert traps(PAIR, environ={"TOPOLOGY_DOMAIN_MULTIPLE": "4"}) == {}
+    found = traps(PAIR, environ={"WORLD_SIZE": "16", "TOPOLOGY_DOMAIN_MULTIPLE": "2"})
+    assert "8 ranks per host" in found["LOCAL_WORLD_SIZE"].finding
+    assert "TORCHREC_RESOLVED_POD_SIZE=2" in found["pod size"].fix
+    both = {"TOPOLOGY_DOMAIN_MULTIPLE": "2", "TORCHREC_RESOLVED_POD_SIZE": "2"}
+    assert traps(PAIR, environ={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", **both}) == {}
+
+
+def test_no_repair_names_a_release_that_is_not_there() -> None:
+    found = {"torch": "2.15.0", "torchrec": "1.9.2", "fbgemm-gpu-cpu": "1.9.0"}
+    checks = env.check_torch_stack(found.get, lambda n: n == "fbgemm-gpu-cpu", lambda: False)
+    (pair,) = [c for c in checks if c.subject == "torch / fbgemm-gpu-cpu"]
+    assert pair.fix == "pip install 'torch==2.14.*'"

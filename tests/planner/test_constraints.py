@@ -1,0 +1,251 @@
+"""Rules on groups and counts: checked as arrays, kept by every strategy, optimal if small."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.sharding import Plan
+from planner.api import BASELINES, strategy_named
+from planner.errors import InvalidInputError
+from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.placement_rules import Usage
+from planner.problem import (
+    Constraints,
+    CountLimit,
+    Level,
+    MoveLimit,
+    PlanningProblem,
+    TableConstraint,
+    TableGroup,
+)
+from planner.search.base import SearchOutcome
+from planner.search.parts.objectives import objective_named
+from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.random import random_assignment
+from tests.planner import cases
+
+NAMES = ("t0", "t1", "t2")
+
+
+@st.composite
+def rules(draw: st.DrawFn, names: tuple[str, ...] = NAMES) -> Constraints:
+    """One to three rules on a few tables."""
+    levels = st.sampled_from(list(Level))
+    groups = st.builds(
+        TableGroup,
+        patterns=st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True).map(tuple),
+        level=levels,
+    )
+    counts = st.builds(
+        CountLimit, most=st.integers(1, 3), level=levels, counts_shards=st.booleans()
+    )
+    return Constraints(
+        together=tuple(draw(st.lists(groups, max_size=1))),
+        apart=tuple(draw(st.lists(groups, max_size=1))),
+        counts=tuple(draw(st.lists(counts, max_size=1))),
+    )
+
+
+def broken(space: SearchSpace, plan: Plan) -> list[str]:
+    """Every rule that a plan breaks, judged from its shards alone."""
+    local = space.local_world_size
+    limits = space.problem.constraints
+    lines = []
+
+    def places(table: str, level: Level) -> list[int]:
+        ranks = plan.placement(table).ranks
+        return [r if level is Level.RANK else r // local for r in ranks]
+
+    names = [t.name for t in space.problem.workload.tables]
+    for g in limits.together:
+        used = {p for n in names if g.matches(n) for p in places(n, g.level)}
+        lines += ["together"] if len(used) > 1 else []
+    for g in limits.apart:
+        for a, b in itertools.combinations([n for n in names if g.matches(n)], 2):
+            if set(places(a, g.level)) & set(places(b, g.level)):
+                lines.append("apart")
+    for c in limits.counts:
+        found = [
+            p
+            for n in names
+            for p in (places(n, c.level) if c.counts_shards else set(places(n, c.level)))
+        ]
+        if any(found.count(p) > c.most for p in found):
+            lines.append("count")
+    return lines
+
+
+def small(seed: int, limits: Constraints) -> SearchSpace | None:
+    """A random problem under these rules; None if they contradict each other."""
+    free = cases.tiny(2 * seed + 1)
+    try:
+        return cases.space(free.problem.workload, free.problem.topology, limits)
+    except InvalidInputError:
+        return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 30), limits=rules())
+def test_the_check_equals_a_look_at_the_shards(seed: int, limits: Constraints) -> None:
+    space = small(seed, limits)
+    if space is None:
+        return
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        found = random_assignment(space, rng)
+        assert space.keeps_rules(found) == (not broken(space, space.plan(found)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 30), limits=rules())
+def test_masks_of_moves_equal_the_check_after_the_move(seed: int, limits: Constraints) -> None:
+    space = small(seed, limits)
+    if space is None:
+        return
+    rng = np.random.default_rng(seed)
+    start = random_assignment(space, rng)
+    if seed % 2:
+        problem = replace(
+            space.problem,
+            move_limit=MoveLimit(start=space.plan(random_assignment(space, rng)), max_tables=2),
+        )
+        space = SearchSpace(problem, space.pipeline, space.listed)
+    kept = [a for a in (random_assignment(space, rng) for _ in range(60)) if space.keeps_rules(a)]
+    for found in [start, *kept][-3:]:
+        usage = space.usage(found)
+        if usage.kept:
+            _check_relocations(space, usage, found)
+            _check_swaps(space, usage, found)
+
+
+def _free(space: SearchSpace, found: Assignment) -> list[tuple[int, int, int]]:
+    return [
+        (t, piece, rank)
+        for t, (index, places) in enumerate(zip(found.options, found.places, strict=True))
+        if space.option(t, index).spread.value == "ranks"
+        for piece, rank in enumerate(places)
+    ]
+
+
+def _moved(found: Assignment, table: int, piece: int, rank: int) -> Assignment:
+    places = [list(p) for p in found.places]
+    places[table][piece] = rank
+    return Assignment(options=found.options, places=tuple(tuple(p) for p in places))
+
+
+def _check_relocations(space: SearchSpace, usage: Usage, found: Assignment) -> None:
+    for table, piece, rank in _free(space, found):
+        mask = usage.relocations(np.array([table]), np.array([piece]), rank)[0]
+        for to in range(space.world_size):
+            assert mask[to] == space.keeps_rules(_moved(found, table, piece, to))
+
+
+def _check_swaps(space: SearchSpace, usage: Usage, found: Assignment) -> None:
+    for (a, i, here), (b, j, there) in itertools.permutations(_free(space, found), 2):
+        if a == b or here == there:
+            continue
+        mask = usage.swaps(
+            (np.array([a]), np.array([i])), here, (np.array([b]), np.array([j])), np.array([there])
+        )
+        after = _moved(_moved(found, a, i, there), b, j, here)
+        allowed = space.keeps_rules(after)
+        assert bool(mask[0, 0]) == allowed or (allowed and _in_union(space, a, b))
+
+
+def _in_union(space: SearchSpace, a: int, b: int) -> bool:
+    """Groups kept together move as one; the mask of single swaps leaves them alone."""
+    return any(u.members[a] or u.members[b] for u in space.rules.unions)
+
+
+def search(name: str, space: SearchSpace, *, most: int | None = 1200) -> SearchOutcome:
+    """One strategy on one space."""
+    evaluate = Evaluator(space, objective_named("iteration", space), Budget(max_evaluations=most))
+    return strategy_named(name).search(space, evaluate, seed=0)
+
+
+def filtered_optimum(space: SearchSpace) -> float:
+    """The least value over every plan of the space that keeps the rules, judged from its shards."""
+    free = SearchSpace(
+        PlanningProblem(workload=space.problem.workload, topology=space.problem.topology),
+        space.pipeline,
+        space.listed,
+    )
+    evaluate = Evaluator(free, objective_named("iteration", free), Budget())
+    best = np.inf
+    for found, works in every_assignment(free):
+        values = evaluate.values(works)
+        for i in np.argsort(values):
+            if values[i] >= best:
+                break
+            if not broken(space, free.plan(found[i])):
+                best = float(values[i])
+    return best
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 30), limits=rules())
+def test_the_optimum_under_rules_is_that_of_the_filtered_plans(
+    seed: int, limits: Constraints
+) -> None:
+    space = small(seed, limits)
+    if space is None or count_assignments(space, 20_000) > 20_000:
+        return
+    found = search("exhaustive", space, most=None)
+    best = filtered_optimum(space)
+    assert found.values[:1] == ((pytest.approx(best),) if np.isfinite(best) else ())
+    if found.assignments:
+        assert not broken(space, space.plan(found.assignments[0]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_auto_keeps_rules_that_bind_and_its_bound_holds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.search.auto._TINY", 0)
+    limits = [
+        Constraints(together=(TableGroup(patterns=("t0", "t1")),)),
+        Constraints(apart=(TableGroup(patterns=("t*",)),)),
+        Constraints(counts=(CountLimit(most=2, counts_shards=True),)),
+        Constraints(
+            together=(TableGroup(patterns=("t0", "t2"), level=Level.HOST),),
+            apart=(TableGroup(patterns=("t0", "t1")),),
+        ),
+        Constraints(counts=(CountLimit(most=1, patterns=("t0", "t1")),)),
+        Constraints(
+            apart=(TableGroup(patterns=("t0", "t1"), level=Level.HOST),),
+            tables=(TableConstraint(pattern="t1", hosts=(0,)),),
+        ),
+    ][seed]
+    space = cases.space(cases.tiny(seed).problem.workload, cases.topology(2, 2), limits)
+    best = search("exhaustive", space, most=None)
+    found = search("auto", space)
+    assert found.assignments
+    assert found.values[0] == pytest.approx(best.values[0], rel=1e-6)
+    assert found.bound is not None
+    assert found.bound <= best.values[0] * (1 + 1e-9)
+
+
+def test_every_strategy_keeps_the_rules_or_finds_nothing() -> None:
+    limits = Constraints(
+        together=(
+            TableGroup(patterns=("t0", "t1")),
+            TableGroup(patterns=("t7", "t8"), level=Level.HOST),
+        ),
+        apart=(
+            TableGroup(patterns=("t2", "t3", "t4")),
+            TableGroup(patterns=("t5", "t6"), level=Level.HOST),
+        ),
+        counts=(CountLimit(most=6), CountLimit(most=9, level=Level.HOST, patterns=("t*",))),
+        tables=(TableConstraint(pattern="t2", ranks=(1,)),),
+    )
+    space = cases.space(cases.synthetic(10, seed=3), cases.topology(2, 2), limits)
+    for name in (*BASELINES, "random", "auto"):
+        for found in search(name, space, most=300).assignments:
+            assert not broken(space, space.plan(found)), name
+    assert search("auto", space, most=300).assignments

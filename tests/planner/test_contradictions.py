@@ -1,0 +1,111 @@
+"""Constraints that cannot hold are named before any search."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.sharding import ShardingType
+from planner.constraint_checks import contradictions
+from planner.errors import InvalidInputError
+from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
+from tests.planner import cases
+
+HOST, RANK = Level.HOST, Level.RANK
+
+
+def group(*patterns: str, level: Level = RANK) -> TableGroup:
+    return TableGroup(patterns=patterns, level=level)
+
+
+def pin(pattern: str, *ranks: int) -> TableConstraint:
+    return TableConstraint(pattern=pattern, ranks=ranks)
+
+
+BAD = {
+    "two apart on one rank": (
+        Constraints(apart=(group("t0", "t1"),), tables=(pin("t0", 3), pin("t1", 3))),
+        ("apart [t0, t1]", "'t0', 't1'", "[3]"),
+    ),
+    "two together on two ranks": (
+        Constraints(together=(group("t0", "t1"),), tables=(pin("t0", 0), pin("t1", 3))),
+        ("together [t0, t1]", "no rank is allowed"),
+    ),
+    "together and apart": (
+        Constraints(together=(group("t0", "t1"),), apart=(group("t?", level=HOST),)),
+        ("together [t0, t1]", "apart [t?]", "both name"),
+    ),
+    "more apart than ranks": (
+        Constraints(apart=(group("t*"),)),
+        ("apart [t*]", "4 ranks"),
+    ),
+    "more apart than hosts": (
+        Constraints(apart=(group("t0", "t1", "t2", level=HOST),)),
+        ("2 hosts",),
+    ),
+    "too few places for the tables": (
+        Constraints(counts=(CountLimit(most=1),)),
+        ("max_tables_per_rank: 1", "4 ranks"),
+    ),
+    "a group above the limit": (
+        Constraints(together=(group("t0", "t1", "t2"),), counts=(CountLimit(most=2),)),
+        ("3 tables have to share one rank",),
+    ),
+    "a table in all but one piece": (
+        Constraints(
+            apart=(group("t0", "t1"),),
+            tables=(TableConstraint(pattern="t0", sharding_types=(ShardingType.DATA_PARALLEL,)),),
+        ),
+        ("'t0'", "apart [t0, t1]", "data_parallel", "allow table_wise"),
+    ),
+    "unknown table": (Constraints(together=(group("t0", "zz"),)), ("'zz'", "matches no table")),
+    "a group of one": (Constraints(apart=(group("t0"),)), ("alone",)),
+    "a rank that is not there": (
+        Constraints(memory=(MemoryLimit(most_bytes=1e9, level=RANK, places=(9,)),)),
+        ("device_memory", "[9]", "0..3"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "words"), BAD.values(), ids=BAD.keys())
+def test_what_contradicts_is_named(limits: Constraints, words: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        cases.space(cases.synthetic(6), cases.topology(2, 2), limits)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_only_what_no_placement_keeps_is_refused(data: st.DataObject) -> None:
+    """Tables as whole pieces: the checks refuse nothing that some placement keeps."""
+    names = ("a", "b", "c", "d")
+    topology = cases.topology(2, 2)
+    allowed = np.array([[data.draw(st.booleans()) for _ in range(4)] for _ in names], dtype=bool)
+    allowed[:, data.draw(st.integers(0, 3))] = True
+    kind = data.draw(st.sampled_from(["apart", "together", "counts"]))
+    level = data.draw(st.sampled_from(list(Level)))
+    members = tuple(data.draw(st.sets(st.sampled_from(names), min_size=2)))
+    limits = {
+        "apart": Constraints(apart=(TableGroup(patterns=members, level=level),)),
+        "together": Constraints(together=(TableGroup(patterns=members, level=level),)),
+        "counts": Constraints(
+            counts=(CountLimit(most=data.draw(st.integers(1, 2)), level=level, patterns=members),)
+        ),
+    }[kind]
+    step = 1 if level is RANK else 2
+
+    def keeps(ranks: tuple[int, ...]) -> bool:
+        used = [r // step for n, r in zip(names, ranks, strict=True) if n in members]
+        if kind == "together":
+            return len(set(used)) == 1
+        most = 1 if kind == "apart" else limits.counts[0].most
+        return max(used.count(p) for p in used) <= most
+
+    choices = [np.flatnonzero(row).tolist() for row in allowed]
+    possible = any(keeps(ranks) for ranks in itertools.product(*choices))
+    assert possible == (not contradictions(limits, names, allowed, topology))

@@ -1,0 +1,111 @@
+"""Explanations agree with pricing the changed plan from scratch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
+from planner import load_system, load_workload, plan
+from planner.errors import InvalidInputError
+from planner.explain import Change, Explainer, constraint_costs
+from planner.models import default_models
+from planner.problem import Constraints, PlanningProblem, TableConstraint
+
+
+@pytest.fixture(scope="module")
+def explainer() -> Explainer:
+    """A plan for two hosts."""
+    workload, topology = load_workload("small_demo"), load_system("h100_sxm", gpus=16)
+    found = plan(workload, topology, time_limit_s=5, max_evaluations=300, with_baselines=False)
+    return Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
+
+
+def _priced(explainer: Explainer, changed: Plan) -> float:
+    problem = explainer.problem
+    pipeline = CostPipeline(problem.workload, problem.topology, default_models(problem.topology))
+    return pipeline.estimate(changed).time.time_s
+
+
+def _with(explainer: Explainer, change: Change) -> Plan:
+    return Plan(
+        placements=tuple(
+            change.after if p.table == change.table else p for p in explainer.plan.placements
+        )
+    )
+
+
+def test_every_option_costs_what_its_plan_costs(explainer: Explainer) -> None:
+    """The plan with the option forced, priced by the full pipeline, from scratch."""
+    for placement in explainer.plan.placements[:3]:
+        told = explainer.table(placement.table)
+        assert sum(o.is_chosen for o in told.options) == 1
+        for option in told.options[:6]:
+            if option.plan_time_s is None:
+                continue
+            forced = Plan(
+                placements=tuple(
+                    option.placement if p.table == placement.table else p
+                    for p in explainer.plan.placements
+                )
+            )
+            assert _priced(explainer, forced) == pytest.approx(option.plan_time_s, rel=1e-9)
+
+
+def test_options_are_ranked_and_all_different(explainer: Explainer) -> None:
+    """Fastest first; what does not fit comes last."""
+    told = explainer.table(explainer.plan.placements[0].table)
+    times = [o.plan_time_s for o in told.options]
+    fitting = [t for t in times if t is not None]
+    assert fitting == sorted(fitting)
+    assert times[: len(fitting)] == fitting
+    assert len({o.placement for o in told.options}) == len(told.options)
+
+
+def test_changes_cost_what_they_say(explainer: Explainer) -> None:
+    """Of tables on critical ranks only, each changed alone."""
+    changes = explainer.changes(limit=4)
+    assert changes
+    assert {c.table for c in changes} <= set(explainer.critical_tables())
+    for change in changes:
+        assert _priced(explainer, _with(explainer, change)) == pytest.approx(change.plan_time_s)
+        assert change.moved_bytes >= 0
+
+
+def test_a_bad_plan_has_changes_that_help() -> None:
+    """Everything on one rank: moving any large table away makes it faster."""
+    workload, topology = load_workload("dlrm_dcnv2_mlperf"), load_system("h100_sxm", gpus=8)
+    workload = replace(workload, tables=workload.tables[20:26])
+    pinned = Constraints(tables=(TableConstraint(pattern="*", ranks=(3,)),))
+    found = plan(workload, topology, constraints=pinned, time_limit_s=3, with_baselines=False)
+    explainer = Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
+    best = explainer.changes(limit=1)[0]
+    assert best.plan_time_s < explainer.plan_time_s
+
+
+def test_an_unknown_table_is_answered_with_a_near_one(explainer: Explainer) -> None:
+    """One clear error."""
+    name = explainer.plan.placements[0].table
+    with pytest.raises(InvalidInputError, match=f"did you mean '{name}'"):
+        explainer.table(name + "x")
+
+
+def test_a_pin_costs_what_planning_without_it_gains() -> None:
+    """All large tables on one rank is dear; a rule that holds anyway costs nothing."""
+    workload, topology = load_workload("dlrm_dcnv2_mlperf"), load_system("h100_sxm", gpus=8)
+    workload = replace(workload, tables=workload.tables[18:26])
+    rules = (
+        TableConstraint(pattern="*", ranks=(3,)),
+        TableConstraint(pattern="*", sharding_types=tuple(ShardingType)),
+    )
+    problem = PlanningProblem(
+        workload=workload, topology=topology, constraints=Constraints(tables=rules)
+    )
+    costs = {c.constraint: c for c in constraint_costs(problem, time_limit_s=2)}
+    pin = costs["*: ranks 3"]
+    assert pin.gain_s is not None
+    assert pin.gain_s > 0
+    others = [c.gain_s for name, c in costs.items() if name != "*: ranks 3"]
+    assert all(g is not None and abs(g) < pin.gain_s / 10 for g in others)

@@ -1,0 +1,136 @@
+"""Plans for several scenarios, and the objective in money."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.distribution.zipf import Zipf
+from costmodels.pipeline import CostPipeline
+from costmodels.workload import Workload
+from planner import api
+from planner.errors import InvalidInputError
+from planner.evaluation import Budget, Evaluator
+from planner.problem import PlanningProblem
+from planner.robust import Robust
+from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search_problem import search_objective, search_space
+from tests.planner import cases
+
+
+def variant(model: Workload, seed: int) -> Workload:
+    """Other skews, pooling factors and another batch for the same tables."""
+    rng = np.random.default_rng(seed)
+    tables = tuple(
+        replace(
+            t,
+            features=tuple(
+                replace(f, pooling_factor=f.pooling_factor * float(rng.uniform(0.2, 5)))
+                for f in t.features
+            ),
+            distribution=Zipf(
+                num_embeddings=t.num_embeddings, exponent=float(rng.uniform(0.2, 1.3))
+            ),
+        )
+        for t in model.tables
+    )
+    batch = int(model.local_batch_size * rng.choice([0.5, 1, 2]))
+    return replace(model, name=f"variant{seed}", tables=tables, local_batch_size=max(batch, 1))
+
+
+@pytest.mark.parametrize("how", list(Robust))
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
+    seed: int, how: Robust, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = cases.tiny(seed)
+    model, system = free.problem.workload, free.problem.topology
+    scenarios = (variant(model, seed), variant(model, seed + 50))
+    problem = PlanningProblem(workload=model, topology=system, scenarios=scenarios)
+    space = search_space(problem, CostPipeline)
+    objective = search_objective("iteration", space, how)
+    if count_assignments(space, 8000) > 8000:
+        pytest.skip("too many plans to look at each")
+    alone = [CostPipeline(w, system, space.pipeline.models) for w in (model, *scenarios)]
+    merge = np.max if how is Robust.WORST else np.mean
+    best = np.inf
+    for found, works in every_assignment(space):
+        values = Evaluator(space, objective, Budget()).values(works)
+        at = int(np.argmin(values))
+        best = min(best, float(values[at]))
+        plan = space.plan(found[at])
+        times = [float(p.iteration_times(p.plan_work(plan))) for p in alone]
+        if np.isfinite(values[at]):
+            assert values[at] == pytest.approx(merge(times), rel=1e-9)
+            assert all(p.memory(plan).fits for p in alone)
+    monkeypatch.setattr("planner.search.auto._TINY", 0)
+    evaluate = Evaluator(space, objective, Budget(max_evaluations=600))
+    outcome = api.strategy_named("auto").search(space, evaluate, seed=0)
+    assert outcome.bound is not None
+    assert outcome.bound <= best * (1 + 1e-9)
+    assert outcome.values[0] == pytest.approx(best, rel=1e-3)
+    assert outcome.bound >= 0.5 * best
+
+
+def test_a_robust_plan_is_best_in_its_worst_scenario() -> None:
+    model, system = cases.synthetic(8, seed=3), cases.topology(2, 2)
+    other = variant(model, 7)
+
+    def worst(scenarios: tuple[Workload, ...]) -> tuple[float, api.PlanningResult]:
+        result = api.plan(
+            model,
+            system,
+            scenarios=scenarios,
+            time_limit_s=None,
+            max_evaluations=600,
+            with_baselines=False,
+        )
+        times = [api.estimate(w, system, result.plan).estimate.time.time_s for w in (model, other)]
+        return max(times), result
+
+    alone, _ = worst(())
+    together, result = worst((other,))
+    assert together <= alone * (1 + 1e-9)
+    assert [s.name for s in result.scenarios] == [model.name, other.name]
+    assert max(s.time_s for s in result.scenarios) == pytest.approx(together)
+    assert result.solver.objective == "worst iteration"
+    assert result.solver.value == pytest.approx(together)
+
+
+def test_scenarios_have_the_same_tables() -> None:
+    model = cases.synthetic(4, seed=3)
+    fewer = replace(model, name="fewer", tables=model.tables[:3])
+    swapped = replace(model, name="swapped", tables=model.tables[::-1])
+    with pytest.raises(InvalidInputError) as caught:
+        api.plan(model, cases.topology(), scenarios=(fewer, swapped))
+    assert len(caught.value.problems) == 2
+    assert "'t3'" in caught.value.problems[0]
+    assert "order" in caught.value.problems[1]
+
+
+def test_cost_is_time_at_a_price() -> None:
+    model = cases.synthetic(6, seed=2)
+    system = replace(cases.topology(1, 2), price_per_device_usd_per_hour=4.5)
+    by_time = api.plan(model, system, max_evaluations=600, time_limit_s=None, with_baselines=False)
+    by_cost = api.plan(
+        model,
+        system,
+        objective="cost",
+        max_evaluations=600,
+        time_limit_s=None,
+        with_baselines=False,
+    )
+    assert by_cost.plan == by_time.plan
+    hours = by_time.estimate.time.time_s / 3600 * 1e9 / (model.local_batch_size * 2)
+    assert by_cost.solver.value == pytest.approx(hours * 2 * 4.5)
+    assert by_cost.usd_per_billion_samples == pytest.approx(by_cost.solver.value)
+    assert by_cost.bound is not None
+    assert by_time.bound is not None
+    assert by_cost.gap_ratio == pytest.approx(by_time.gap_ratio, abs=1e-6)
+
+
+def test_cost_needs_a_price() -> None:
+    with pytest.raises(InvalidInputError, match="--price"):
+        api.plan(cases.synthetic(3), cases.topology(), objective="cost")
