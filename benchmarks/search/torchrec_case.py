@@ -50,7 +50,7 @@ _MS: Final = 1e3
 _RESERVED: Final = 0.15
 
 
-class _Model(nn.Module):
+class _Model(nn.Module):  # type: ignore[misc]
     """Tables on the meta device, with the optimizer where TorchRec's estimator looks for it."""
 
     def __init__(self, case: Instance) -> None:
@@ -67,8 +67,8 @@ class _Model(nn.Module):
         meta = torch.device("meta")
         self.embedding_bag_collection = EmbeddingBagCollection(tables=tables, device=meta)
         for parameter in self.parameters():
-            parameter._optimizer_classes = [RowWiseAdagrad]  # type: ignore[attr-defined]
-            parameter._optimizer_kwargs = [{}]  # type: ignore[attr-defined]
+            parameter._optimizer_classes = [RowWiseAdagrad]
+            parameter._optimizer_kwargs = [{}]
 
 
 def _constraints(case: Instance, kernels: list[str] | None) -> dict[str, ParameterConstraints]:
@@ -120,7 +120,7 @@ def _watch(planner: EmbeddingShardingPlanner, started: float) -> list[float]:
             best[:] = [value, time.perf_counter() - started]
         return value
 
-    planner._perf_model.rate = watched  # type: ignore[method-assign]
+    planner._perf_model.rate = watched
     return best
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
 from costmodels.iteration._events import Node, Simulation
-from costmodels.iteration.base import BoolArray, FloatArray, Program, Stream
+from costmodels.iteration.base import FloatArray, Program, Stream
 
 
 def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:

@@ -14,6 +14,7 @@ from costmodels.torchrec_estimates import constants
 from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.table import TorchrecTable
 
+_BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 _MOST_NODES: Final = 2
 """The all-reduce of replicated tables is priced for one host or two, then doubled."""
 
@@ -58,35 +59,23 @@ def shard_perf(
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
     world = machine.world_size
-    share = {
-        ShardingType.ROW_WISE: world,
-        ShardingType.TABLE_ROW_WISE: machine.group_size,
-        ShardingType.GRID_SHARD: machine.group_size,
-    }.get(sharding_type, 1)
-    by_rows = share > 1 or sharding_type in (
-        ShardingType.ROW_WISE,
-        ShardingType.TABLE_ROW_WISE,
-        ShardingType.GRID_SHARD,
-    )
+    by_rows = sharding_type in _BY_ROWS
+    within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
+    share = within if by_rows else 1
     wire = table.all_to_all_bytes
     if by_rows and (table.is_pooled or sharding_type is not ShardingType.ROW_WISE):
         wire = table.row_sum_bytes
-    ids = table.ids / share
-    outputs = table.outputs if table.is_pooled or not by_rows else table.outputs / share
+    ids = table.num_ids / share
+    outputs = table.num_outputs if table.is_pooled or not by_rows else table.num_outputs / share
     forward_bytes, backward_bytes = (outputs * world * num_cols * b for b in wire)
     columns = num_cols if by_rows else max(num_cols, constants.MIN_LOOKUP_COLUMNS)
     compute = _forward_compute(
         table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
     )
-    if by_rows:
-        copies = backward_bytes * constants.BATCHED_COPY_FACTOR / rate
-        if sharding_type is ShardingType.ROW_WISE:
-            link = machine.bandwidth(world, machine.local_world_size)
-            comms = (forward_bytes / link, backward_bytes / link)
-        else:
-            comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
+    copies = backward_bytes * constants.BATCHED_COPY_FACTOR / rate if by_rows else 0.0
+    if by_rows and sharding_type is not ShardingType.ROW_WISE:
+        comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
     else:
-        copies = 0.0
         link = machine.bandwidth(world, machine.local_world_size)
         comms = (forward_bytes / link, backward_bytes / link)
     return ShardPerf(
@@ -147,8 +136,8 @@ def _backward_compute(table: TorchrecTable, forward_s: float) -> float:
 def _replicated(
     table: TorchrecTable, machine: TorchrecMachine, num_cols: int, rate: float
 ) -> ShardPerf:
-    written = table.outputs * num_cols * table.element_bytes
-    compute = _forward_compute(table, table.ids, num_cols, written, rate, 1.0)
+    written = table.num_outputs * num_cols * table.element_bytes
+    compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
     size = table.num_embeddings * num_cols * table.element_bytes
     nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
     reduce_s = size * (2 * nodes - 1) / nodes / machine.all_reduce_bandwidth_bytes_per_s
@@ -175,7 +164,7 @@ def _two_levels(
     across = machine.bandwidth(machine.num_groups, 1)
     exchanged = [0.0, 0.0]
     if machine.num_groups > 1:
-        vectors = table.outputs * machine.num_groups * num_cols
+        vectors = table.num_outputs * machine.num_groups * num_cols
         exchanged = [vectors * b / across for b in table.all_to_all_bytes]
     return exchanged[0] + forward_bytes / inside, exchanged[1] + backward_bytes / inside
 
@@ -183,7 +172,7 @@ def _two_levels(
 def _prefetch(
     table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, num_cols: int
 ) -> float:
-    if kernel is not ComputeKernel.FUSED_UVM_CACHING or table.cache_fetches is None:
+    if kernel is not ComputeKernel.FUSED_UVM_CACHING or table.num_cache_fetches is None:
         return 0.0
-    fetched = table.cache_fetches * num_cols * table.element_bytes
+    fetched = table.num_cache_fetches * num_cols * table.element_bytes
     return fetched / machine.device_link_bandwidth_bytes_per_s

@@ -93,7 +93,7 @@ def _io_bytes(
     num_cols: int,
 ) -> tuple[int, int]:
     """Indices in and vectors out of a shard, of the whole global batch where it sees that."""
-    ids, outputs = table.ids, table.outputs
+    ids, outputs = table.num_ids, table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         size = table.embedding_dim * table.output_bytes
         return math.ceil(ids * constants.INDEX_BYTES), math.ceil(outputs * size)

@@ -11,18 +11,19 @@ from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 class TorchrecTable:
     """A table and its inputs on one rank.
 
-    ``ids`` indices and ``outputs`` vectors enter and leave on each rank per batch. Wire bytes are
-    those of one element in the all-to-alls (of outputs, of gradients) and in the collectives that
-    sum row blocks; ``output_bytes`` those of one element of the output. ``optimizer_ratio`` is the
-    optimizer's bytes per byte of weights. ``cache_fetches`` are rows fetched per batch, all ranks
-    together, for TorchRec's prefetch time; None without cache statistics.
+    ``num_ids`` indices and ``num_outputs`` vectors enter and leave on each rank per batch. Wire
+    bytes are those of one element in the all-to-alls (of outputs, of gradients) and in the
+    collectives that sum row blocks; ``output_bytes`` those of one element of the output.
+    ``optimizer_ratio`` is the optimizer's bytes per byte of weights. ``num_cache_fetches`` are rows
+    fetched per batch, all ranks together, for TorchRec's prefetch time; None without cache
+    statistics.
     """
 
     num_embeddings: int
     embedding_dim: int
     element_bytes: int
-    ids: float
-    outputs: float
+    num_ids: float
+    num_outputs: float
     is_pooled: bool = True
     is_weighted: bool = False
     all_to_all_bytes: tuple[float, float] = (4.0, 4.0)
@@ -30,7 +31,7 @@ class TorchrecTable:
     output_bytes: float = 4.0
     optimizer_ratio: float = 0.0
     prefetches: bool = False
-    cache_fetches: float | None = None
+    num_cache_fetches: float | None = None
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
@@ -51,8 +52,8 @@ class TorchrecTable:
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
             element_bytes=element,
-            ids=sum(x * batch for x in lengths),
-            outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+            num_ids=sum(x * batch for x in lengths),
+            num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
             is_pooled=pooled,
             is_weighted=table.is_weighted,
             all_to_all_bytes=wire,

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -37,18 +37,20 @@ class Settings:
 
 def stdout_console() -> Console:
     """A console for results: at most 100 columns; plain when NO_COLOR is set or not a terminal."""
-    from rich.console import Console
-
-    return Console(
-        file=sys.stdout, width=_width(), no_color=_no_color(), highlight=False, soft_wrap=False
-    )
+    return _console(sys.stdout)
 
 
 def stderr_console() -> Console:
     """A console for progress and remarks."""
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
     from rich.console import Console
 
-    return Console(file=sys.stderr, width=_width(), no_color=_no_color(), highlight=False)
+    # With a width alone, rich takes 80 columns wherever TERM is dumb.
+    height = shutil.get_terminal_size((MAX_WIDTH, 24)).lines
+    return Console(file=file, width=_width(), height=height, no_color=_no_color(), highlight=False)
 
 
 def write_json(data: object) -> None:

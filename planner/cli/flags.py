@@ -172,9 +172,7 @@ def problem_options(command: Command) -> Command:
     @functools.wraps(command)
     def gathered(*args: Any, **kwargs: Any) -> Any:
         fields = {name: kwargs.pop(name) for name in ProblemFlags.__dataclass_fields__}
-        if fields["batch_size"] is not None and fields["global_batch_size"] is not None:
-            message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-            raise click.UsageError(message, click.get_current_context())
+        _check_batch(fields["batch_size"], fields["global_batch_size"])
         return command(*args, flags=ProblemFlags(**fields), **kwargs)
 
     options = (
@@ -228,6 +226,12 @@ def problem_options(command: Command) -> Command:
         ),
     )
     return cast("Command", _apply(gathered, options))
+
+
+def _check_batch(per_rank: int | None, whole: int | None) -> None:
+    if per_rank is not None and whole is not None:
+        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
 
 
 def search_options(command: Command) -> Command:

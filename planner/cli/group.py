@@ -74,8 +74,8 @@ class LazyGroup(click.Group):
 
 EPILOG = """\b
 First steps:
-  shardplan init my_model.yaml                        a commented workload to edit
-  shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1
+  shardplan init my_model.yaml --list tables.csv      name, rows, dim, pooling of each table
+  shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1      see run1/report.html
   shardplan compare my_model.yaml old.json run1/plan.json
 
 \b

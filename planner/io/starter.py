@@ -11,7 +11,7 @@ from typing import Final
 
 from costmodels import units
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import DenseArch, Feature, Interaction, Table, Workload
+from costmodels.workload import DataType, DenseArch, Feature, Interaction, Table, Workload
 from planner.io.workload_file import load_workload_file
 from planner.io.workload_writer import workload_text
 
@@ -20,12 +20,14 @@ _DENSE: Final = DenseArch(
     bottom_mlp=(512, 256, 128),
     top_mlp=(1024, 512, 256, 1),
     interaction=Interaction.CAT,
+    dtype=DataType.BF16,
 )
 _RESERVED_BYTES: Final = 6 * units.GIB
 
 _NOTES: Final = {
     "training.batch_size_per_rank": "samples per GPU and step: assumed, put yours",
     "training.optimizer": "assumed, put yours",
+    "training.output_dtype": "of pooled embeddings on the wire: assumed, put yours",
     "dense": "layers: assumed, put yours, or leave the section out for embeddings only",
     "memory": "per GPU: framework, allocator, NCCL",
 }
@@ -81,5 +83,7 @@ def placeholder_text(num_tables: int, name: str) -> str:
 
 
 def _text(workload: Workload, header: tuple[str, ...]) -> str:
-    whole = replace(workload, dense=_DENSE, reserved_bytes=_RESERVED_BYTES)
+    whole = replace(
+        workload, dense=_DENSE, reserved_bytes=_RESERVED_BYTES, output_dtype=DataType.FP16
+    )
     return workload_text(whole, header=header, notes=_NOTES, law_is_known=False)

@@ -195,15 +195,15 @@ class _Run:
     def _pack(self) -> list[Assignment]:
         """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
         prices = self.record.evaluate.objective.prices
-        done = self.record.stopped or self.record.proven
+        done = self.record.stopped or self.record.proven or math.isinf(self.record.value)
         if prices is None or self.record.bound is None or done:
             return []
         makespan = Makespan(self.space, prices)
         found = makespan.bound(self.record.bound, self.record.value, lambda: self.record.stopped)
         self.record.raise_bound(found.bound, "packing bound")
         value = self.record.evaluate.value
-        for choice in found.others:
-            self._cycle(min(self._place(choice), key=value), STAGES, self._steps // 2)
+        for start in (min(p, key=value) for c in found.others if (p := self._place(c))):
+            self._cycle(start, STAGES, self._steps // 2)
         return [a for choice in found.choices for a in self._place(choice)]
 
     def _tighten(self) -> list[Assignment]:

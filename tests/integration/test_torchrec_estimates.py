@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
@@ -14,10 +16,12 @@ from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.shard_estimators import (
     EmbeddingPerfEstimatorFactory,
     EmbeddingStorageEstimator,
 )
+from torchrec.distributed.planner.stats import _calculate_critical_path
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, SharderData, StorageUsageType
 from torchrec.distributed.planner.types import Shard as TheirShard
@@ -39,8 +43,11 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from costmodels.torchrec_estimates.storage import Buffers
+from planner import api
 from planner.integrations.torchrec_model import Model
+from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
+from planner.integrations.torchrec_workload import describe_model
 from planner.torchrec_rules import SEQUENCE_TYPES
 from tests.integration.builders import make_topology
 from tests.strategies import make_workload
@@ -107,7 +114,7 @@ def shapes(
 
 
 @st.composite
-def cases(draw: DrawFn) -> dict[str, object]:
+def cases(draw: DrawFn) -> dict[str, Any]:
     pooled = draw(st.booleans())
     pieces = draw(st.integers(1, 4))
     widths = [4 * draw(st.integers(1, 64)) for _ in range(pieces)]
@@ -142,7 +149,7 @@ def cases(draw: DrawFn) -> dict[str, object]:
     }
 
 
-def their_option(case: dict[str, object], module: nn.Module) -> TheirOption:
+def their_option(case: dict[str, Any], module: nn.Module) -> TheirOption:
     parameter = next(module.parameters())
     if case["optimizer"] is not None:
         parameter._optimizer_classes = [case["optimizer"]]
@@ -171,7 +178,7 @@ def their_option(case: dict[str, object], module: nn.Module) -> TheirOption:
     )
 
 
-def estimate(case: dict[str, object], option: TheirOption) -> None:
+def estimate(case: dict[str, Any], option: TheirOption) -> None:
     wire = case["wire"]
     names = (
         "POOLED_EMBEDDINGS_ALL_TO_ALL",
@@ -196,7 +203,7 @@ def estimate(case: dict[str, object], option: TheirOption) -> None:
         estimator.estimate([option], sharder_data_map=known)
 
 
-def our_table(case: dict[str, object]) -> TorchrecTable:
+def our_table(case: dict[str, Any]) -> TorchrecTable:
     element = float(4 if case["dtype"] is DataType.FP32 else 2)
     lengths, batch, pooled = case["lengths"], case["batch"], case["pooled"]
     wire = case["wire"] or (element, element)
@@ -206,8 +213,8 @@ def our_table(case: dict[str, object]) -> TorchrecTable:
         num_embeddings=case["rows"],
         embedding_dim=dim,
         element_bytes=int(element),
-        ids=sum(x * batch for x in lengths),
-        outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+        num_ids=sum(x * batch for x in lengths),
+        num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
         is_pooled=pooled,
         is_weighted=case["weighted"],
         all_to_all_bytes=wire,
@@ -215,13 +222,13 @@ def our_table(case: dict[str, object]) -> TorchrecTable:
         output_bytes=element,
         optimizer_ratio=ratio(case["optimizer"], dim),
         prefetches=case["prefetches"],
-        cache_fetches=lookups * (1 - factor) ** 2 if missed else None,
+        num_cache_fetches=lookups * (1 - factor) ** 2 if missed else None,
     )
 
 
 @settings(max_examples=300, deadline=None)
 @given(case=cases())
-def test_estimates_equal_torchrec(case: dict[str, object]) -> None:
+def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
     module = module_of(
         sum(case["widths"]),
         case["rows"],
@@ -304,3 +311,29 @@ def test_memory_left_equals_the_heuristical_reservation() -> None:
     ours = machine.device_limits_bytes(workload)
     assert ours == tuple(d.storage.hbm for d in left.devices)
     assert machine.ddr_capacity_bytes == left.devices[0].storage.ddr
+
+
+@pytest.mark.parametrize("name", ["torchrec", "torchrec-critical-path"])
+def test_plans_are_worth_what_torchrec_says(name: str) -> None:
+    workload, topology = make_workload(), make_topology(2, 4)
+    found = api.plan(workload, topology, objective=name, max_evaluations=500, time_limit_s=None)
+    sharders = [EmbeddingBagCollectionSharder()]
+    constraints = {
+        t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
+        for t in workload.tables
+    }
+    batch = workload.local_batch_size
+    model = describe_model(Model(workload), sharders, batch_size=batch, constraints=constraints)
+    assert model is not None
+    options = to_sharding_options(
+        found.plan,
+        model.tables,
+        sharders,
+        topology_to_torchrec(topology, "cuda"),
+        batch_size=batch,
+        constraints=constraints,
+    )
+    rating = NoopPerfModel(topology_to_torchrec(topology, "cuda")).rate(options)
+    path = _calculate_critical_path(options).total()
+    theirs = rating if name == "torchrec" else path
+    assert found.solver.value == pytest.approx(theirs * MS, rel=SAME)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, remark, say, write_json
 from planner.cli.flags import FILE, output_options
 from planner.cli.show import print_rows
 
@@ -93,9 +93,9 @@ def _print(machine: str, errors: Sequence[FitError]) -> None:
     print_rows(f"Fit on {machine}", columns, rows)
     odd = [f"{e.name}: {point}" for e in errors for point in e.odd_points]
     if odd:
-        click.echo("Points that look wrong:")
+        say("Points that look wrong:")
         for line in odd:
-            click.echo(f"  {line}")
+            say(f"  {line}")
 
 
 def _as_json(error: FitError) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 from planner.cli.console import Settings, say, write_json
 from planner.cli.flags import FILE, output_options
 
-KINDS = ("workload", "system", "plan")
+KINDS = ("workload", "system", "plan", "constraints")
 
 EXAMPLES = """\b
 Examples:

@@ -50,5 +50,5 @@ def command(settings: Settings, *, path: Path, listed: Path | None, tables: int 
         write_json({"written": str(path)})
         return 0
     say(f"Wrote {path}")
-    remark(settings, f"next: shardplan plan {path} --system h100_sxm --gpus 8")
+    remark(settings, f"next: shardplan plan {path} --system h100_sxm --gpus 8 -o run1")
     return 0

@@ -91,6 +91,7 @@ class Box:
     Attributes:
         low, high: ``[G]`` phase of each group.
         cuts: found so far; they hold inside the box.
+        per_second: unit of ``iteration`` per second.
     """
 
     def __init__(
@@ -102,10 +103,11 @@ class Box:
         low: FloatArray,
         high: FloatArray,
         sampled: dict[int, Sampled] | None = None,
+        per_second: float = 1.0,
     ) -> None:
         """Sample the stage times along each side; sides in ``sampled`` are known already."""
         self._times_of, self._iteration = times_of, iteration
-        self.first, self._num_phases = first, num_phases
+        self.first, self._num_phases, self.per_second = first, num_phases, per_second
         self.low, self.high = low, np.maximum(high, low + 1e-9 * max(float(high.max()), 1e-12))
         self.cuts: list[Cut] = []
         self._base = times_of(self.low[None])
@@ -154,7 +156,7 @@ class Box:
             times = self.relaxed(np.concatenate([at[None], at + moves, at - moves]))
             up = (times[1 : groups + 1] - times[0]) / step
             down = (times[0] - times[groups + 1 :]) / step
-            if np.abs(up - down).max() < _SAME + 1e-3 * np.abs(up).max() * 0:
+            if np.abs(up - down).max() < _SAME * max(1.0, self.per_second):
                 slopes = np.zeros(self._num_phases)
                 slopes[self.first] = up
                 return Cut(base=float(times[0] - up @ at), slopes=slopes)
@@ -190,7 +192,14 @@ class Box:
         new_low[group], new_high[group] = low, high
         kept = {g: s for g, s in self._sampled.items() if g != group}
         part = Box(
-            self._times_of, self._iteration, self.first, self._num_phases, new_low, new_high, kept
+            self._times_of,
+            self._iteration,
+            self.first,
+            self._num_phases,
+            new_low,
+            new_high,
+            kept,
+            self.per_second,
         )
         part.cuts = list(self.cuts)
         return part

@@ -17,16 +17,16 @@ from typing import Final
 
 import numpy as np
 
-from planner.evaluation import AbstractObjective, FloatArray
+from planner.evaluation import AbstractObjective, BoolArray, FloatArray
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.boxes import Box
-from planner.search.parts.objectives import IterationTime
+from planner.search.parts.priced import Cost, TimeObjective
 from planner.search.parts.relaxation import Relaxation, TypeSet
 
 _CLOSE: Final = 3e-3
 """Chords this close to the models, as a share of the bound, are not worth a split before whole
 options are."""
-_BISECTIONS: Final = 48
+_BISECTIONS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +60,9 @@ class Branching:
     ) -> None:
         """Begin with a node per set of types."""
         self._bounds, self._exact = bounds, exact
-        self._time = objective if isinstance(objective, IterationTime) else None
+        self._time: TimeObjective | Cost | None = None
+        if isinstance(objective, TimeObjective | Cost):
+            self._time = objective
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Node]] = []
         self._loose = math.inf
@@ -141,14 +143,18 @@ class Branching:
     def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
         """Per group, the largest phase whose shortest iteration is not above the incumbent."""
         count = len(low)
-        inside, outside = low.copy(), low + incumbent
+        inside, outside = low.copy(), low + incumbent / box.per_second
+
+        def fits(phases: FloatArray) -> BoolArray:
+            points = np.repeat(low[None], count, axis=0)
+            points[np.arange(count), np.arange(count)] = phases
+            return np.asarray(box.true(points) <= incumbent)
+
         for _ in range(_BISECTIONS):
             middle = 0.5 * (inside + outside)
-            points = np.repeat(low[None], count, axis=0)
-            points[np.arange(count), np.arange(count)] = middle
-            fits = box.true(points) <= incumbent
-            inside = np.where(fits, middle, inside)
-            outside = np.where(fits, outside, middle)
+            below = fits(middle)
+            inside = np.where(below, middle, inside)
+            outside = np.where(below, outside, middle)
         return outside
 
     def _relaxed(self, node: Node) -> Node:

@@ -164,7 +164,7 @@ class Makespan:
             return broken
         cells = np.floor(sizes * CELLS).astype(np.int64)
         taken = np.where(self._placed & (cells > 0), shares[self._owner], 0.0)
-        amounts = np.bincount(cells, taken, CELLS + 1)
+        amounts: FloatArray = np.bincount(cells, taken, CELLS + 1).astype(float)
         used = np.flatnonzero(amounts > _VIOLATION)
         if not len(used) or len(used) > _MOST_SIZES:
             return []

@@ -17,7 +17,7 @@ from planner.enumeration import memory_coefficients
 from planner.errors import InvalidInputError
 from planner.evaluation import AbstractObjective, Cut, FloatArray, IntArray, SearchSpace
 from planner.search.parts.boxes import Box
-from planner.search.parts.priced import Cost
+from planner.search.parts.priced import Cost, TimeObjective
 from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating
 
 _STEP: Final = 1e-5
@@ -57,7 +57,7 @@ class FullestDevice(AbstractObjective):
 
 
 @final
-class IterationTime(AbstractObjective):
+class IterationTime(TimeObjective):
     """Seconds per iteration.
 
     An iteration is a longest path, so its time is at least the length of every path: some constants
@@ -66,8 +66,10 @@ class IterationTime(AbstractObjective):
     of them the time follows. That plan is never slower than a real one with these maxima:
 
     - phases are separated by collectives, which wait for the slowest rank;
-    - it has one fused call per sharding type on one rank, and on the others only those of uniform
-      types, which every real plan has everywhere;
+    - each sharding type has a fused call on one rank; loaded ranks have one call of each uniform
+      type, which every real plan has everywhere, and one of another type if there are such. A rank
+      with a shard of those is the slowest of each phase where uniform types load all ranks alike;
+      row-wise does not quite, nor do ranks of several speeds, and then that call is left out;
     - devices are as fast as the fastest, and overlap does not slow compute.
     """
 
@@ -128,8 +130,12 @@ class IterationTime(AbstractObjective):
         types: frozenset[ShardingType],
         low: FloatArray | None = None,
         high: FloatArray | None = None,
+        *,
+        per_second: float = 1.0,
     ) -> Box | None:
         """Plans with exactly these types and phases between the limits, each ``[K]``.
+
+        ``per_second`` turns seconds into the unit of an objective that is time at a price.
 
         Without limits, from nothing to the longest iteration that is of interest. None where stage
         times cannot be told apart, or where a rank's exchange depends on what others send.
@@ -150,10 +156,18 @@ class IterationTime(AbstractObjective):
 
         def iteration(times: StageTimes, count: int) -> FloatArray:
             shape = (count, self._relaxed.topology.world_size)
-            return self._relaxed.times_of_stages(times, shape)
+            return self._relaxed.times_of_stages(times, shape) * per_second
 
         try:
-            return Box(stages, iteration, first, len(self.weights), start, end)
+            return Box(
+                stages,
+                iteration,
+                first,
+                len(self.weights),
+                start,
+                end,
+                per_second=per_second,
+            )
         except ValueError:
             return None
 
@@ -175,9 +189,14 @@ class IterationTime(AbstractObjective):
             work[..., _call(sharding_type)] = 1.0
         for rank, sharding_type in enumerate(spread[: idle or 1]):
             work[:, rank, _call(sharding_type)] = 1.0
-        if spread and len(spread) == len(types):
+        if spread and (self.even(types) or len(spread) == len(types)):
             work[:, idle:, _call(spread[0])] = 1.0
         return work
+
+    def even(self, types: frozenset[ShardingType]) -> bool:
+        """Whether tables of uniform types load all ranks alike."""
+        speeds = self._pipeline.topology.speeds()
+        return ShardingType.ROW_WISE not in types and bool((speeds == speeds[0]).all())
 
     @cached_property
     def _minorant(self) -> CostPipeline:

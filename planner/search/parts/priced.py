@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final, final
 
 from costmodels.sharding import ShardingType
@@ -9,6 +10,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.evaluation import AbstractObjective, Cut, FloatArray
+from planner.search.parts.boxes import Box
 
 SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
@@ -22,13 +24,28 @@ def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topolog
     return time_s * price / _SECONDS_PER_HOUR / workload.local_batch_size * SAMPLES
 
 
+class TimeObjective(AbstractObjective):
+    """An objective in seconds whose plans can be put into boxes of phase maxima."""
+
+    @abstractmethod
+    def box(
+        self,
+        types: frozenset[ShardingType],
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+        *,
+        per_second: float = 1.0,
+    ) -> Box | None:
+        """Plans with these types and phases; see :mod:`planner.search.parts.boxes`."""
+
+
 @final
 class Cost(AbstractObjective):
     """US dollars per billion samples: iteration time at the price of all devices."""
 
     name = "cost"
 
-    def __init__(self, time: AbstractObjective, workload: Workload, topology: Topology) -> None:
+    def __init__(self, time: TimeObjective, workload: Workload, topology: Topology) -> None:
         """Turn an objective in seconds into one in dollars.
 
         Raises:
@@ -64,6 +81,15 @@ class Cost(AbstractObjective):
         """That of the time, in dollars."""
         found = self._time.cut(phases, types)
         return None if found is None else self._in_usd(found)
+
+    def box(
+        self,
+        types: frozenset[ShardingType],
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+    ) -> Box | None:
+        """That of the time, in dollars; phases stay in seconds."""
+        return self._time.box(types, low, high, per_second=self._factor)
 
     def _in_usd(self, cut: Cut) -> Cut:
         return Cut(base=cut.base * self._factor, slopes=cut.slopes * self._factor)

@@ -37,7 +37,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sweep": ("sweep", "small.yaml", "--gpus", "4,8", *SWEPT),
     "size": ("size", "small.yaml", "--target-qps", "1000", *SWEPT),
     "validate published": ("validate", "published"),
-    "validate trace": ("validate", "trace", *PLANNED, "trace/rank-0.json.gz"),
+    "validate trace": (
+        "validate",
+        "trace",
+        *PLANNED,
+        "trace/rank-0.json.gz",
+        "--system",
+        "box.yaml",
+    ),
     "profile": ("profile", "day.tsv", "-o", "stats.json", "--jobs", "1"),
     "export nccl-matrix": (
         *("export", "nccl-matrix", *PLANNED, "--system", "box.yaml", "-o", "a2a.txt"),
@@ -141,6 +148,14 @@ def test_colour_is_for_terminals_that_want_it(
         shown[wish] = terminal.getvalue()
     assert re.search(r"\x1b\[[\d;]*3\dm", shown[""])
     assert not re.search(r"\x1b\[[\d;]*3\dm", shown["1"])
+
+
+def test_a_dumb_terminal_keeps_its_width(
+    run: Run, monkeypatch: pytest.MonkeyPatch, workplace: Path
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out, _ = call(run, monkeypatch, workplace, COMMANDS["systems"], 60)
+    assert all(cell_len(line.rstrip()) <= 60 for line in out.splitlines())
 
 
 # ------------------------------------------------------------------ warnings and order

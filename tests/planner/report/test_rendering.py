@@ -74,7 +74,7 @@ def test_optional_columns_go_first() -> None:
     narrow = render((section,), 40)
     assert "987,654,321" not in narrow
     assert "123,456,789" in narrow
-    assert "x…" in narrow
+    assert narrow.count("x") == 30
 
 
 def test_markup_and_control_codes_in_names_are_harmless() -> None:

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.planner.cli.command_line import FakeApi, Run
+from tests.planner.report.page_reader import csv_values, differing, read_page
+
+pytestmark = pytest.mark.usefixtures("fake_api")
+
+
+def test_plan_writes_a_page_whose_numbers_are_in_the_csv_file(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    done = run("plan", workload_file, "--system", system_file, "--gpus", 8, "-o", folder)
+    assert done.code == 0, done.err
+    page = read_page((folder / "report.html").read_text())
+    assert "Sharding plan of small" in page.words
+    assert len(page.shown) > 100
+    assert differing(page.shown, csv_values((folder / "results.csv").read_text())) == []
+
+
+def test_compare_writes_page_twin_and_numbers(
+    run: Run, fake_api: FakeApi, workload_file: Path, plan_file: Path, system_file: Path,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    folder = tmp_path / "difference"
+    args = ("compare", workload_file, plan_file, plan_file, "--system", system_file)
+    done = run(*args, "-o", folder, "--json")
+    assert done.code == 0, done.err
+    assert {p.name for p in folder.iterdir()} == {"compare.html", "compare.md", "results.csv"}
+    page = read_page((folder / "compare.html").read_text())
+    assert differing(page.shown, csv_values((folder / "results.csv").read_text())) == []
+    with (folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    times = [float(r["value"]) for r in rows if r["quantity"] == "iteration_s"]
+    assert times == list(fake_api.times_s[:2])
+    assert (folder / "compare.md").read_text().startswith("# Plans of small compared")
+
+
+def test_compare_leaves_a_folder_of_other_things_alone(
+    run: Run, workload_file: Path, plan_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("keep")
+    args = ("compare", workload_file, plan_file, plan_file, "--system", system_file)
+    done = run(*args, "-o", folder)
+    assert done.code == 2
+    assert "notes.txt" in done.err
+    assert [p.name for p in folder.iterdir()] == ["notes.txt"]

@@ -1,0 +1,417 @@
+"""What each importer reads, and what it assumes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.distribution.uniform import Uniform
+from costmodels.sharding import Plan, ShardingType, check_plan
+from costmodels.workload import DataType, Interaction, Optimizer, Pooling
+from planner import io
+from planner.errors import InvalidInputError
+from planner.io.importers.base import imported_plan_text
+from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm
+from planner.io.importers.dlrm_command import parse_dlrm_command
+from planner.io.importers.fbgemm import import_fbgemm
+from planner.io.importers.hugectr import import_hugectr
+from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
+from planner.io.importers.param import import_param
+from planner.io.importers.torchrec_plan import import_torchrec_plan
+from tests.planner.io.importers import samples
+from tests.planner.io.importers.checks import SHAPES, check_readable, save, three_tables
+
+# ------------------------------------------------------------------ what is read
+
+
+def test_torchrec_plan(tmp_path: Path) -> None:
+    imported = import_torchrec_plan(save(tmp_path, samples.torchrec_plan()), SHAPES)
+    shapes = {t.name: (t.num_embeddings, t.embedding_dim) for t in imported.workload.tables}
+    assert shapes == {
+        "user": (5000, 64),
+        "sparse.ebc.shop": (100, 16),
+        "hour": (24, 4),
+        "other.shop": (70, 8),
+    }
+    assert imported.workload.table("user").module == "sparse.ebc"
+    assert {"tables", "training.batch_size_per_rank", "dense"} <= set(imported.assumed)
+    check_readable(imported, tmp_path)
+
+
+def test_the_plan_itself_fits_the_imported_workload(tmp_path: Path) -> None:
+    """So that it can be priced: names and modules are those that the plan's reader looks for."""
+    path = save(tmp_path, samples.torchrec_plan())
+    imported = import_torchrec_plan(path, SHAPES)
+    check_plan(io.load_plan(path, imported.workload).plan, imported.workload, 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({}, "--shape hour=ROWSxCOLUMNS"),
+        ({"hour": (24, 4), "ghost": (1, 1)}, "--shape ghost"),
+        ({"hour": (24, 4), "user": (5, 5)}, "its shards cover"),
+        ({"hour": (0, 4)}, "0 rows"),
+    ],
+)
+def test_torchrec_shapes_that_are_wrong(
+    shapes: dict[str, tuple[int, int]], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        import_torchrec_plan(save(tmp_path, samples.torchrec_plan()), shapes)
+
+
+def test_torchrec_shards_with_a_hole(tmp_path: Path) -> None:
+    value = samples.torchrec_plan()
+    value["plan"]["sparse.ebc"]["user"]["shards"][1]["shard_offsets"] = [0, 40]
+    with pytest.raises(InvalidInputError, match="must tile it"):
+        import_torchrec_plan(save(tmp_path, value), SHAPES)
+
+
+def test_dlrm_global_batch_is_divided() -> None:
+    workload = import_dlrm([samples.SMALL_DLRM]).workload
+    assert [t.num_embeddings for t in workload.tables] == [1000, 200, 3]
+    assert workload.local_batch_size == 2048 // 4
+    assert workload.optimizer is Optimizer.ROWWISE_ADAGRAD
+    dense = workload.dense
+    assert (dense.num_dense_features, dense.bottom_mlp, dense.top_mlp) == (13, (64, 16), (64, 1))
+    assert import_dlrm([samples.SMALL_DLRM], world_size=2).workload.local_batch_size == 1024
+
+
+def test_dlrm_indices_of_its_random_generator() -> None:
+    """The mean of max(1, round(r min(rows, n))), against a sum over its outcomes."""
+    factors = [t.pooling_factor for t in import_dlrm([samples.SMALL_DLRM]).workload.tables]
+    for rows, factor in zip((1000, 200, 3), factors, strict=True):
+        n = min(rows, 10)
+        draws = np.maximum(np.rint((np.arange(200_000) + 0.5) / 200_000 * n), 1)
+        assert factor == pytest.approx(draws.mean(), rel=1e-3)
+    fixed = import_dlrm([samples.SMALL_DLRM + " --num-indices-per-lookup-fixed=True"])
+    assert {t.pooling_factor for t in fixed.workload.tables} == {10.0}
+
+
+def test_dlrm_of_criteo() -> None:
+    line = "dlrm_s_pytorch.py --data-generation=dataset --data-set=kaggle --max-ind-range=1000000 "
+    line += "--arch-sparse-feature-size=16 --arch-mlp-bot=13-512-16 --arch-mlp-top=512-1"
+    imported = import_dlrm(line.split())
+    rows = [t.num_embeddings for t in imported.workload.tables]
+    assert rows == [min(n, 1_000_000) for n in KAGGLE_ROWS]
+    assert {"tables", "training.batch_size_per_rank"} <= set(imported.assumed)
+    with pytest.raises(InvalidInputError, match="add --arch-embedding-size"):
+        import_dlrm([line.replace("kaggle", "terabyte")])
+
+
+def test_torchrec_dlrm() -> None:
+    workload = import_dlrm([samples.TORCHREC_DLRM]).workload
+    assert len(workload.tables) == 26
+    assert workload.tables[25].features[0].name == "cat_25"
+    assert workload.local_batch_size == 128
+    assert workload.optimizer is Optimizer.ADAGRAD
+    dense = workload.dense
+    assert dense.interaction is Interaction.DCN
+    assert (dense.dcn_num_layers, dense.dcn_low_rank_dim) == (2, 16)
+
+
+def test_multi_hot_sizes_are_pooling_factors() -> None:
+    hot = [1 + i % 5 for i in range(26)]
+    flags = f"--embedding_dim 64 --multi_hot_sizes {','.join(map(str, hot))}"
+    tables = import_dlrm(flags.split()).workload.tables
+    assert [t.pooling_factor for t in tables] == hot
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("dlrm_main.py --embeding_dim 64", "did you mean --embedding_dim"),
+        ("dlrm_main.py --embedding_dim", "needs a value"),
+        ("dlrm_main.py --embedding_dim x", "--embedding_dim: value 'x'"),
+        ("dlrm_main.py --embedding_dim 128", "must end with the embedding dimension, 128"),
+        ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 numbers"),
+        ("dlrm_main.py --adagrad=1", "takes no value"),
+        ("dlrm_main.py 64", "belongs to no flag"),
+        ("dlrm_main.py --interaction_type tree", "original, dcn, projection"),
+        ("dlrm_s_pytorch.py --qr-flag", "--qr-flag"),
+        ("dlrm_s_pytorch.py --arch-mlp-bot=13-7", "--arch-mlp-bot"),
+        ("dlrm_s_pytorch.py --optimizer adam", "sgd, adagrad, rwsadagrad"),
+        ("dlrm_s_pytorch.py --arch-embedding-size=4-0-2", "--arch-embedding-size"),
+        ("python train.py --lr 3", "neither dlrm_s_pytorch.py"),
+        ("python 'dlrm_main.py", "check its quotes"),
+        ("mpirun -np 999999 dlrm_s_pytorch.py", "at most 65,536"),
+        ("", "no command line"),
+    ],
+)
+def test_command_lines_that_are_wrong(line: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        import_dlrm([line])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("torchrun --nproc_per_node=4 --nnodes 2 dlrm_main.py --adagrad", 8),
+        ("torchx run dist.ddp -j 2x8 --script dlrm_main.py -- --adagrad | tee log", 16),
+        ("mpirun -n 3 dlrm_s_pytorch.py --use-gpu > out 2>&1", 3),
+        ("python dlrm_main.py", None),
+    ],
+)
+def test_launchers(line: str, ranks: int | None) -> None:
+    assert parse_dlrm_command([line]).world_size == ranks
+
+
+def test_hugectr_localized(tmp_path: Path) -> None:
+    imported = import_hugectr(save(tmp_path, samples.hugectr_config()))
+    workload = imported.workload
+    assert [t.num_embeddings for t in workload.tables] == [1000, 20, 300]
+    assert [t.pooling_factor for t in workload.tables] == [1, 2, 5]
+    assert {t.pooling for t in workload.tables} == {Pooling.MEAN}
+    assert workload.local_batch_size == 256
+    assert (workload.optimizer, workload.index_bytes) == (Optimizer.ADAM, 8)
+    dense = workload.dense
+    assert (dense.bottom_mlp, dense.top_mlp) == ((32, 16), (8, 1))
+    assert (dense.interaction, dense.dtype) == (Interaction.DOT, DataType.FP16)
+    assert any("BatchNorm" in line for line in imported.unsaid)
+    assert imported.plan is not None
+    assert [p.ranks for p in imported.plan.placements] == [(0,), (1,), (2,)]
+    assert (imported.world_size, imported.local_world_size) == (4, 2)
+    check_readable(imported, tmp_path)
+
+
+def test_hugectr_distributed_without_slot_sizes(tmp_path: Path) -> None:
+    """Slots of one hash table are features of one table, cut by rows."""
+    config = samples.hugectr_config("DistributedSlotSparseEmbeddingHash")
+    hparam = config["layers"][1]["sparse_embedding_hparam"]
+    del hparam["slot_size_array"]
+    hparam["workspace_size_per_gpu_in_mb"] = 1
+    imported = import_hugectr(save(tmp_path, config))
+    (table,) = imported.workload.tables
+    assert table.num_embeddings == 4 * 2**20 // (4 * 16)
+    assert [f.pooling_factor for f in table.features] == [1, 2, 5]
+    assert imported.plan is not None
+    (placement,) = imported.plan.placements
+    assert placement.sharding_type is ShardingType.ROW_WISE
+    assert placement.ranks == (0, 1, 2, 3)
+    check_readable(imported, tmp_path)
+
+
+def test_hugectr_cross_network_and_hybrid(tmp_path: Path) -> None:
+    """A cross network is seen; where a hybrid embedding lies is not."""
+    config = samples.hugectr_config("HybridSparseEmbedding")
+    config["layers"][5] = {
+        "type": "MultiCross",
+        "bottom": "emb_out",
+        "top": "dot",
+        "mc_param": {"num_layers": 3, "projection_dim": 64},
+    }
+    imported = import_hugectr(save(tmp_path, config))
+    dense = imported.workload.dense
+    assert (dense.interaction, dense.dcn_num_layers, dense.dcn_low_rank_dim) == (
+        Interaction.DCN,
+        3,
+        64,
+    )
+    assert imported.plan is None
+    with pytest.raises(InvalidInputError, match="leave --plan out"):
+        imported_plan_text(imported)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("solver", "batchsize"), "big", "solver.batchsize: value 'big'"),
+        (("solver", "gpu"), [[0, 1], [0]], "solver.gpu"),
+        (("solver", "gpu"), [], "solver.gpu"),
+        (("optimizer", "type"), "Lion", "optimizer.type"),
+        (("layers", 0, "sparse"), [], "layers[1].bottom"),
+        (("layers", 0, "sparse", 0, "max_nnz"), [1, 2], "must have 3 entries"),
+        (("layers", 1, "sparse_embedding_hparam", "embedding_vec_size"), 0, "1 to 16384"),
+        (("layers", 1, "sparse_embedding_hparam", "combiner"), 7, "combiner"),
+        (("layers", 2, "fc_param"), {}, "layers[2].fc_param: key 'num_output' is missing"),
+    ],
+)
+def test_hugectr_values_that_are_wrong(
+    keys: tuple[str | int, ...], value: object, words: str, tmp_path: Path
+) -> None:
+    config: Any = samples.hugectr_config()
+    part = config
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    with pytest.raises(InvalidInputError) as caught:
+        import_hugectr(save(tmp_path, config))
+    assert words in str(caught.value)
+
+
+def kinds(plan: Plan) -> list[ShardingType]:
+    """Sharding type of each table."""
+    return [p.sharding_type for p in plan.placements]
+
+
+def test_hugectr_plans(tmp_path: Path) -> None:
+    workload = three_tables()
+    imported = import_hugectr_plan(save(tmp_path, samples.hugectr_plan()), workload)
+    assert imported.plan is not None
+    whole, cut = ShardingType.TABLE_WISE, ShardingType.ROW_WISE
+    assert kinds(imported.plan) == [whole, cut, ShardingType.DATA_PARALLEL]
+    assert [p.ranks for p in imported.plan.placements] == [(1,), (1, 0), (0, 1)]
+    check_readable(imported, tmp_path)
+    matrix = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload)
+    assert matrix.plan is not None
+    assert kinds(matrix.plan)[1] is ShardingType.COLUMN_WISE
+    check_readable(matrix, tmp_path)
+
+
+def test_hugectr_plans_go_out_as_they_came(tmp_path: Path) -> None:
+    workload = three_tables()
+    plan = import_hugectr_plan(save(tmp_path, samples.hugectr_plan()), workload).plan
+    assert plan is not None
+    text = hugectr_plan_text(plan, workload, 2)
+    assert import_hugectr_plan(save(tmp_path, json.loads(text)), workload).plan == plan
+    columns = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload).plan
+    assert columns is not None
+    with pytest.raises(InvalidInputError, match="cannot say column pieces"):
+        hugectr_plan_text(columns, workload, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p[0][2].update(local_embedding_list=[]), "own list"),
+        (lambda p: p[0][1].update(sharding_id=0), "parts [0, 0] are there"),
+        (lambda p: p[0][1].update(num_sharding=3), "num_sharding: value 3"),
+        (lambda p: p[0].pop(2), "dp needs a copy on each of 2"),
+        (lambda p: p[1].pop(0), "table 't0': is on no GPU"),
+        (lambda p: p[0][1].update(local_embedding_list=[9]), "must be 0 to 2"),
+        (lambda p: p[0][0].update(table_placement_strategy="hot"), "localized, dp"),
+        (lambda p: p.clear(), "an entry per GPU"),
+    ],
+)
+def test_hugectr_plans_that_are_wrong(
+    change: Callable[[Any], object], words: str, tmp_path: Path
+) -> None:
+    value = copy.deepcopy(samples.hugectr_plan())
+    change(value)
+    with pytest.raises(InvalidInputError) as caught:
+        import_hugectr_plan(save(tmp_path, value), three_tables())
+    assert words in str(caught.value)
+
+
+def test_fbgemm(tmp_path: Path) -> None:
+    imported = import_fbgemm(save(tmp_path, samples.tbe_config()))
+    workload = imported.workload
+    assert [t.num_embeddings for t in workload.tables] == [1000, 50, 1]
+    assert (workload.local_batch_size, workload.index_bytes) == (256, 4)
+    assert all(t.is_weighted and t.pooling_factor == 4 for t in workload.tables)
+    check_readable(imported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("heavy", "q", "s"),
+    [([0.3, 0.1], 2.5, 1.1), ([], 2.5, 1.1), ([], 1.0, 0.9), ([], 0.25, 1.3), ([0.002], 4.0, 0.0)],
+)
+def test_fbgemm_laws(heavy: list[float], q: float, s: float, tmp_path: Path) -> None:
+    """Heavy rows keep their probability; row k of the others has one proportional to (k + q)^-s."""
+    config = samples.tbe_config()
+    config["indices_params"] |= {"heavy_hitters": heavy, "zipf_q": q, "zipf_s": s}
+    law = import_fbgemm(save(tmp_path, config)).workload.tables[0].distribution
+    weights = (np.arange(len(heavy), 1000) + q) ** -s
+    tail = (1 - sum(heavy)) * weights / weights.sum()
+    expected = np.cumsum(sorted([*heavy, *tail], reverse=True))
+    for rows in (1, 2, 3, 10, 100, 999, 1000):
+        assert law.access_share(rows) == pytest.approx(expected[rows - 1], rel=1e-3)
+
+
+def test_fbgemm_specs_map_features_to_tables(tmp_path: Path) -> None:
+    config = samples.tbe_config()
+    config |= {"embedding_specs": [[10, 4], [20, 8]], "feature_table_map": [1, 0, 1]}
+    config["pooling_params"]["Ls"] = [1, 2.5, 3]
+    tables = import_fbgemm(save(tmp_path, config)).workload.tables
+    assert [(t.num_embeddings, t.embedding_dim) for t in tables] == [(10, 4), (20, 8)]
+    assert [[(f.name, f.pooling_factor) for f in t.features] for t in tables] == [
+        [("f1", 2.5)],
+        [("f0", 1.0), ("f2", 3.0)],
+    ]
+
+
+def test_fbgemm_batches_of_several_lookups_are_scaled(tmp_path: Path) -> None:
+    small, large = samples.tbe_config(), samples.tbe_config()
+    large["batch_params"]["B"] = 512
+    imported = import_fbgemm(save(tmp_path, {"one": small, "two": large}))
+    tables = imported.workload.tables
+    assert [t.name for t in tables[::3]] == ["one_t0", "two_t0"]
+    assert [t.pooling_factor for t in tables[::3]] == [4, 8]
+    check_readable(imported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("T",), 0, "T: value 0: must be 1"),
+        (("Es",), [1, 2], "Es: value [1, 2]: must have 3 entries"),
+        (("D",), 20_000, "D: value 20000"),
+        (("weighted",), "yes", "weighted: value 'yes'"),
+        (("feature_table_map",), [0, 0, 1], "must agree in E and D"),
+        (("indices_params", "heavy_hitters"), [0.9, 0.9], "must sum to at most 1"),
+        (("indices_params", "zipf_s"), 11, "indices_params.zipf_s"),
+        (("indices_params", "index_dtype"), "int8", "torch.int32 or torch.int64"),
+        (("batch_params",), None, "batch_params: value None"),
+        (("pooling_params", "L"), None, "pooling_params.L"),
+    ],
+)
+def test_fbgemm_values_that_are_wrong(
+    keys: tuple[str, ...], value: object, words: str, tmp_path: Path
+) -> None:
+    config: Any = samples.tbe_config()
+    part = config
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    with pytest.raises(InvalidInputError) as caught:
+        import_fbgemm(save(tmp_path, config))
+    assert words in str(caught.value)
+
+
+def test_param(tmp_path: Path) -> None:
+    imported = import_param(save(tmp_path, samples.param_config()))
+    workload = imported.workload
+    assert [(t.num_embeddings, t.embedding_dim) for t in workload.tables] == [(100, 64), (2000, 8)]
+    table = workload.tables[0]
+    assert (table.dtype, table.pooling, table.is_weighted) == (DataType.FP16, Pooling.MEAN, True)
+    assert (workload.local_batch_size, workload.optimizer) == (512, Optimizer.SGD)
+    assert table.pooling_factor == 20
+    assert table.distribution == Uniform(num_embeddings=100)
+    check_readable(imported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["config"].append(c["config"][0]), "config: value"),
+        (lambda c: c["config"][0]["build"][0]["args"].pop(), "'weights_precision' is missing"),
+        (
+            lambda c: c["config"][0]["input"][0]["args"][0].update(__range__=True),
+            "sweeps over values",
+        ),
+        (lambda c: c["config"][0]["build"][0]["args"][0].update(name="x"), "must be one of"),
+        (
+            lambda c: c["config"][0]["build"][0]["kwargs"]["optimizer"].update(value="lion"),
+            "kwargs.optimizer: value 'lion'",
+        ),
+        (lambda c: c["config"][0]["build"][0]["args"][1].update(value=[1]), "must have 2 entries"),
+    ],
+)
+def test_param_values_that_are_wrong(
+    change: Callable[[Any], object], words: str, tmp_path: Path
+) -> None:
+    value = copy.deepcopy(samples.param_config())
+    change(value["SplitTableBatchedEmbeddingBagsCodegen"])
+    with pytest.raises(InvalidInputError) as caught:
+        import_param(save(tmp_path, value))
+    assert words in str(caught.value)
+    with pytest.raises(InvalidInputError, match="has no operator"):
+        import_param(save(tmp_path, {"aten::add": value}))

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from planner import api
+from planner.report._markdown import render_markdown
+from planner.report.html._compare import (
+    Comparison,
+    compare_blocks,
+    difference_sections,
+    render_compare,
+)
+from planner.report.html._evidence import pipeline_of
+from planner.report.html._page import render_numbers
+from planner.result import Candidate, PlanningResult
+from tests.planner.report.page_reader import Page, csv_values, differing, read_page
+
+
+@pytest.fixture
+def pipeline(result: PlanningResult) -> CostPipeline:
+    """Of the sample workload."""
+    return pipeline_of(result.problem.workload, result.problem.topology)
+
+
+def compared(pipeline: CostPipeline, plans: dict[str, Plan]) -> tuple[Page, Comparison, str]:
+    """The page of some plans, and its results.csv."""
+    priced = api.compare(pipeline.workload, pipeline.topology, plans)
+    first, *others = plans.values()
+    sure = tuple(pipeline.confidence_faster(p, first) for p in others)
+    comparison = Comparison(pipeline=pipeline, plans=priced, confidences=sure)
+    blocks = compare_blocks(comparison)
+    return read_page(render_compare(comparison, blocks)), comparison, render_numbers(blocks)
+
+
+def one_moved(best: Candidate) -> Plan:
+    """The plan with table_1 on another rank."""
+    placements = list(best.plan.placements)
+    (shard,) = placements[1].shards
+    placements[1] = replace(placements[1], shards=(replace(shard, rank=3),))
+    return Plan(placements=tuple(placements))
+
+
+def test_a_plan_differs_in_nothing_from_itself(
+    result: PlanningResult, pipeline: CostPipeline
+) -> None:
+    page, _, table = compared(pipeline, {"old": result.plan, "new": result.plan})
+    words = " ".join(page.words)
+    assert "new takes as long as old" in words
+    assert "No table moved or changed its type." in words
+    assert "Every stage takes as long on every rank." in words
+    values = csv_values(table)
+    deltas = [float(v) for (_, _, q), v in values.items() if "delta" in q]
+    assert deltas
+    assert not any(deltas)
+
+
+def test_one_moved_table_is_the_only_one_listed(
+    result: PlanningResult, pipeline: CostPipeline
+) -> None:
+    page, comparison, table = compared(
+        pipeline, {"old": result.plan, "new": one_moved(result.best)}
+    )
+    values = csv_values(table)
+    assert {e for s, e, _ in values if s == "moved-2"} == {"table_1"}
+    assert differing(page.shown, values) == []
+    first = [i for i in page.ids if i in ("plans", "moved-2", "stages", "timeline-1")]
+    assert first == ["plans", "moved-2", "stages", "timeline-1"], "differences come first"
+    twin = render_markdown("Compared", difference_sections(comparison))
+    assert "table\\_1" in twin
+    assert "table\\_2" not in twin
+    assert "Re-sharding" in twin
+
+
+def test_three_plans_have_three_timelines(result: PlanningResult, pipeline: CostPipeline) -> None:
+    plans = {"a<b": result.plan, "b": result.plan, "c": one_moved(result.best)}
+    page, _, table = compared(pipeline, plans)
+    assert [i for i in page.ids if i.startswith("timeline-")] == [
+        f"timeline-{i}" for i in (1, 2, 3)
+    ]
+    assert page.links == [f"#{i}" for i in page.ids if f"#{i}" in page.links]
+    assert differing(page.shown, csv_values(table)) == []
+    assert any("a<b" in words for words in page.words)
