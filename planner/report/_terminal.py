@@ -1,4 +1,8 @@
-"""Sections for a terminal: at most 100 columns, no markup of its own in names."""
+"""Sections for a terminal: at most 100 columns, no markup of its own in names.
+
+Nothing is cut. A table that is too wide wraps its texts, then leaves out optional columns, and at
+last becomes a list of records.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,18 @@ from planner.report.base import Column, Fact, Section, format_cell
 MAX_WIDTH = 100
 _LABEL_WIDTH = 20
 _NARROWEST_LABEL = 10
-_NARROWEST_TEXT = 14
-_GAP = 2
+_READABLE_TEXT = 14
+_NARROWEST_TEXT = 8
+_GAPS = (2, 1)
+"""Blanks between columns, beside the one that the box takes: where they fit, and where not."""
+
+_BREAK = re.compile(r" (?!%|[KMGTP]?i?B\b|[num]?s\b|[kMG]\b(?!\s[\d(])|USD\b|FLOP)")
+"""Where a text may be broken: at a blank, but not between a number and its unit."""
+
+_SEAMS = re.compile(r"(?<=[_/.-])(?=[^\d_/.-])")
+"""Where a long word is broken rather than elsewhere."""
+
+Cells = list[tuple[str, ...]]
 
 
 def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
@@ -33,12 +47,14 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
 
 def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
     """Whole sections: heading, facts, table, notes."""
+    width = min(console.width, MAX_WIDTH)
     for section in sections:
         console.print()
-        console.print(Text(section.title, style="bold underline"))
+        for line in wrap(section.title, width):
+            console.print(Text(line, style="bold underline"), soft_wrap=True)
         print_facts(console, section.facts)
         if section.rows:
-            console.print(_table(section, min(console.width, MAX_WIDTH)))
+            _print_table(console, section, width)
         print_notes(console, section.notes)
 
 
@@ -46,79 +62,132 @@ def print_notes(console: Console, notes: tuple[str, ...]) -> None:
     """Notes, wrapped at the width of the terminal."""
     width = min(console.width, MAX_WIDTH)
     for note in notes:
-        console.print(Text(note), width=width, highlight=False)
+        for line in wrap(note, width):
+            console.print(Text(line), soft_wrap=True, highlight=False)
 
 
-def _pack(parts: tuple[str, ...], width: int) -> list[str]:
-    """Parts joined by three spaces, broken between parts, then between words."""
+def wrap(text: str, width: int) -> list[str]:
+    """Lines of whole words; a number keeps its unit, and a word that is too long stays whole."""
     lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + 3 + len(part) <= width:
-            lines[-1] = f"{lines[-1]}   {part}"
-        else:
-            lines.extend(_wrap(part, width))
-    return lines or [""]
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    lines: list[str] = []
-    for word in re.split(r" (?!%)", text):
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
+    for word in _BREAK.split(text):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] = f"{lines[-1]} {word}"
         else:
             lines.append(word)
     return lines
 
 
-def _table(section: Section, width: int) -> Table:
+def _pack(parts: tuple[str, ...], width: int) -> list[str]:
+    """Parts joined by three spaces, broken between parts, then between words."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and cell_len(lines[-1]) + 3 + cell_len(part) <= width:
+            lines[-1] = f"{lines[-1]}   {part}"
+        else:
+            lines.extend(wrap(part, width))
+    return lines or [""]
+
+
+def _print_table(console: Console, section: Section, width: int) -> None:
     cells = [
         tuple(format_cell(c.kind, v) for c, v in zip(section.columns, row, strict=True))
         for row in section.rows
     ]
-    widths = _column_widths(section.columns, cells, width)
+    for gap in _GAPS:
+        widths = _column_widths(section.columns, cells, width - 1, gap + 1)
+        if widths is not None:
+            console.print(_table(section.columns, cells, widths, gap))
+            return
+    _print_records(console, section.columns, cells)
+
+
+def _table(columns: tuple[Column, ...], cells: Cells, widths: dict[int, int], gap: int) -> Table:
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP, 0, 0), collapse_padding=True
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0), collapse_padding=True
     )
-    for index, column_width in widths.items():
-        column = section.columns[index]
+    for index, width in widths.items():
         table.add_column(
-            Text(column.title, overflow="ellipsis"),
-            justify="right" if column.is_number else "left",
+            Text(_folded(columns[index].title, width)),
+            justify="right" if columns[index].is_number else "left",
             no_wrap=True,
-            overflow="ellipsis",
-            width=column_width,
+            width=width,
         )
     for row in cells:
-        table.add_row(*(Text(row[index]) for index in widths))
+        table.add_row(*(Text(_folded(row[i], width)) for i, width in widths.items()))
     return table
 
 
-def _column_widths(
-    columns: tuple[Column, ...], cells: list[tuple[str, ...]], width: int
-) -> dict[int, int]:
-    """Widths of the columns that are shown, by index.
+def _print_records(console: Console, columns: tuple[Column, ...], cells: Cells) -> None:
+    """Every row as a heading, its first cell, with the other cells under it."""
+    console.print()
+    for row in cells:
+        first, *others = (i for i, text in enumerate(row) if text)
+        facts = tuple(Fact(label=columns[i].title, parts=(row[i],)) for i in others)
+        print_notes(console, (row[first],))
+        print_facts(console, tuple(Fact(label=f"  {f.label}", parts=f.parts) for f in facts))
 
-    Numbers keep their full width. If the rest is too wide, texts are cut down to a readable width,
-    then optional columns go, the last first; what then remains is cut for good.
+
+def _folded(text: str, width: int) -> str:
+    """The text on as many lines as it needs; words that are too long break at their seams."""
+    lines: list[str] = []
+    for line in wrap(text, width):
+        rest = line
+        while cell_len(rest) > width:
+            seams = [m.start() for m in _SEAMS.finditer(rest) if m.start() <= width]
+            at = seams[-1] if seams else width
+            lines.append(rest[:at])
+            rest = rest[at:]
+        lines.append(rest)
+    return "\n".join(lines)
+
+
+def _column_widths(
+    columns: tuple[Column, ...], cells: Cells, width: int, gap: int
+) -> dict[int, int] | None:
+    """Widths of the columns that are shown, by index; None if they do not fit beside each other.
+
+    Numbers keep their full width, under a title that may wrap. If the rest is too wide, it is tried
+    again with narrow gaps; then texts wrap at a readable width, then optional columns go, the last
+    first, then texts wrap at a narrow one.
     """
     widths = {
-        i: max(cell_len(text) for text in (column.title, *(row[i] for row in cells)))
+        i: max(cell_len(column.title), *(cell_len(row[i]) for row in cells))
         for i, column in enumerate(columns)
     }
-    texts = [i for i, column in enumerate(columns) if not column.is_number]
-    while _excess(widths, width) > 0:
-        spare = [i for i in widths if columns[i].optional]
-        long = [i for i in texts if i in widths and widths[i] > _NARROWEST_TEXT]
-        shortest = sum(widths[i] - _NARROWEST_TEXT for i in long)
-        if spare and shortest < _excess(widths, width):
+    if _excess(widths, width, gap) <= 0:
+        return widths
+    if gap > min(_GAPS) + 1:
+        return None
+    least = {i: _least(column, [row[i] for row in cells]) for i, column in enumerate(columns)}
+    for narrowest in (_READABLE_TEXT, _NARROWEST_TEXT):
+        while True:
+            floor = {
+                i: min(w, least[i] if columns[i].is_number else max(narrowest, least[i]))
+                for i, w in widths.items()
+            }
+            if _excess(floor, width, gap) <= 0:
+                return _shrunk(widths, floor, width, gap)
+            spare = [i for i in widths if columns[i].optional]
+            if not spare:
+                break
             del widths[spare[-1]]
-            continue
-        cut = max(long or [i for i in texts if i in widths], key=lambda i: widths[i], default=None)
-        if cut is None or widths[cut] <= 1:
-            break
-        widths[cut] -= 1
+    return None
+
+
+def _least(column: Column, texts: list[str]) -> int:
+    """The narrowest that a column may be: its numbers whole, its title in words."""
+    title = max(map(cell_len, _BREAK.split(column.title)))
+    return max(title, *map(cell_len, texts)) if column.is_number else title
+
+
+def _shrunk(widths: dict[int, int], floor: dict[int, int], width: int, gap: int) -> dict[int, int]:
+    """The widths, taken down to fit: always the widest of those that can give."""
+    widths = dict(widths)
+    while _excess(widths, width, gap) > 0:
+        widest = max((i for i in widths if widths[i] > floor[i]), key=lambda i: widths[i])
+        widths[widest] -= 1
     return widths
 
 
-def _excess(widths: dict[int, int], width: int) -> int:
-    return sum(widths.values()) + (_GAP + 1) * len(widths) + 1 - width
+def _excess(widths: dict[int, int], width: int, gap: int) -> int:
+    return sum(widths.values()) + gap * len(widths) - width

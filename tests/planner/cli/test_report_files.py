@@ -11,6 +11,15 @@ from tests.planner.report.page_reader import csv_values, differing, read_page
 pytestmark = pytest.mark.usefixtures("fake_api")
 
 
+@pytest.fixture
+def plan_file(run: Run, workload_file: Path, system_file: Path, tmp_path: Path) -> Path:
+    """A plan of the small workload on eight ranks."""
+    folder = tmp_path / "made"
+    done = run("plan", workload_file, "--system", system_file, "--gpus", 8, "-o", folder)
+    assert done.code == 0, done.err
+    return folder / "plan.json"
+
+
 def test_plan_writes_a_page_whose_numbers_are_in_the_csv_file(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:

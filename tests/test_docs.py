@@ -1,0 +1,173 @@
+"""The site says what the code does: its blocks run, its pages are up to date, its links lead on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+_BLOCK = re.compile(r"(<!-- not run:[^\n]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+_QUICK = ("quickstart", "own_model", "search", "cost_model")
+"""Pages whose blocks run by default; the others are slow."""
+
+_WORKED = """\
+set -e
+shardplan() {
+  local code=0
+  command shardplan "$@" || code=$?
+  [ "$code" = 4 ] || return "$code"  # stopped by the time limit: a plan all the same
+}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block of a page that is meant to run."""
+
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """Blocks of Python and shell, but those marked as not run."""
+    found = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [
+        Block(language=language, text=text)
+        for mark, language, text in found
+        if language in ("python", "sh") and not mark
+    ]
+
+
+def runnable() -> list[object]:
+    """Pages with blocks, the long ones marked slow."""
+    return [
+        pytest.param(page, id=page.stem, marks=[] if page.stem in _QUICK else [pytest.mark.slow])
+        for page in PAGES
+        if blocks(page)
+    ]
+
+
+def reference() -> ModuleType:
+    """The script that writes pages."""
+    spec = importlib.util.spec_from_file_location("docs_reference", DOCS / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", runnable())
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    """In order, in one folder, as a reader would."""
+    binaries = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    for block in blocks(page):
+        command = (
+            [sys.executable, "-c", block.text]
+            if block.language == "python"
+            else ["bash", "-c", _WORKED + block.text]
+        )
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block.text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        assert "bug:" not in done.stderr
+
+
+@pytest.mark.slow
+def test_three_commands_from_nothing_to_a_report(tmp_path: Path) -> None:
+    """The last two commands of the first page, with 300 tables; the first one installs."""
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("shardplan")]
+    assert len(lines) == 2
+    for line in lines:
+        words = line.split("#")[0].split()[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "planner", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, 4), done.stderr
+    page = (tmp_path / "run1" / "report.html").read_text(encoding="utf-8")
+    assert "300 tables" in page
+    assert len(page.encode()) < 1_000_000
+
+
+def test_command_reference_is_up_to_date() -> None:
+    module = reference()
+    written = module.COMMANDS.read_text(encoding="utf-8")
+    assert written == module.commands_page(), "run: python docs/reference.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_quoted_outputs_are_those_printed(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert reference().with_outputs(text) == text, "run: python docs/reference.py"
+
+
+def test_flags_named_in_the_docs_exist() -> None:
+    """Every ``--flag`` beside shardplan in a block, also of those not run, is a known one."""
+    helps = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"--[a-z][a-z-]+", helps))
+    for page in PAGES:
+        for _, language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+            if language != "sh":
+                continue
+            lines = [line for line in text.splitlines() if line.startswith("shardplan")]
+            named = {flag for line in lines for flag in re.findall(r" (--[a-z][a-z-]+)", line)}
+            assert named <= known, page
+
+
+def test_links_and_code_paths_lead_somewhere() -> None:
+    """Pages and anchors that links name exist; so do files of the repository in backticks."""
+    anchors = {page: _anchors(page) for page in PAGES}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]*\.(?:md|png))(?:#[^)]*)?\)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", text):
+            where = (page.parent / target).resolve() if target else page
+            assert anchor in anchors[where], f"{page.name}: {target}#{anchor}"
+        roots = r"`((?:costmodels|planner|benchmarks|examples|tests|docs|configs)/[\w/.]+)`"
+        for path in re.findall(roots, text):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the docs extra")
+def test_the_site_builds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    remote = re.compile(r'<(?:script|link)[^>]+(?:src|href)="https?://')
+    assert not [p for p in tmp_path.rglob("*.html") if remote.search(p.read_text("utf-8"))]
