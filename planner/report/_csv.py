@@ -1,29 +1,41 @@
-"""results.csv: one row per plan, rank and stage, for notebooks and spreadsheets."""
+"""results.csv: every number of the report, for notebooks and spreadsheets.
+
+Rows of the stages of every plan have ``plan .. duration_s`` filled and ``section`` ``plan stages``;
+all other rows are in long form: ``section, entity, quantity, value, unit, source``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult
 
-HEADER = ("plan", "role", "rank", "stage", "stream", "start_s", "duration_s")
+_WIDE = ("plan", "role", "rank", "stage", "stream", "start_s", "duration_s")
+LONG_HEADER = ("section", "entity", "quantity", "value", "unit", "source")
+HEADER = (*_WIDE, *LONG_HEADER)
+_STAGES = "plan stages"
 
 
-def render_csv(result: PlanningResult) -> str:
-    """The stages of every plan that was fully priced, on every rank."""
+def render_csv(result: PlanningResult, long_rows: Iterable[Sequence[str]] = ()) -> str:
+    """The stages of every plan that was fully priced, on every rank, then ``long_rows``."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
     for name, role, plan in figures.named_plans(result):
         writer.writerows(_rows(name, role, plan))
+    blank = ("",) * len(_WIDE)
+    writer.writerows((*blank, *row) for row in long_rows)
     return text.getvalue()
 
 
 def _rows(name: str, role: str, plan: Candidate) -> list[tuple[object, ...]]:
+    blank = ("",) * (len(LONG_HEADER) - 1)
     return [
-        (name, role, rank, stage.name, stage.stream, f"{start:.9g}", f"{duration:.9g}")
+        (name, role, rank, stage.name, stage.stream, f"{start:.9g}", f"{duration:.9g}",
+         _STAGES, *blank)
         for stage in plan.estimate.stages
         for rank, (start, duration) in enumerate(zip(stage.start_s, stage.duration_s, strict=True))
-    ]
+    ]  # fmt: skip

@@ -76,9 +76,7 @@ def build_difference(
     ``confidences`` holds, for each other plan, the probability (0..1) that it is the faster one.
     """
     sections = [_overview(plans, confidences), _stages(plans)]
-    for other in plans[1:]:
-        moved = changes(workload, plans[0].plan, other.plan)
-        sections.append(_moves(workload, plans[0].name, other.name, moved))
+    sections += [moves_section(workload, plans[0], other) for other in plans[1:]]
     return tuple(sections)
 
 
@@ -197,7 +195,11 @@ def _stages(plans: tuple[Candidate, ...]) -> Section:
     return Section(title="Time per stage", columns=columns, rows=rows)
 
 
-def _moves(workload: Workload, base: str, other: str, moved: tuple[TableChange, ...]) -> Section:
+def moves_section(
+    workload: Workload, base: Candidate, other: Candidate, *, most: int | None = _MOST_ROWS
+) -> Section:
+    """The tables that differ between two plans, at most ``most`` of them; None for all."""
+    moved = changes(workload, base.plan, other.plan)
     total = sum(change.received_bytes for change in moved)
     retyped = sum(change.changed_type for change in moved)
     columns = (
@@ -207,8 +209,7 @@ def _moves(workload: Workload, base: str, other: str, moved: tuple[TableChange, 
         Column(title="to move", kind=Kind.BYTES),
     )
     rows = tuple(
-        (c.table, _describe(c.before), _describe(c.after), c.received_bytes)
-        for c in moved[:_MOST_ROWS]
+        (c.table, _describe(c.before), _describe(c.after), c.received_bytes) for c in moved[:most]
     )
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",
@@ -217,7 +218,7 @@ def _moves(workload: Workload, base: str, other: str, moved: tuple[TableChange, 
     )
     hidden = len(moved) - len(rows)
     return Section(
-        title=f"From {base} to {other}",
+        title=f"From {base.name} to {other.name}",
         facts=(Fact(label="Moved", parts=parts),),
         columns=columns,
         rows=rows,

@@ -32,8 +32,9 @@ class AlternativesSection(AbstractReportSection):
             Column(title="kinds"),
         )
         rows = tuple(_row(best, *item) for item in [chosen, *others])
+        keeps = " and keeps the constraints" if result.problem.has_rules else ""
         unfit = tuple(
-            f"{printable(name)}: found no plan that fits" for name in result.unfit_baselines
+            f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
         )
         return Section(title=self.title, columns=columns, rows=rows, notes=unfit)
 

@@ -13,6 +13,9 @@ from typing import ClassVar
 from costmodels import discovery, units
 from planner.result import PlanningResult
 
+_NOTHING = 1e-8
+"""Seconds (or bytes) below which a difference is written as 0."""
+
 Cell = str | int | float | None
 
 
@@ -20,17 +23,21 @@ class Kind(StrEnum):
     """What the values of a column are, and so how they are written.
 
     Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a bare number of GiB, for
-    columns whose title says so. ``factor`` writes ``1.34x``.
+    columns whose title says so. ``factor`` writes ``1.34x``, ``delta`` a time with its sign.
     """
 
     TEXT = "text"
     COUNT = "count"
+    NUMBER = "number"
     TIME = "time"
     BYTES = "bytes"
     GIB = "gib"
     SHARE = "share"
     FACTOR = "factor"
     RATE = "rate"
+    DELTA = "delta"
+    DELTA_BYTES = "delta_bytes"
+    USD = "usd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +119,20 @@ def format_cell(kind: Kind, value: Cell) -> str:
         Kind.SHARE: format_share,
         Kind.FACTOR: format_factor,
         Kind.RATE: lambda v: f"{units.format_count(v)}/s",
+        Kind.NUMBER: lambda v: f"{v:,.4g}" if abs(v) < 1e4 else f"{v:,.0f}",
+        Kind.DELTA: lambda v: _signed(v, units.format_time),
+        Kind.DELTA_BYTES: lambda v: _signed(v, units.format_bytes),
+        Kind.USD: lambda v: f"{v:.3g} USD",
     }
     return writers[kind](value)
+
+
+def _signed(value: float, write: Callable[[float], str]) -> str:
+    """With ``+`` or a minus sign; differences that no unit can show are ``0``."""
+    if abs(value) < _NOTHING:
+        return "0"
+    sign = "+" if value > 0 else "\N{MINUS SIGN}"
+    return sign + write(abs(value))
 
 
 def printable(text: str) -> str:

@@ -9,6 +9,7 @@ import costmodels
 from costmodels import units
 from costmodels.estimates import Source
 from costmodels.workload import Workload
+from planner.report import _extras as extras
 from planner.report import _figures as figures
 from planner.report.base import (
     AbstractReportSection,
@@ -41,6 +42,9 @@ class SummarySection(AbstractReportSection):
             _baselines(result, others),
             bottleneck(result.best),
             memory(result.best),
+            extras.cost(result),
+            extras.move(result),
+            extras.scenarios(result),
             _solver(result.solver),
             kinds(result.best),
             inputs(result.best),
@@ -134,7 +138,9 @@ def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
 
 def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
-    unfit = [f"{printable(name)} does not fit" for name in result.unfit_baselines]
+    words = "does not fit"
+    words += " or breaks a constraint" if result.problem.has_rules else ""
+    unfit = [f"{printable(name)} {words}" for name in result.unfit_baselines]
     return Fact(label="Speed-up", parts=(*ratios, *unfit))
 
 

@@ -181,6 +181,7 @@ def test_charts_tell_details_to_mouse_and_keyboard(browser: Any, files: Path) ->
     page.locator("#timeline rect").nth(1).hover()
     hovered = page.inner_text("#timeline .detail")
     assert "us" in hovered or "ms" in hovered
+    page.mouse.move(1, 1)
     page.locator("#stages svg.plot").focus()
     page.keyboard.press("ArrowRight")
     first = page.inner_text("#stages .detail")

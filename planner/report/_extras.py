@@ -1,0 +1,56 @@
+"""Lines of the summary that only some questions have: price, move, scenarios."""
+
+from __future__ import annotations
+
+from costmodels import units
+from planner.report.base import Fact, format_share, printable
+from planner.result import PlanningResult
+
+_MOST_SCENARIOS = 5
+
+
+def cost(result: PlanningResult) -> Fact:
+    """Dollars per billion samples, and where the price is from."""
+    usd, topology = result.usd_per_billion_samples, result.problem.topology
+    price = topology.price_per_device_usd_per_hour
+    if usd is None or price is None:
+        return Fact(label="Cost", parts=())
+    origin = next((p for p in topology.provenance if p.name == "price"), None)
+    words = [] if origin is None else [origin.source.value, origin.reference]
+    source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
+    parts = (
+        f"{usd:.3g} USD per billion samples",
+        printable(f"{topology.world_size} GPUs at {price:g} USD/h{source}"),
+    )
+    return Fact(label="Cost", parts=parts)
+
+
+def move(result: PlanningResult) -> Fact:
+    """What moves away from the plan in use, how long that takes, and when it pays back."""
+    reshard = result.reshard
+    if reshard is None:
+        return Fact(label="Move", parts=())
+    tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
+    parts = [
+        f"{tables}, {units.format_bytes(reshard.moved_bytes)}, at most "
+        f"{units.format_bytes(reshard.most_received_bytes)} to one rank",
+        f"{units.format_time(reshard.time_s)} once",
+    ]
+    if reshard.payback_iterations is None:
+        parts.append("not faster than the plan in use")
+    else:
+        gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+        parts.append(
+            f"saves {gain} of each iteration: paid back after "
+            f"{reshard.payback_iterations:,} iterations"
+        )
+    return Fact(label="Move", parts=tuple(parts))
+
+
+def scenarios(result: PlanningResult) -> Fact:
+    """Iteration time in each scenario, the slowest first."""
+    ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))
+    shown = [f"{printable(s.name)} {units.format_time(s.time_s)}" for s in ordered]
+    if len(shown) > _MOST_SCENARIOS:
+        shown = [*shown[:_MOST_SCENARIOS], f"and {len(shown) - _MOST_SCENARIOS} faster ones"]
+    return Fact(label="Scenarios", parts=tuple(shown))

@@ -1,0 +1,118 @@
+"""All that the page shows: the planning result, and what follows from it and is not in it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.estimates import IterationEstimate
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
+from costmodels.traffic import output_traffic_bytes
+from costmodels.workload import Workload
+from planner.models import default_models
+from planner.report.html._table_costs import TableCost, table_costs
+from planner.result import Candidate, PlanningResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j."""
+
+    name: str
+    plan: Candidate
+    workload: Workload
+    topology: Topology
+    traffic_bytes: NDArray[np.float64]
+
+    @property
+    def source(self) -> str:
+        """Where predicted numbers are from: the weakest input that entered."""
+        return f"predicted (weakest input: {self.plan.estimate.time.source.value})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What :func:`gather` found.
+
+    ``rated_s`` is TorchRec's rating of the best plan, the runners-up and the baselines in this
+    order; ``table_costs`` is what each table costs in the best plan.
+    """
+
+    result: PlanningResult
+    view: View
+    rated_s: tuple[float, ...]
+    table_costs: Mapping[str, TableCost]
+
+
+def gather(result: PlanningResult) -> Evidence:
+    """Traffic of the best plan, and TorchRec's rating of all plans."""
+    problem = result.problem
+    pipeline = pipeline_of(problem.workload, problem.topology)
+    plans = (result.best, *result.runners_up, *result.baselines)
+    return Evidence(
+        result=result,
+        view=view_of(pipeline, result.best),
+        rated_s=tuple(torchrec_rating_s(p.plan, problem.workload, problem.topology) for p in plans),
+        table_costs=table_costs(result.best, pipeline),
+    )
+
+
+def pipeline_of(workload: Workload, topology: Topology) -> CostPipeline:
+    """What prices plans of a workload on a system."""
+    return CostPipeline(workload, topology, default_models(topology))
+
+
+def view_of(pipeline: CostPipeline, plan: Candidate) -> View:
+    """A plan with its forward exchange."""
+    return View(
+        name=plan.name,
+        plan=plan,
+        workload=pipeline.workload,
+        topology=pipeline.topology,
+        traffic_bytes=output_traffic_bytes(pipeline.plan_work(plan.plan), pipeline.topology),
+    )
+
+
+def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> float:
+    """What TorchRec's planner minimises: the largest sum over a rank's shards of their estimates.
+
+    TorchRec's formulas (:mod:`costmodels.torchrec_estimates`) on the bandwidths of the system.
+    """
+    machine = TorchrecMachine.of(topology)
+    loads: defaultdict[int, float] = defaultdict(float)
+    tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
+    for placement in plan.placements:
+        known: dict[int, float] = {}
+        for shard in placement.shards:
+            if shard.num_cols not in known:
+                known[shard.num_cols] = shard_perf(
+                    tables[placement.table],
+                    machine,
+                    placement.sharding_type,
+                    placement.kernel,
+                    num_cols=shard.num_cols,
+                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
+                ).total_s
+            loads[shard.rank] += known[shard.num_cols]
+    return max(loads.values(), default=0.0)
+
+
+def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
+    """Slowest, median and fastest rank by compute time, each once."""
+    order = sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))
+    found = (
+        ("slowest", estimate.slowest_rank),
+        ("median", order[len(order) // 2].rank),
+        ("fastest", order[0].rank),
+    )
+    seen: dict[int, str] = {}
+    for word, rank in found:
+        seen.setdefault(rank, word)
+    return tuple((word, rank) for rank, word in seen.items())

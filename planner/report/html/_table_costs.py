@@ -1,0 +1,72 @@
+"""What each table costs: times of the stages, shared out by what tables bring to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.work import CALLS, INPUT, OUTPUT, REPLICATED
+from planner.report.html import _stages
+from planner.result import Candidate
+
+FloatArray = NDArray[np.float64]
+
+_LOOKUPS = ("cache", "lookup", "lookup-b")
+_EXCHANGES = {"input": slice(INPUT, OUTPUT), "output": slice(OUTPUT, CALLS),
+              "gradient": slice(OUTPUT, CALLS)}  # fmt: skip
+_DENSE_GRADIENT_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCost:
+    """Mean seconds per rank and iteration that a table causes."""
+
+    lookup_s: float
+    exchange_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Both together."""
+        return self.lookup_s + self.exchange_s
+
+
+def table_costs(plan: Candidate, pipeline: CostPipeline) -> dict[str, TableCost]:
+    """Cost of each table of a plan.
+
+    On each rank, the time of lookups is shared out by what each table's lookups would take there
+    alone, the time of an exchange by bytes; the all-reduce of replicated tables by bytes, the dense
+    part's gradients keeping their share. Averaged over ranks.
+    """
+    spent = _family_durations_s(plan)
+    placements = plan.plan.placements
+    work = np.stack([pipeline.plan_work(Plan(placements=(p,))) for p in placements])
+    forward, backward = pipeline.lookup_times(work)
+    lookup = _shared(forward + backward, sum(spent[f] for f in _LOOKUPS))
+    exchange = np.zeros(len(placements))
+    for family, columns in _EXCHANGES.items():
+        exchange += _shared(work[..., columns].sum(axis=-1), spent[family])
+    replicated = work[..., REPLICATED]
+    dense = pipeline.dense_parameters * _DENSE_GRADIENT_BYTES
+    exchange += _shared(replicated, spent["reduce"], others=dense)
+    return {
+        p.table: TableCost(lookup_s=float(a), exchange_s=float(b))
+        for p, a, b in zip(placements, lookup, exchange, strict=True)
+    }
+
+
+def _family_durations_s(plan: Candidate) -> dict[str, FloatArray]:
+    """Seconds of each family of stages on each rank, ``[W]``."""
+    found = {name: np.zeros(len(plan.estimate.ranks)) for name in _stages.FAMILIES}
+    for stage in plan.estimate.stages:
+        found[_stages.family(stage.name)] += np.array(stage.duration_s)
+    return found
+
+
+def _shared(parts: FloatArray, total_s: FloatArray | int, others: float = 0.0) -> FloatArray:
+    """``total_s`` [W] shared out by ``parts`` [T, W], averaged over ranks: [T]."""
+    whole = parts.sum(axis=0) + others
+    return np.asarray((parts / np.where(whole > 0, whole, 1.0) * total_s).mean(axis=1))

@@ -1,0 +1,173 @@
+"""The headline: time, throughput, what holds the plan back, how good it is proven to be."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from costmodels import units
+from planner.report import _figures as figures
+from planner.report.base import (
+    Fact,
+    Kind,
+    build_sections,
+    format_factor,
+    format_interval,
+    format_share,
+)
+from planner.report.html import _stages
+from planner.report.html._evidence import Evidence
+from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
+from planner.result import Candidate, PlanningResult, Status
+
+OBJECTIVE_KINDS = {
+    "iteration": (Kind.TIME, "s"),
+    "torchrec": (Kind.TIME, "s"),
+    "torchrec-critical-path": (Kind.TIME, "s"),
+    "memory": (Kind.BYTES, "B"),
+    "cost": (Kind.USD, "USD per 1e9 samples"),
+}
+"""How values of an objective are written, and their unit; others are bare numbers."""
+
+STATUS_WORDS = {
+    Status.OPTIMAL: "proven optimal",
+    Status.GAP: "search complete",
+    Status.TIME_LIMIT: "time limit",
+    Status.INTERRUPTED: "interrupted",
+    Status.HEURISTIC: "search complete",
+}
+"""How the search ended, before "after 5 s"."""
+
+_OPTIMAL_GAP = 1e-4
+
+
+@final
+class HeadlineSection(AbstractHtmlSection):
+    """The verdict, six figures, and the lines of the terminal's summary."""
+
+    title: ClassVar[str] = "Summary"
+    short: ClassVar[str] = "Summary"
+    order: ClassVar[int] = 10
+
+    def build(self, evidence: Evidence) -> Block:
+        """The verdict first."""
+        result = evidence.result
+        cards, numbers = _cards(evidence)
+        (summary,) = build_sections(result, ("summary",))
+        notes = "".join(f'<p class="warning">{text(note)}</p>' for note in summary.notes)
+        body = (
+            f'<p class="verdict">{text(verdict(result))}</p>\n<dl class="cards">{cards}</dl>\n'
+            f"{notes}<details><summary>All lines of the summary</summary>"
+            f"{fact_list(summary.facts[1:])}</details>"
+        )
+        return Block(name="headline", title=self.title, body=body, numbers=numbers)
+
+
+def fact_list(facts: tuple[Fact, ...]) -> str:
+    """Facts as a list of terms."""
+    items = (f"<dt>{text(f.label)}</dt><dd>{text('; '.join(f.parts))}</dd>" for f in facts)
+    return f'<dl class="facts">{"".join(items)}</dl>'
+
+
+def verdict(result: PlanningResult) -> str:
+    """Sentences that say whether to take the plan, and what to look at."""
+    incumbent, others = figures.split_baselines(result)
+    span = result.estimate.time
+    time, _ = format_interval(span.time_s, span.low_s, span.high_s)
+    sentence = f"An iteration takes {time}"
+    rival = incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
+    if rival is not None:
+        who = "TorchRec's greedy plan" if rival is incumbent else f"the plan of {rival.name}"
+        sentence += f", {_compared(figures.speedup(result.best, rival))} {who}"
+    sentences = [f"{sentence}.", _waits(result.best), _proof(result)]
+    if not result.best.memory.fits:
+        sentences.append("The plan does not fit in memory.")
+    return " ".join(s for s in sentences if s)
+
+
+def _compared(ratio: float) -> str:
+    if abs(ratio - 1.0) < 0.005:
+        return "as long as with"
+    if ratio < 1.0:
+        return f"{format_share(1 / ratio - 1)} longer than with"
+    return f"{format_factor(ratio)} as fast as with"
+
+
+def _waits(best: Candidate) -> str:
+    """The stages that fill most of the critical path, by family."""
+    spent = sorted(_stages.family_seconds(best.estimate).items(), key=lambda item: -item[1])[:2]
+    total = best.estimate.time.time_s or 1.0
+    words = [f"{_stages.FAMILIES[name]} ({format_share(s / total)})" for name, s in spent]
+    return f"Its critical path is mostly {' and '.join(words)}." if words else ""
+
+
+def _proof(result: PlanningResult) -> str:
+    gap = result.gap_ratio
+    if gap is None:
+        return "The search proves no bound, so a better plan may exist."
+    if gap < _OPTIMAL_GAP:
+        return "No plan in the search space is better, under this model."
+    return f"No plan in the search space is better by more than {format_share(gap)} (same model)."
+
+
+def _cards(evidence: Evidence) -> tuple[str, tuple[Number, ...]]:
+    cards, numbers = [], []
+    for label, number, kind, note in _figures(evidence):
+        numbers.append(number)
+        value = "unproven" if number.value is None else written(kind, number.value)
+        cards.append(
+            f"<div><dt>{text(label)}</dt><dd{mark(number)}>{text(value)}</dd>"
+            f'<dd class="note">{text(note)}</dd></div>'
+        )
+    time, source = evidence.result.estimate.time, evidence.view.source
+    for quantity, value_s in (("low_s", time.low_s), ("high_s", time.high_s)):
+        numbers.append(
+            Number(entity="plan", quantity=quantity, value=value_s, unit="s", source=source)
+        )
+    return "".join(cards), tuple(numbers)
+
+
+def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
+    result, source = evidence.result, evidence.view.source
+    estimate, solver = result.estimate, result.solver
+    time, fullest = estimate.time, result.best.memory.fullest
+    kind, unit = OBJECTIVE_KINDS.get(solver.objective, (Kind.TEXT, ""))
+    exposed = estimate.exposed_communication_s / (time.time_s or 1.0)
+    _, interval = format_interval(time.time_s, time.low_s, time.high_s)
+    ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
+
+    def number(quantity: str, value: float | None, unit: str, source: str = source) -> Number:
+        return Number(entity="plan", quantity=quantity, value=value, unit=unit, source=source)
+
+    return [
+        (
+            "Iteration",
+            number("iteration_time_s", time.time_s, "s"),
+            Kind.TIME,
+            f"{interval.strip('[]').replace('..', 'to')} (90 %)",
+        ),
+        (
+            "Throughput",
+            number("samples_per_s", estimate.samples_per_s, "1/s"),
+            Kind.RATE,
+            "samples per second",
+        ),
+        ("Proven bound", number("bound", solver.bound, unit, "search"), kind, ended),
+        (
+            "Gap to the bound",
+            number("gap_ratio", solver.gap_ratio, "1", "search"),
+            Kind.SHARE,
+            f"{solver.evaluations:,} plans priced",
+        ),
+        (
+            "Exposed communication",
+            number("exposed_ratio", exposed, "1"),
+            Kind.SHARE,
+            f"{units.format_time(estimate.exposed_communication_s)} of the worst rank",
+        ),
+        (
+            "Fullest device",
+            number("fullest_used_bytes", fullest.used_bytes, "B"),
+            Kind.BYTES,
+            f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}",
+        ),
+    ]

@@ -1,0 +1,102 @@
+"""Every table: what it costs, how it is cut, where it lives."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from costmodels.sharding import TablePlacement
+from costmodels.workload import Table
+from planner.report import _figures as figures
+from planner.report.base import Cell, Kind
+from planner.report.html._evidence import Evidence
+from planner.report.html._table_costs import TableCost
+from planner.report.html.base import AbstractHtmlSection, Block, Field, grid
+
+_MOST_PARTS = 4
+_HOT_RATIO = 0.01
+_TALL = 40
+"""Rows from which the list scrolls in a box of its own."""
+
+_FIELDS = (
+    Field("cost", "cost_ratio", Kind.SHARE, "1", hint="share of the time that all tables cause"),
+    Field("lookup", "lookup_s", Kind.TIME, "s", hint="mean per rank, forward and backward"),
+    Field("exchange", "exchange_s", Kind.TIME, "s", hint="mean per rank, all collectives"),
+    Field("type", "sharding_type", source="plan", hint="TorchRec's abbreviations"),
+    Field("kernel", "kernel", source="plan"),
+    Field("ranks", "ranks", source="plan"),
+    Field("shards", "num_shards", Kind.COUNT, "1", source="plan"),
+    Field("rows", "num_embeddings", Kind.COUNT, "1", source="input"),
+    Field("dim", "embedding_dim", Kind.COUNT, "1", source="input"),
+    Field("size", "weight_bytes", Kind.BYTES, "B", source="input"),
+    Field("pooling", "pooling_factor", Kind.NUMBER, "1", source="input",
+          hint="indices per sample, all features"),
+    Field("hot rows", "hot_share_ratio", Kind.SHARE, "1", source="input",
+          hint="share of accesses on the hottest 1 % of rows"),
+)  # fmt: skip
+
+
+@final
+class TablesSection(AbstractHtmlSection):
+    """A row per table, the most expensive first."""
+
+    title: ClassVar[str] = "Tables"
+    short: ClassVar[str] = "Tables"
+    order: ClassVar[int] = 60
+
+    def build(self, evidence: Evidence) -> Block:
+        """The chosen plan."""
+        view, costs = evidence.view, evidence.table_costs
+        total_s = sum(c.total_s for c in costs.values()) or 1.0
+        placements = {p.table: p for p in view.plan.plan.placements}
+        ordered = sorted(view.workload.tables, key=lambda t: (-costs[t.name].total_s, t.name))
+        rows = [(t.name, row(t, placements[t.name], costs[t.name], total_s)) for t in ordered]
+        box, numbers = grid(
+            "table", _FIELDS, rows, ident="tablelist", css="list", tall=len(rows) > _TALL
+        )
+        kinds = ", ".join(figures.sharding_kinds(view.plan.plan))
+        intro = (
+            f"<p>{len(rows):,} tables: {kinds}. Cost is the time of lookups and collectives, "
+            "shared out over tables by what each brings to them on each rank. Hot rows: share of "
+            "accesses on the hottest 1 % of rows.</p>"
+        )
+        return Block(
+            name="tables", title=self.title, body=intro + _search(len(rows)) + box, numbers=numbers
+        )
+
+
+def _search(count: int) -> str:
+    return (
+        '<p class="tools"><label>Search <input type="search" data-for="tablelist" '
+        'placeholder="name, type, kernel, rank" autocomplete="off"></label> '
+        f'<output data-for="tablelist">{count:,} of {count:,}</output></p>'
+    )
+
+
+def row(
+    table: Table, placement: TablePlacement, cost: TableCost, total_s: float
+) -> tuple[Cell, ...]:
+    """The values of one table."""
+    ratio = placement.cache_load_factor_ratio
+    kernel = placement.kernel.value
+    held = [s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
+    hottest = table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings))
+    return (
+        cost.total_s / total_s,
+        cost.lookup_s,
+        cost.exchange_s,
+        figures.SHORT_NAMES[placement.sharding_type],
+        kernel if ratio is None else f"{kernel} {ratio:.2g}",
+        where(held),
+        len(held),
+        table.num_embeddings,
+        table.embedding_dim,
+        table.weight_bytes,
+        table.pooling_factor,
+        hottest,
+    )
+
+
+def where(ranks: list[int]) -> str:
+    """Ranks as ranges while they are few, else how many."""
+    ranges = figures.rank_ranges(ranks)
+    return ranges if ranges.count(",") < _MOST_PARTS else f"{len(set(ranks))} ranks"

@@ -1,0 +1,136 @@
+"""The iteration on the slowest, the median and the fastest rank, with the critical path."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from costmodels import units
+from planner.report.html import _stages
+from planner.report.html._evidence import Evidence, View, notable_ranks
+from planner.report.html._svg import Bar, Lane, axis_s, lanes_chart
+from planner.report.html.base import AbstractHtmlSection, Block, Number
+
+_STREAMS = ("compute", "communication", "data_dist", "prefetch", "host")
+_SHOWN_RATIO = 1e-4
+_TIE = 1e-6
+"""Stages that end as late as the critical path's, to this share of the iteration, are on it."""
+
+
+@final
+class TimelineSection(AbstractHtmlSection):
+    """A lane per rank and stream; above them the chain of stages that the iteration waits for."""
+
+    title: ClassVar[str] = "Timeline of one iteration"
+    short: ClassVar[str] = "Timeline"
+    order: ClassVar[int] = 20
+
+    def build(self, evidence: Evidence) -> Block:
+        """The chosen plan."""
+        body, numbers = draw(evidence.view)
+        return Block(name="timeline", title=self.title, body=body, numbers=numbers)
+
+
+def draw(view: View) -> tuple[str, tuple[Number, ...]]:
+    """Chart and its numbers for one plan."""
+    estimate = view.plan.estimate
+    end_s = max(
+        [estimate.time.time_s]
+        + [a + b for s in estimate.stages for a, b in zip(s.start_s, s.duration_s, strict=True)]
+    )
+    numbers: list[Number] = []
+    lanes = [_path_lane(view, end_s, numbers)]
+    for word, rank in notable_ranks(estimate):
+        lanes += _rank_lanes(view, word, rank, end_s, numbers)
+    chart = lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s))
+    ranks = ", ".join(f"{word} {rank}" for word, rank in notable_ranks(estimate))
+    intro = (
+        f"<p>Ranks by compute time: {ranks}. Outlined: what the iteration waits for, the "
+        "stages that end as late as the critical path; shortening any other one gains nothing. "
+        "Gaps are waits. Hover, tap, or focus a chart and use the arrow keys for details.</p>"
+    )
+    shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
+    legend = _stages.legend([*shown, *(step.stage for step in estimate.critical_path)])
+    return intro + legend + chart, tuple(numbers)
+
+
+def _path_lane(view: View, end_s: float, numbers: list[Number]) -> Lane:
+    bars = []
+    for index, step in enumerate(view.plan.estimate.critical_path):
+        entity = f"critical path {index + 1} {step.stage}"
+        number = Number(
+            entity=entity,
+            quantity="duration_s",
+            value=step.duration_s,
+            unit="s",
+            source=view.source,
+        )
+        numbers.append(number)
+        numbers += _extra(entity, step.start_s, step.rank, view.source)
+        if step.duration_s < _SHOWN_RATIO * end_s:
+            continue
+        bars.append(
+            Bar(
+                start_ratio=step.start_s / end_s,
+                width_ratio=step.duration_s / end_s,
+                css=_stages.family(step.stage),
+                number=number,
+                labels=(f"{step.stage}, rank {step.rank}", *_words(step.stage)),
+                title=f"critical path: {step.stage}, rank {step.rank}, "
+                f"{units.format_time(step.duration_s)} from {units.format_time(step.start_s)}",
+            )
+        )
+    return Lane(label="Critical path", group="", bars=tuple(bars))
+
+
+def _words(stage: str) -> tuple[str, ...]:
+    """Labels from long to short."""
+    return stage, _stages.merged_name(stage), _stages.FAMILIES[_stages.family(stage)]
+
+
+def _extra(entity: str, start_s: float, rank: int, source: str) -> list[Number]:
+    return [
+        Number(entity=entity, quantity="start_s", value=start_s, unit="s", source=source),
+        Number(entity=entity, quantity="rank", value=rank, unit="", source=source),
+    ]
+
+
+def _rank_lanes(
+    view: View, word: str, rank: int, end_s: float, numbers: list[Number]
+) -> list[Lane]:
+    estimate = view.plan.estimate
+    path_s = {s.stage: s.start_s + s.duration_s for s in estimate.critical_path}
+    lanes = []
+    used = {s.stream for s in estimate.stages if s.duration_s[rank] > _SHOWN_RATIO * end_s}
+    order = [s for s in _STREAMS if s in used] + sorted(used - set(_STREAMS))
+    for stream in order:
+        bars = []
+        for stage in estimate.stages:
+            start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
+            if stage.stream != stream or duration_s <= _SHOWN_RATIO * end_s:
+                continue
+            entity = f"rank {rank} {stage.name}"
+            number = Number(
+                entity=entity,
+                quantity="duration_s",
+                value=duration_s,
+                unit="s",
+                source=view.source,
+            )
+            numbers += [number, *_extra(entity, start_s, rank, view.source)[:1]]
+            on_path = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
+            note = ", on the critical path" if on_path else ""
+            bars.append(
+                Bar(
+                    start_ratio=start_s / end_s,
+                    width_ratio=duration_s / end_s,
+                    css=_stages.family(stage.name),
+                    number=number,
+                    labels=_words(stage.name),
+                    title=f"rank {rank}: {stage.name}, {units.format_time(duration_s)} "
+                    f"from {units.format_time(start_s)}{note}",
+                    strong=on_path,
+                )
+            )
+        title = f"{word[0].upper()}{word[1:]}: rank {rank}" if stream == order[0] else ""
+        lanes.append(Lane(label=stream.replace("_", " "), group=title, bars=tuple(bars)))
+    return lanes

@@ -1,0 +1,79 @@
+"""TorchRec's plan under our model, and our plan under TorchRec's estimates."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from planner.report import _figures as figures
+from planner.report.base import Cell, Kind, format_factor, printable
+from planner.report.html._evidence import Evidence
+from planner.report.html.base import AbstractHtmlSection, Block, Field, grid, text
+
+_SAME_RATIO = 0.005
+
+_FIELDS = (
+    Field("role", "role", source="search"),
+    Field("our model", "iteration_time_s", Kind.TIME, "s"),
+    Field("vs chosen", "time_ratio", Kind.FACTOR, "1"),
+    Field("TorchRec's rating", "rating_s", Kind.TIME, "s", source="TorchRec 1.8 estimates"),
+    Field("vs chosen", "rating_ratio", Kind.FACTOR, "1", source="TorchRec 1.8 estimates"),
+)
+
+
+@final
+class TorchrecSection(AbstractHtmlSection):
+    """Every plan under both; absent where no plan could be rated."""
+
+    title: ClassVar[str] = "Judged by TorchRec's estimates"
+    short: ClassVar[str] = "TorchRec's view"
+    order: ClassVar[int] = 90
+
+    def build(self, evidence: Evidence) -> Block:
+        """One row per plan, as in the section on alternatives."""
+        if not evidence.rated_s:
+            return Block(name="torchrec", title=self.title, body="")
+        best_s, best_rating_s = evidence.result.estimate.time.time_s, evidence.rated_s[0]
+        pairs = list(zip(figures.named_plans(evidence.result), evidence.rated_s, strict=True))
+        rows: list[tuple[str, tuple[Cell, ...]]] = [
+            (
+                printable(name),
+                (
+                    role,
+                    plan.estimate.time.time_s,
+                    plan.estimate.time.time_s / best_s if best_s else None,
+                    rating_s,
+                    rating_s / best_rating_s if best_rating_s else None,
+                ),
+            )
+            for (name, role, plan), rating_s in pairs
+        ]
+        table, numbers = grid("plan", _FIELDS, rows)
+        intro = (
+            "<p>TorchRec's planner minimises the largest sum, over ranks, of its estimates of the "
+            "shards there: lookups at a share of the memory bandwidth and exchanges at the link's "
+            "bandwidth, no unique rows, no overlap, no waiting. Its rating is a score in seconds, "
+            "not a prediction of the iteration; here it is computed with the bandwidths of this "
+            f"system.</p><p>{text(_sentence(rows))}</p>"
+        )
+        return Block(name="torchrec", title=self.title, body=intro + table, numbers=numbers)
+
+
+def _sentence(rows: list[tuple[str, tuple[Cell, ...]]]) -> str:
+    found = next((values for name, values in rows if name == figures.TORCHREC_BASELINE), None)
+    if found is None or found[2] is None or found[4] is None:
+        return "TorchRec's greedy search found no plan to set beside ours."
+    ours, theirs = float(found[2]), float(found[4])
+    return (
+        f"TorchRec's greedy plan takes {format_factor(ours)} the time of the chosen plan under our "
+        f"model, and {_rated(theirs)} under TorchRec's own estimates."
+    )
+
+
+def _rated(ratio: float) -> str:
+    if abs(ratio - 1) < _SAME_RATIO:
+        return "is rated the same"
+    return (
+        f"is rated {format_factor(ratio)} as slow"
+        if ratio > 1
+        else (f"is rated better (the chosen plan is rated {format_factor(1 / ratio)} as slow)")
+    )
