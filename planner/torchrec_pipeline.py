@@ -44,6 +44,7 @@ class TorchrecPricing:
 
     by_phase: bool = False
     torchrec_figures: bool = False
+    is_reserved: bool = False
 
     def __call__(
         self, workload: Workload, topology: Topology, models: CostModels
@@ -55,6 +56,7 @@ class TorchrecPricing:
             models,
             by_phase=self.by_phase,
             torchrec_figures=self.torchrec_figures,
+            is_reserved=self.is_reserved,
         )
 
 
@@ -74,6 +76,7 @@ class TorchrecPipeline(CostPipeline):
         *,
         by_phase: bool = False,
         torchrec_figures: bool = False,
+        is_reserved: bool = False,
     ) -> None:
         """Read the tables as TorchRec's estimators do.
 
@@ -83,9 +86,12 @@ class TorchrecPipeline(CostPipeline):
             models: price the plans that are found.
             by_phase: keep the phases of TorchRec's critical path apart.
             torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+            is_reserved: the system's memory is what a storage reservation has left, and only the
+                workload's ``reserved_bytes`` come off it; else TorchRec's default reservation does.
         """
         super().__init__(workload, topology, models)
         self.by_phase = by_phase
+        self.is_reserved = is_reserved
         self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
         self._tables = {t.name: (t, TorchrecTable.of(t, workload)) for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
@@ -97,6 +103,8 @@ class TorchrecPipeline(CostPipeline):
     @cached_property
     def device_limits(self) -> FloatArray:
         """Device bytes TorchRec leaves for tables, ``[W]``."""
+        if self.is_reserved:
+            return self.topology.hbm_capacities() - self.workload.reserved_bytes
         return np.array(self.machine.device_limits_bytes(self.workload))
 
     @cached_property

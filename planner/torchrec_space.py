@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -48,9 +49,8 @@ def priced_for(objective: str, make_pipeline: MakePipeline) -> MakePipeline:
     """What counts the work of a search for an objective: for TorchRec's, its own estimates."""
     if objective not in (TorchrecRating.name, TorchrecCriticalPath.name):
         return make_pipeline
-    figures = isinstance(make_pipeline, TorchrecPricing) and make_pipeline.torchrec_figures
-    by_phase = objective == TorchrecCriticalPath.name
-    return TorchrecPricing(by_phase=by_phase, torchrec_figures=figures)
+    known = make_pipeline if isinstance(make_pipeline, TorchrecPricing) else TorchrecPricing()
+    return replace(known, by_phase=objective == TorchrecCriticalPath.name)
 
 
 def torchrec_space(problem: PlanningProblem, pipeline: TorchrecPipeline) -> SearchSpace:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from planner.errors import InvalidInputError
+from planner.integrations.torchrec_key_value import refuse_key_values
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.io.importers.base import Imported, assume
 
@@ -46,6 +47,7 @@ def import_module(factory: str, *, batch_size: int, device: str = "cuda") -> Imp
     if described is None:
         message = f"{factory}: the model has no table that TorchRec's sharders would shard"
         raise InvalidInputError(message)
+    refuse_key_values(described.key_values, "a workload file")
     assumed = dict(_ASSUMED)
     assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
     for warning in described.warnings:

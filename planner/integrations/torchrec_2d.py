@@ -19,6 +19,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.integrations.torchrec_key_value import refuse_key_values
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -98,6 +99,7 @@ def group_choices(
     if model is None:
         message = "the model has no tables to shard"
         raise InvalidInputError(message)
+    refuse_key_values(model.key_values, "a choice of group sizes")
     found = []
     last: InfeasibleError | None = None
     for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:

@@ -15,6 +15,7 @@ from torchrec.distributed.types import ModuleSharder
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
+from planner.integrations.torchrec_key_value import KERNELS
 from planner.integrations.torchrec_plan import our_kernel
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 from planner.torchrec_rules import legal_types_and_kernels
@@ -134,6 +135,13 @@ def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
     return found
 
 
+def _searched_as(name: str) -> ComputeKernel | None:
+    """The kernel of ours under which the search sees one of TorchRec's."""
+    return (
+        ComputeKernel.FUSED_UVM_CACHING if name in KERNELS else next(iter(_kernels([name])), None)
+    )
+
+
 def narrowed_to_options(
     constraints: Constraints,
     places: dict[str, tuple[str, str]],
@@ -153,7 +161,8 @@ def narrowed_to_options(
     for limit, (table, place) in zip(constraints.tables, places.items(), strict=True):
         found = listed.get(place, [])
         types = tuple(t for t in limit.sharding_types if any(str(t) == a for a, _ in found))
-        kernels = tuple(k for k in limit.kernels if any(str(k) == b for _, b in found))
+        offered = {_searched_as(b) for _, b in found}
+        kernels = tuple(k for k in limit.kernels if k in offered)
         if not types or not kernels:
             message = f"table {table!r}: the enumerator lists no option that can be planned"
             raise InvalidInputError(message)

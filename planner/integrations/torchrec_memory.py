@@ -17,9 +17,9 @@ from torchrec.distributed.planner.storage_reservations import HeuristicalStorage
 from torchrec.distributed.planner.types import StorageReservation
 
 from costmodels.memory import FloatArray
-from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption
 from costmodels.work import MEMORY, Memory
+from planner.integrations.torchrec_key_value import KeyValuePipeline
 
 MARGIN_RATIO: Final = 0.15
 """Device memory kept free when no storage reservation is given (TorchRec 1.8, planners.py)."""
@@ -29,7 +29,7 @@ _GB: Final = 2.0**30
 """What TorchRec prints as GB (``bytes_to_gb``)."""
 
 
-class TorchrecMemoryPipeline(CostPipeline):
+class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
     def option_work(self, option: ShardingOption) -> FloatArray:
@@ -68,7 +68,7 @@ def counts_dense_part(reservation: StorageReservation) -> bool:
     return getattr(reservation, "_dense_storage", None) is not None
 
 
-def is_shortage(pipeline: CostPipeline) -> bool:
+def is_shortage(pipeline: KeyValuePipeline) -> bool:
     """Whether all devices together lack memory for the tables, not one rank or table alone.
 
     TorchRec calls the first ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
@@ -77,6 +77,7 @@ def is_shortage(pipeline: CostPipeline) -> bool:
     needed = sum(
         t.num_embeddings * (t.embedding_dim * t.dtype.num_bytes + state(t.embedding_dim))
         for t in pipeline.workload.tables
+        if t.name not in pipeline.key_values
     )
     return bool(needed > float(np.maximum(pipeline.device_limits, 0.0).sum()))
 

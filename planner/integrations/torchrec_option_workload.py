@@ -77,6 +77,9 @@ def workload_of(
         if configs is None or option.name not in configs:
             message = f"table {name!r} of a {type(owner).__name__} cannot be priced"
             raise InvalidInputError(message)
+        if getattr(configs[option.name], "use_virtual_table", False):
+            message = f"table {name!r} is virtual and cannot be priced here; see ShardPlanner"
+            raise InvalidInputError(message)
         limit = given.get(option.name) or ParameterConstraints(pooling_factors=option.input_lengths)
         table = make_table(
             name, key[0], configs[option.name], limit, option.batch_size, hints, owner=owner

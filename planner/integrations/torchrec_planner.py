@@ -187,12 +187,12 @@ class ShardPlanner(EmbeddingPlannerBase):
         """
         return cls(plan_file=path, **arguments)
 
-    def plan(self, module: nn.Module, sharders: Sharders | None = None) -> ShardingPlan:
+    def plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         """Plan a model on this process alone.
 
         Args:
             module: the model.
-            sharders: which modules are sharded; TorchRec's default if None.
+            sharders: which modules are sharded; ``get_default_sharders()`` gives TorchRec's own.
 
         Raises:
             ShardPlannerError: no plan; its ``error_type`` is TorchRec's reason.
@@ -260,6 +260,7 @@ class ShardPlanner(EmbeddingPlannerBase):
             compute_device=self._topology.compute_device,
             constraints=self._constraints,
             hints=self._hints,
+            world_size=self._topology.world_size,
         )
         if model is None:
             return ShardingPlan({})
@@ -327,7 +328,9 @@ class ShardPlanner(EmbeddingPlannerBase):
             reservation=self._storage_reservation,
             constraints=self._constraints,
         )
-        self.result = best_plan(workload, memories, limits, self._search, rival)
+        self.result = best_plan(
+            workload, memories, limits, self._search, rival, key_values=model.key_values
+        )
         for warning in self.result.warnings:
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
@@ -353,8 +356,8 @@ class ShardPlanner(EmbeddingPlannerBase):
         """The stored plan of the plan loader, if it has one made for the same inputs."""
         if self.plan_loader is None:
             return []
-        current = self.hash_planner_context_inputs_str()
-        return stored_options(self.plan_loader, self.get_search_space() or [], current)
+        space = self.get_search_space() or []
+        return stored_options(self.plan_loader, space, self.hash_planner_context_inputs_str)
 
     def _log_stats(
         self,

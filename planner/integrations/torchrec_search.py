@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -25,6 +26,7 @@ from costmodels.workload import Workload
 from planner import api
 from planner.errors import InfeasibleError, PlannerError
 from planner.integrations.torchrec_errors import ShardPlannerError
+from planner.integrations.torchrec_key_value import KeyValuePipeline, KeyValueTable
 from planner.integrations.torchrec_memory import (
     MARGIN_RATIO,
     TorchrecMemoryPipeline,
@@ -34,6 +36,7 @@ from planner.integrations.torchrec_memory import (
 from planner.models import default_models
 from planner.problem import Constraints
 from planner.result import Candidate, PlanningResult
+from planner.torchrec_pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Memories:
     ``ledger`` leaves room for what our ledger counts; ``torchrec`` is what TorchRec would plan on,
     None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
     is the memory before TorchRec's default reservation, which its objectives take off themselves;
-    None under a reservation of the user's.
+    None under a reservation of the user's, which has been taken off already.
     """
 
     ledger: Topology
@@ -101,6 +104,8 @@ def best_plan(
     constraints: Constraints,
     asked: Mapping[str, Any],
     rival: Plan | None = None,
+    *,
+    key_values: Mapping[str, KeyValueTable] | None = None,
 ) -> PlanningResult:
     """The best plan by our ledger, else by TorchRec's count of memory.
 
@@ -111,38 +116,71 @@ def best_plan(
         asked: strategy, objective, seed and time limit of :func:`planner.api.plan`.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be as fast.
+        key_values: how key-value tables are run, by name.
 
     Raises:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether memory is
             short in all, or only for these constraints.
     """
+    kept = dict(key_values or {})
+    if str(asked.get("objective", "")).startswith("torchrec"):
+        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept)
+    strictly = partial(KeyValuePipeline, key_values=kept)
     try:
-        by_torchrec = str(asked.get("objective", "")).startswith("torchrec")
-        first = (memories.whole if by_torchrec else None) or memories.ledger
-        result = api.plan(workload, first, constraints=constraints, **asked)
+        result = api.plan(
+            workload, memories.ledger, constraints=constraints, make_pipeline=strictly, **asked
+        )
     except InfeasibleError as error:
         strict = error
     else:
-        return _against(rival, result, CostPipeline)
+        return _against(rival, result, strictly)
     if memories.torchrec is None:
-        raise _nothing_fits(strict, workload, memories.ledger, memories) from strict
+        raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
+    by_their_count = partial(TorchrecMemoryPipeline, key_values=kept)
     try:
         result = api.plan(
             lighter,
             memories.torchrec,
             constraints=constraints,
-            make_pipeline=TorchrecMemoryPipeline,
+            make_pipeline=by_their_count,
             **asked,
         )
     except InfeasibleError as error:
-        raise _nothing_fits(error, lighter, memories.torchrec, memories) from error
+        raise _nothing_fits(error, lighter, memories.torchrec, memories, kept) from error
     logger.warning(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
         "inputs, gradients of outputs, and received embeddings: it may run out of memory",
         strict,
     )
-    return _against(rival, result, TorchrecMemoryPipeline)
+    return _against(rival, result, by_their_count)
+
+
+def _best_by_torchrec(
+    workload: Workload,
+    memories: Memories,
+    constraints: Constraints,
+    asked: Mapping[str, Any],
+    rival: Plan | None,
+    key_values: Mapping[str, KeyValueTable],
+) -> PlanningResult:
+    """The best plan by an objective of TorchRec's, which counts memory by TorchRec's estimates."""
+    if key_values:
+        message = (
+            f"objective {asked['objective']!r} cannot rate key-value tables ({[*key_values][:5]}); "
+            "use objective 'iteration'"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
+    topology = memories.whole or memories.ledger
+    counted = replace(workload, reserved_bytes=memories.kept_bytes)
+    pricing = TorchrecPricing(is_reserved=memories.whole is None)
+    try:
+        result = api.plan(
+            counted, topology, constraints=constraints, make_pipeline=pricing, **asked
+        )
+    except InfeasibleError as error:
+        raise _nothing_fits(error, counted, memories.ledger, memories, {}) from error
+    return _against(rival, result, CostPipeline)
 
 
 def require_room(
@@ -167,7 +205,7 @@ def require_room(
 
 
 def _against(
-    rival: Plan | None, result: PlanningResult, make_pipeline: type[CostPipeline]
+    rival: Plan | None, result: PlanningResult, make_pipeline: Callable[..., CostPipeline]
 ) -> PlanningResult:
     """The result with TorchRec's plan beside ours, or in its place on a draw."""
     if rival is None:
@@ -188,9 +226,14 @@ def _against(
 
 
 def _nothing_fits(
-    error: InfeasibleError, workload: Workload, topology: Topology, memories: Memories
+    error: InfeasibleError,
+    workload: Workload,
+    topology: Topology,
+    memories: Memories,
+    key_values: Mapping[str, KeyValueTable],
 ) -> ShardPlannerError:
-    pipeline = TorchrecMemoryPipeline(workload, topology, default_models(topology))
+    models = default_models(topology)
+    pipeline = TorchrecMemoryPipeline(workload, topology, models, key_values=key_values)
     short = is_shortage(pipeline)
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
     left = format_bytes(float(pipeline.device_limits.min()))

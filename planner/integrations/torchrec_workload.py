@@ -27,6 +27,12 @@ from costmodels.workload import (
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_constraints import table_constraints
 from planner.integrations.torchrec_dense import dense_arch, dense_reserve_bytes
+from planner.integrations.torchrec_key_value import (
+    MOST_ROWS,
+    KeyValueTable,
+    key_value_table,
+    planned_as,
+)
 from planner.integrations.torchrec_modules import shardable_modules, table_configs, tower_of
 from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
 from planner.problem import Constraints
@@ -47,8 +53,9 @@ class WorkloadHints:
     """What a model does not say about its training.
 
     ``distributions`` maps table names to index laws; other tables take ``default_distribution``
-    of their row count. ``dense`` replaces the dense part read off the model. ``reserved_bytes`` is
-    device memory per rank kept for all that the planner does not count.
+    of their row count. The law of a virtual table has as many rows as it has ids in use. ``dense``
+    replaces the dense part read off the model. ``reserved_bytes`` is device memory per rank kept
+    for all that the planner does not count.
     """
 
     name: str = "torchrec_model"
@@ -75,6 +82,7 @@ class ShardableTable:
     ``path`` and ``parameter_name`` are the two keys of a ``ShardingPlan``. ``table.name`` is the
     parameter name, with the path in front if several modules have a table of that name. ``tower``
     names the embedding tower of the table, as TorchRec's enumerator does, if it is in one.
+    ``key_value`` says how a key-value table is run; ``table`` is then what it is priced as.
     """
 
     path: str
@@ -84,6 +92,7 @@ class ShardableTable:
     sharder: ModuleSharder[nn.Module]
     table: Table
     tower: str | None = None
+    key_value: KeyValueTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +107,11 @@ class ModelDescription:
     tables: tuple[ShardableTable, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def key_values(self) -> dict[str, KeyValueTable]:
+        """The key-value tables, by name."""
+        return {t.table.name: t.key_value for t in self.tables if t.key_value is not None}
+
 
 def describe_model(
     module: nn.Module,
@@ -107,6 +121,7 @@ def describe_model(
     compute_device: str = "cuda",
     constraints: Mapping[str, ParameterConstraints] | None = None,
     hints: WorkloadHints = NO_HINTS,
+    world_size: int = 1,
 ) -> ModelDescription | None:
     """Read tables, optimizer, dense part and limits off a model.
 
@@ -117,6 +132,7 @@ def describe_model(
         compute_device: ``cuda`` or ``cpu``.
         constraints: TorchRec's constraints by table name.
         hints: what the model does not say.
+        world_size: ranks; each has a cache of its own for a virtual table.
 
     Returns:
         The description, or None for a model without a table to shard.
@@ -127,17 +143,13 @@ def describe_model(
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given = dict(constraints or {})
     problems: list[str] = []
-    found = _shardable_tables(module, chosen, given, batch_size, hints, problems)
+    found = _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
     found = _with_unique_names(found)
     if problems:
         raise InvalidInputError(problems)
     if not found:
         return None
-    limits = table_constraints(
-        [(f.table, f.sharder, given.get(f.parameter_name)) for f in found],
-        compute_device,
-        _tables_by_tower(found),
-    )
+    limits = _limits(found, given, compute_device, world_size)
     warnings = _assumption_warnings(found, given, hints)
     dense = hints.dense or dense_arch(module)
     reserved = hints.reserved_bytes
@@ -185,6 +197,7 @@ def _shardable_tables(
     batch_size: int,
     hints: WorkloadHints,
     problems: list[str],
+    compute_device: str,
 ) -> list[ShardableTable]:
     found = []
     for path, owner, sharder in shardable_modules(module, sharders):
@@ -199,6 +212,7 @@ def _shardable_tables(
             where = f"table {name!r} of module {path!r}"
             try:
                 limit = constraints.get(name)
+                kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
                 table = make_table(name, path, configs[name], limit, batch_size, hints, owner=owner)
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
@@ -212,9 +226,26 @@ def _shardable_tables(
                     sharder=sharder,
                     table=_as_stored(table, parameter),
                     tower=tower_of(path, owner, name),
+                    key_value=kept,
                 )
             )
     return found
+
+
+def _limits(
+    found: Sequence[ShardableTable],
+    given: Mapping[str, ParameterConstraints],
+    compute_device: str,
+    world_size: int,
+) -> Constraints:
+    """What may be done with each table, as the search sees it."""
+    requests = []
+    for entry in found:
+        own, table = given.get(entry.parameter_name), entry.table
+        if entry.key_value is not None:
+            own = planned_as(entry.key_value, own, float(table.weight_bytes), world_size)
+        requests.append((table, entry.sharder, own))
+    return table_constraints(requests, compute_device, _tables_by_tower(found))
 
 
 def _as_stored(table: Table, parameter: nn.Parameter) -> Table:
@@ -246,22 +277,23 @@ def make_table(
     """One table of a module from its TorchRec configuration.
 
     Raises:
-        InvalidInputError: a data type or a kind of table that cannot be planned.
+        InvalidInputError: a data type that cannot be planned.
     """
     data_type = DATA_TYPES.get(config.data_type.name)
-    if data_type is None or getattr(config, "use_virtual_table", False):
-        kind = "virtual tables" if data_type else f"data type {config.data_type.name}"
+    if data_type is None:
         known = ", ".join(DATA_TYPES)
-        message = f"{kind} cannot be planned; use an ordinary table of one of {known}"
+        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
         raise InvalidInputError(message)
-    rows = config.num_embeddings
+    rows, law = config.num_embeddings, hints.distributions.get(name)
+    if getattr(config, "use_virtual_table", False):
+        rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
     return Table(
         name=name,
         num_embeddings=rows,
         embedding_dim=config.embedding_dim,
         features=_features(config.feature_names, constraint, batch_size),
-        distribution=hints.distributions.get(name) or make(rows),
+        distribution=law or make(rows),
         dtype=data_type,
         pooling=_pooling(config),
         is_weighted=bool(getattr(owner, "is_weighted", lambda: False)()),
@@ -343,6 +375,12 @@ def _assumption_warnings(
         warnings.append(
             f"{len(bare)} tables have no pooling factor (constraints); 1 index per feature "
             f"assumed: {bare[:5]}"
+        )
+    kept = [f.table.name for f in found if f.key_value is not None]
+    if kept:
+        warnings.append(
+            f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
+            f"host memory behind their cache, host and SSD bytes not counted: {kept[:5]}"
         )
     if hints.default_distribution is None:
         uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]

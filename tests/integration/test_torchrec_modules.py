@@ -19,6 +19,7 @@ from torchrec.distributed.embedding_tower_sharding import (
 )
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import KeyValueParams
 from torchrec.modules.embedding_configs import DataType
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
@@ -97,7 +98,9 @@ def test_all_settings_of_a_constraint_reach_the_plan() -> None:
         key_value_params=KeyValueParams(l2_cache_size=2),
     )
     made = planner(4, 4, constraints={"a": limit})
-    sharding = made.plan(Model(bags([("a", 5000, 128)]))).plan["sparse.bags"]["a"]
+    sharding = made.plan(Model(bags([("a", 5000, 128)])), get_default_sharders()).plan[
+        "sparse.bags"
+    ]["a"]
     assert sharding.sharding_type == "column_wise"
     assert min(s.shard_sizes[1] for s in sharding.sharding_spec.shards) >= 32
     assert sharding.enforce_hbm is True

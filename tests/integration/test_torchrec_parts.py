@@ -162,7 +162,7 @@ def test_a_callback_improves_a_plan() -> None:
 def test_a_good_plan_is_left_alone() -> None:
     given = constraints()
     shard_planner = ShardPlanner(TOPOLOGY, BATCH, constraints=given, stats=[], timeout_seconds=1)
-    shard_planner.plan(model())
+    shard_planner.plan(model(), get_default_sharders())
     best = shard_planner.get_selected_options()
     improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=0.5)
     again = improve(best)
@@ -191,7 +191,7 @@ def saved(folder: Path, given: dict[str, ParameterConstraints]) -> tuple[Path, S
         stats=[],
         timeout_seconds=1,
     )
-    plan: ShardingPlan = shard_planner.plan(model())
+    plan: ShardingPlan = shard_planner.plan(model(), get_default_sharders())
     assert shard_planner.result is not None
     io.save_plan(folder / "plan.json", shard_planner.result)
     return folder / "plan.json", plan

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -30,6 +29,7 @@ from torchrec.distributed.planner.types import (
     PlannerErrorType,
     ShardingOption,
 )
+from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
 import planner.errors
@@ -49,6 +49,7 @@ pytestmark = pytest.mark.torchrec
 
 SYSTEM = make_topology(num_hosts=2, local=2)
 SHAPES = [("a", 100, 16), ("b", 50, 32)]
+SHARDERS = get_default_sharders()
 
 
 @dataclass
@@ -59,7 +60,13 @@ class Search:
     asked: dict[str, Any] | None = None
 
     def __call__(
-        self, workload: Workload, memories: Memories, constraints: Constraints, asked: Any, _: Any
+        self,
+        workload: Workload,
+        memories: Memories,
+        constraints: Constraints,
+        asked: Any,
+        _: Any,
+        **_more: Any,
     ) -> Any:
         topology = memories.ledger
         self.asked = {
@@ -110,7 +117,7 @@ def model() -> Model:
 
 def test_the_search_is_asked_the_right_question(search: Search) -> None:
     shard_planner = make(timeout_seconds=9, strategy="s", objective="o", seed=3)
-    plan = shard_planner.plan(model())
+    plan = shard_planner.plan(model(), SHARDERS)
     assert search.asked is not None
     assert [t.name for t in search.asked["workload"].tables] == ["a", "b", "c"]
     assert search.asked["workload"].local_batch_size == 8
@@ -127,16 +134,8 @@ def test_the_search_is_asked_the_right_question(search: Search) -> None:
     assert shard_planner.result is not None
 
 
-def test_the_constructor_is_torchrecs() -> None:
-    theirs = inspect.signature(EmbeddingShardingPlanner.__init__).parameters
-    ours = inspect.signature(ShardPlanner.__init__).parameters
-    assert list(ours)[: len(theirs)] == list(theirs)
-    for name, parameter in theirs.items():
-        assert ours[name].default == parameter.default
-
-
 def test_a_model_without_tables_has_an_empty_plan(search: Search) -> None:
-    assert make().plan(nn.Linear(2, 2)) == ShardingPlan({})
+    assert make().plan(nn.Linear(2, 2), SHARDERS) == ShardingPlan({})
     assert make().plan(model(), []) == ShardingPlan({})
     assert search.asked is None
 
@@ -147,7 +146,9 @@ def test_parts_of_another_search_are_refused_aloud() -> None:
 
 
 def test_a_storage_reservation_is_obeyed(search: Search) -> None:
-    make(storage_reservation=FixedPercentageStorageReservation(percentage=0.5)).plan(model())
+    make(storage_reservation=FixedPercentageStorageReservation(percentage=0.5)).plan(
+        model(), SHARDERS
+    )
     assert search.asked is not None
     assert search.asked["topology"].device.hbm_capacity_bytes == 2**29
 
@@ -158,7 +159,7 @@ def test_an_enumerator_narrows_the_search(search: Search) -> None:
         "a": ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"]),
     }
     enumerator = EmbeddingEnumerator(topology, batch_size=8, constraints=allowed)
-    make(topology=topology, enumerator=enumerator).plan(model())
+    make(topology=topology, enumerator=enumerator).plan(model(), SHARDERS)
     assert search.asked is not None
     (limit,) = search.asked["constraints"].for_table("a")
     assert limit.sharding_types == (ShardingType.TABLE_WISE,)
@@ -175,7 +176,7 @@ def test_callbacks_have_the_last_word(search: Search) -> None:
         return options
 
     shard_planner = make(callbacks=[to_rank_3])
-    plan = shard_planner.plan(model())
+    plan = shard_planner.plan(model(), SHARDERS)
     assert [plan.plan["sparse.bags"][t].ranks for t in ("a", "b")] == [[3], [3]]
     best = shard_planner._best_plan
     assert best is not None
@@ -184,7 +185,7 @@ def test_callbacks_have_the_last_word(search: Search) -> None:
 
 def test_statistics_are_logged(search: Search) -> None:
     stats = EmbeddingStats()
-    make(stats=stats).plan(model())
+    make(stats=stats).plan(model(), SHARDERS)
     assert any("Evaluated 7 proposal(s)" in line for line in stats._stats_table)
     assert any("Top HBM" in line for line in stats._stats_table)
 
@@ -194,7 +195,7 @@ def test_settings_of_constraints_reach_the_plan(search: Search) -> None:
     constraints = {
         "a": ParameterConstraints(cache_params=CacheParams(reserved_memory=2.0), enforce_hbm=True)
     }
-    plan = make(constraints=constraints).plan(bags(SHAPES))
+    plan = make(constraints=constraints).plan(bags(SHAPES), SHARDERS)
     assert plan.plan[""]["a"].cache_params == CacheParams(load_factor=0.3, reserved_memory=2.0)
     assert plan.plan[""]["a"].enforce_hbm is True
     assert plan.plan[""]["b"].cache_params == CacheParams(load_factor=0.3)
@@ -204,7 +205,7 @@ def test_assumptions_and_warnings_are_logged(
     search: Search, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger=torchrec_planner.__name__):
-        make().plan(model())
+        make().plan(model(), SHARDERS)
     assert "uniform assumed" in caplog.text
     assert "from the search" in caplog.text
 
@@ -254,16 +255,16 @@ def from_file(path: Path) -> ShardPlanner:
 
 
 def test_a_bare_plan_of_torchrecs_comes_back(search: Search, tmp_path: Path) -> None:
-    made = make().plan(model())
+    made = make().plan(model(), SHARDERS)
     search.asked = None
-    read = from_file(saved(made, tmp_path)).plan(model())
+    read = from_file(saved(made, tmp_path)).plan(model(), SHARDERS)
     assert read._serialize() == made._serialize()
     assert search.asked is None
 
 
 def refused(path: Path, of: nn.Module) -> list[str]:
     with pytest.raises(ShardPlannerError, match=re.escape(str(path))) as caught:
-        from_file(path).plan(of)
+        from_file(path).plan(of, SHARDERS)
     assert caught.value.error_type is PlannerErrorType.PLAN_LOADING_FAILED
     return str(caught.value).splitlines()[1:]
 
@@ -271,7 +272,9 @@ def refused(path: Path, of: nn.Module) -> list[str]:
 def test_a_plan_of_other_tables_is_refused_with_a_difference(
     search: Search, tmp_path: Path
 ) -> None:
-    path = saved(make().plan(bags([("a", 100, 16), ("b", 50, 32), ("old", 7, 4)])), tmp_path)
+    path = saved(
+        make().plan(bags([("a", 100, 16), ("b", 50, 32), ("old", 7, 4)]), SHARDERS), tmp_path
+    )
     lines = refused(path, bags([("a", 100, 16), ("b", 60, 32), ("new", 9, 8)]))
     assert lines == [
         "- old (7 x 4): in the plan, not in the model",
@@ -281,20 +284,20 @@ def test_a_plan_of_other_tables_is_refused_with_a_difference(
 
 
 def test_long_differences_are_cut(search: Search, tmp_path: Path) -> None:
-    path = saved(make().plan(bags([(f"t{i}", 10, 8) for i in range(30)])), tmp_path)
+    path = saved(make().plan(bags([(f"t{i}", 10, 8) for i in range(30)]), SHARDERS), tmp_path)
     lines = refused(path, bags([("a", 10, 8)]))
     assert len(lines) == 21
     assert lines[-1] == "... and 11 more"
 
 
 def test_a_plan_for_other_ranks_is_refused(search: Search, tmp_path: Path) -> None:
-    path = saved(make().plan(model()), tmp_path, world_size=16)
+    path = saved(make().plan(model(), SHARDERS), tmp_path, world_size=16)
     (line,) = refused(path, model())
     assert line == "made for 16 ranks, the job has 4; plan again for this job"
 
 
 def test_a_plan_that_torchrec_cannot_run_is_refused(search: Search, tmp_path: Path) -> None:
-    made = make().plan(bags(SHAPES))
+    made = make().plan(bags(SHAPES), SHARDERS)
     made.plan[""]["a"].sharding_type = "row_wise"
     (line,) = refused(saved(made, tmp_path), bags(SHAPES))
     assert "table 'a': row_wise needs exactly one shard per rank in order 0..3" in line
@@ -330,7 +333,7 @@ def test_errors_are_torchrecs_and_ours_at_once(
 
     monkeypatch.setattr(torchrec_planner, "best_plan", fail)
     with pytest.raises(ShardPlannerError, match=str(error)) as caught:
-        make().plan(model())
+        make().plan(model(), SHARDERS)
     assert isinstance(caught.value, PlannerError)
     assert isinstance(caught.value, planner.errors.PlannerError)
     assert caught.value.error_type is reason
@@ -340,7 +343,7 @@ def test_errors_are_torchrecs_and_ours_at_once(
 def test_no_memory_after_the_reservation(search: Search) -> None:
     everything = FixedPercentageStorageReservation(percentage=1.0)
     with pytest.raises(ShardPlannerError, match="after the storage reservation") as caught:
-        make(storage_reservation=everything).plan(model())
+        make(storage_reservation=everything).plan(model(), SHARDERS)
     assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
     assert search.asked is None
 
@@ -350,15 +353,15 @@ def test_a_failed_planner_can_plan_again(search: Search) -> None:
     both = {"a": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["dense"])}
     shard_planner._constraints = both
     with pytest.raises(ShardPlannerError, match="no sharding option is left"):
-        shard_planner.plan(model())
+        shard_planner.plan(model(), SHARDERS)
     shard_planner._constraints = None
-    assert set(shard_planner.plan(model()).plan) == {"sparse.bags", "history"}
+    assert set(shard_planner.plan(model(), SHARDERS).plan) == {"sparse.bags", "history"}
 
 
 def test_a_search_that_breaks_the_rules_is_stopped(search: Search) -> None:
     search.kernel = ComputeKernel.FUSED_UVM
     with pytest.raises(ShardPlannerError, match="not on device cpu; use fused"):
-        make(topology=torchrec_topology(4, 2, device="cpu")).plan(model())
+        make(topology=torchrec_topology(4, 2, device="cpu")).plan(model(), SHARDERS)
 
 
 def test_without_a_process_group() -> None:
