@@ -11,7 +11,7 @@ import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
-from costmodels.iteration._closed_form import schedule
+from costmodels.iteration._closed_form import Schedule, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
@@ -104,6 +104,11 @@ class CostPipeline:
     def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
         """Seconds per iteration of plans with these stage times, ``[...]``; shape ``[..., W]``."""
         return schedule(self._pipeline.program(times), shape).iteration_time_s
+
+    def scheduled(self, times: StageTimes, shape: tuple[int, ...]) -> tuple[Program, Schedule]:
+        """The steps of plans with these stage times, and when each starts and ends."""
+        program = self._pipeline.program(times)
+        return program, schedule(program, shape)
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lookup forward and backward of each rank without launches, ``[..., W]`` seconds."""

@@ -14,8 +14,9 @@ from planner.enumeration import enumerate_options
 from planner.evaluation import Budget, Evaluator, SearchSpace
 from planner.models import default_models
 from planner.problem import PlanningProblem
-from planner.search.auto import Auto, Part
+from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
+from planner.search.parts.leave_out import Part
 from planner.search.parts.objectives import objective_named
 from tests.planner import cases
 

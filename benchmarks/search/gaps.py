@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--system", default="h100_sxm")
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--objective", default="iteration")
     parser.add_argument("--csv", action="store_true")
     options = parser.parse_args()
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -44,6 +45,7 @@ def main() -> None:
             load_system(options.system, gpus=ranks),
             time_limit_s=options.time_limit,
             seed=options.seed,
+            objective=options.objective,
             with_baselines=False,
         )
         seconds, cpu = time.perf_counter() - started, time.process_time() - used

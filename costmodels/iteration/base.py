@@ -10,12 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+
+
+LOOKUP_FORWARD: Final = "lookup forward"
 
 
 class Stream(StrEnum):
@@ -214,7 +218,7 @@ class ProgramBuilder:
         t = self.times
         self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
         lookup = self.add(
-            "lookup forward",
+            LOOKUP_FORWARD,
             Stream.COMPUTE,
             t.lookup_forward_s,
             after=lookup_after,

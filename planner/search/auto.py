@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final, final
 
 import numpy as np
 
-from costmodels.sharding import ShardingOption, ShardingType
+from costmodels.sharding import ShardingType
 from planner.evaluation import Assignment, Evaluator, IntArray, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
@@ -23,22 +21,19 @@ from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.branching import Branching
 from planner.search.parts.construct import POWERS, Pressure, place_options
 from planner.search.parts.cycle import LATE_STAGES, STAGES, Cycles
-from planner.search.parts.greedy import (
-    list_greedy,
-    lookup_cost,
-    size_cost,
-    size_lookup_cost,
-    split_walk,
-    torchrec_walk,
-)
+from planner.search.parts.greedy import greedy_plans
+from planner.search.parts.guide import Guide, guide_of, uses
+from planner.search.parts.leave_out import Part
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.local_search import Guide, LocalSearch
+from planner.search.parts.local_search import LocalSearch
 from planner.search.parts.makespan import Makespan
 from planner.search.parts.menu import Menu
+from planner.search.parts.prices import sampled_choice
+from planner.search.parts.proving import Prover, left_s
 from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.parts.rule_search import finish_under_rules, start_under_rules
 from planner.search.parts.state import State
-from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.parts.walk import count_assignments, price_all
 
 _TINY: Final = 4000
 """Spaces with at most this many assignments are searched exhaustively."""
@@ -47,7 +42,7 @@ _WORTH_ROUNDING: Final = 1.10
 _SLACKS: Final = (0.02, 0.15)
 """How far above the bound's loads options are sought that can be packed."""
 _STARTS: Final = 3
-"""Plans that are improved before the best one is searched around."""
+"""Plans improved before the best one is searched around."""
 _PATIENCE: Final = 25
 """Kicks in a row without a better plan after which the next cycle begins."""
 _FAMILIES: Final = 5
@@ -61,34 +56,21 @@ _IDLE: Final = 2
 """Cycles in a row without a better plan after which the search ends."""
 _GAIN: Final = 1e-5
 """Share of the objective that a cycle has to gain."""
-_FIRST_NODES: Final = 60
-_MORE_NODES: Final = 30
-"""Boxes looked at before the plans are refined, and after each cycle of refining."""
+_NODES_TIMES_OPTIONS: Final = 50_000
+_LEAST_NODES, _MOST_NODES = 4, 150
+"""Boxes looked at in a row; one takes time in proportion to the number of options."""
+_EARLY_NODES: Final = 25
+"""Where fewer are looked at in a row, boxes wait for the first cycles."""
 _ROUND_EVERY: Final = 8
 """Boxes between two whose options are rounded to plans."""
-_WHOLE_SHARE: Final = 0.05
-"""Share of the time limit for one mixed-integer program."""
-_WHOLE_S: Final = 5.0
-"""The same without a time limit, in seconds."""
 _EXACT_TABLES: Final = 150
 """Above this many tables one more kernel launch is not worth twice the linear programs."""
 _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
-
-
+_PROOFS: Final = 60
+"""Programs solved at most for the bound alone, each with a cycle from a new plan beside it."""
 _PACKINGS: Final = 3
 """Times the packing bound is asked for other choices of options once nothing else helps."""
-
-
-class Part(StrEnum):
-    """Parts of the search that find plans."""
-
-    GREEDY = "greedy plans"
-    ROUNDING = "rounding of the bound"
-    CYCLES = "ruin and recreate"
-    DESCENT = "descent"
-    KICKS = "kicks"
-    RESTARTS = "restarts"
 
 
 @final
@@ -117,18 +99,12 @@ class Auto(AbstractStrategy):
         """Search until optimal, stuck, or out of budget."""
         record = Record(evaluate, progress, should_stop)
         if count_assignments(space, _TINY) <= _TINY:
-            _price_all(space, record)
+            price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)
             _Run(space, record, seed, self._without).search()
             finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
-
-
-def _price_all(space: SearchSpace, record: Record) -> None:
-    for assignments, works in every_assignment(space):
-        record.offer_all(assignments, record.evaluate.values(works), "exhaustive")
-    record.raise_bound(record.value, "exhaustive")
 
 
 class _Run:
@@ -152,6 +128,7 @@ class _Run:
         self.best_state: State | None = None
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
+        self.prover: Prover | None = None
 
     def search(self) -> None:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
@@ -164,17 +141,31 @@ class _Run:
             for slack in _SLACKS:
                 if not self.record.stopped:
                     starts += self._round(self.bounds.packable(relaxation, slack))
+        if self._nodes >= _EARLY_NODES:
+            starts += self._branch(self._nodes)
+        try:
+            self._look_for_plans(starts)
+        finally:
+            if self.prover is not None:
+                self.prover.close()
+
+    def _look_for_plans(self, starts: list[Assignment]) -> None:
+        """Cycles and descents, with stronger programs for the bound beside them."""
+        self._prove(wait=False)
         self._first_cycles()
         self._improve(starts)
         self._improve(self._pack())
-        self._improve(self._branch(_FIRST_NODES))
-        boxes = self.branching is not None and self.branching.possible
-        if not boxes and self.space.num_tables <= _WHOLE_TABLES:
+        self._improve(self._branch(self._nodes))
+        if not self._boxes and self.space.num_tables <= _WHOLE_TABLES:
             self._improve(self._tighten())
         self._refine()
         for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
             self._improve(self._pack())
             self._refine()
+        for _ in range(_PROOFS):
+            if self.record.stopped or self.record.proven or not self._prove(wait=True):
+                break
+            self._restart()
 
     # -- bounds -----------------------------------------------------------------------------------
 
@@ -208,8 +199,6 @@ class _Run:
 
     def _tighten(self) -> list[Assignment]:
         """Whole options instead of shares where the bound is least, until that lifts it no more."""
-        budget = self.record.evaluate.budget.time_limit_s
-        limit_s = _WHOLE_S if budget is None else min(_WHOLE_S, _WHOLE_SHARE * budget)
         starts: list[Assignment] = []
         done: set[TypeSet | None] = set()
         while not self.record.stopped:
@@ -217,6 +206,7 @@ class _Run:
             if least.types in done or least.bound >= self.record.value:
                 break
             done.add(least.types)
+            limit_s = 0.5 * left_s(self.record)
             whole = self.bounds.solve_whole(least.types, time_limit_s=limit_s, rounds=2)
             self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
             self.record.raise_bound(self._least().bound, "whole options")
@@ -230,11 +220,12 @@ class _Run:
             objective = self.record.evaluate.objective
             self.branching = Branching(self.bounds, objective, self.relaxed, self._certain)
         starts: list[Assignment] = []
-        whole = _WHOLE_S if self.space.num_tables <= _WHOLE_TABLES else None
+        exact = self.space.num_tables <= _WHOLE_TABLES
         for step in range(steps):
             if self.record.stopped or not self.branching.possible:
                 break
-            found = self.branching.step(self.record.value, whole_limit_s=whole)
+            limit_s = 0.5 * left_s(self.record) if exact else None
+            found = self.branching.step(self.record.value, whole_limit_s=limit_s)
             self.record.raise_bound(self.branching.bound(self.record.value), "boxes")
             if found is None:
                 break
@@ -244,8 +235,12 @@ class _Run:
             self.best_state = State(self.model, self.best_state.assignment)
         return starts
 
+    @property
+    def _boxes(self) -> bool:
+        return self.branching is not None and self.branching.possible
+
     def _certain(self, types: TypeSet) -> TypeSet:
-        """Types of a set that all its plans have: merged sets need not replicate."""
+        """Types that all plans of a set have: merged sets need not replicate."""
         return types - {ShardingType.DATA_PARALLEL} if self._merged else types
 
     def _least(self) -> Relaxation:
@@ -260,11 +255,7 @@ class _Run:
 
     def _greedy_starts(self) -> list[Assignment]:
         """Plans of the greedy planners; the best is a start."""
-        tables = self.space.problem.workload.tables
-        for cost in (size_lookup_cost, lookup_cost, size_cost):
-            costs = np.array([cost(t) for t in tables])
-            self.record.consider(list_greedy(self.space, costs), "greedy")
-        for proposal in itertools.chain(split_walk(self.model), torchrec_walk(self.model)):
+        for proposal in greedy_plans(self.model):
             if self.record.stopped:
                 break
             self.record.consider(proposal, "greedy")
@@ -313,16 +304,45 @@ class _Run:
             if self.best_state is not None and kicks:
                 search = self._local_search(self.best_state.assignment)
                 search.iterate(self.best_state, "local search", patience=_PATIENCE)
-            self._improve(self._branch(_MORE_NODES))
+            self._improve(self._branch(self._nodes))
+            self._prove(wait=False)
             better = self.record.value < value * (1 - _GAIN)
             idle = 0 if better else idle + 1
             steps = min(2 * steps, _LATE_STEPS) if not better else steps
+
+    def _prove(self, *, wait: bool) -> bool:
+        """Take and begin programs for the bound; False if there are none.
+
+        Boxes are split faster than they are proven: those have to wait for the search to end.
+        """
+        if self.space.num_tables > _WHOLE_TABLES or (self._boxes and not wait):
+            return False
+        if self.prover is None:
+            self.prover = Prover(self.bounds, self.relaxed, self.branching)
+        return self.prover.advance(self.record, wait=wait)
+
+    def _restart(self) -> None:
+        """A cycle from options that are best at other prices of the phases."""
+        relaxation = self._least()
+        self.model.follow(self.bounds.cuts.get(relaxation.types, []))
+        inside = uses(relaxation.types, self.space)
+        choice = sampled_choice(self.model, inside, self.rng)
+        value = self.record.evaluate.value
+        starts = sorted(self._place(choice), key=value)
+        if starts and np.isfinite(value(starts[0])):
+            self._cycle(starts[0], STAGES, self._steps)
 
     def _first_cycles(self) -> None:
         """One cycle for the best start of each set of sharding types."""
         self.cycles = Cycles(self.space, Menu(self.space), self.record, self.rng)
         for start in self._families():
             self._cycle(start, STAGES, self._steps // 2)
+            self._prove(wait=False)
+
+    @property
+    def _nodes(self) -> int:
+        count = _NODES_TIMES_OPTIONS // max(len(self.space.options), 1)
+        return max(_LEAST_NODES, min(count, _MOST_NODES))
 
     @property
     def _steps(self) -> int:
@@ -334,7 +354,7 @@ class _Run:
             return
         types = self._types(start)
         guide = self._guide(self.relaxed.get(types) or self._least())
-        inside = np.array([_uses(types, o) for o in self.space.options])
+        inside = uses(types, self.space)
         if Part.CYCLES in self.without:
             return
         found = self.cycles.run(
@@ -369,32 +389,12 @@ class _Run:
         if self.best_state is None or value(state.assignment) < value(self.best_state.assignment):
             self.best_state = state
 
+    def _guide(self, relaxation: Relaxation) -> Guide:
+        return guide_of(self.model, relaxation, self.relaxed.values(), self.record.value)
+
     def _local_search(self, start: Assignment) -> LocalSearch:
         """A local search that looks at the paths of the start's sharding types."""
         types = self._types(start)
         known = self.relaxed.get(types) or self._least()
         self.model.follow(self.bounds.cuts.get(types, []))
         return LocalSearch(self.model, self.record, self._guide(known), self.rng)
-
-    def _guide(self, relaxation: Relaxation) -> Guide:
-        """Reduced costs, and which options can be part of a plan better than the incumbent."""
-        count = len(self.space.options)
-        prices = self.model.mean[:, : self.model.num_tangents].sum(axis=1)
-        if relaxation.reduced_costs is not None:
-            inside = np.array([_uses(relaxation.types, o) for o in self.space.options])
-            spread = float(prices.max()) * self.space.num_tables
-            prices = np.where(inside, relaxation.reduced_costs, spread + prices)
-        allowed = np.zeros(count, dtype=bool)
-        for known in self.relaxed.values():
-            if known.reduced_costs is None:
-                continue
-            inside = np.array([_uses(known.types, o) for o in self.space.options])
-            lifted = known.bound + np.maximum(known.reduced_costs, 0.0)
-            allowed |= inside & (lifted <= self.record.value)
-        return Guide(
-            prices=prices, allowed=allowed if allowed.any() else np.ones(count, dtype=bool)
-        )
-
-
-def _uses(types: TypeSet | None, option: ShardingOption) -> bool:
-    return types is None or option.sharding_type in types

@@ -12,6 +12,7 @@ programme says), above ``high`` the shortest possible iteration is longer than t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.iteration.base import StageTimes
+from costmodels.sharding import ComputeKernel, ShardingType
 from planner.evaluation import Cut, FloatArray, IntArray
 
 SAMPLES: Final = 65
@@ -27,6 +29,9 @@ _STEP: Final = 1e-6
 _JITTER: Final = 1e-4
 _ATTEMPTS: Final = 4
 _SAME: Final = 1e-6
+
+Call = tuple[ShardingType, ComputeKernel]
+"""One fused call: the tables of one sharding type with one kernel on a rank."""
 
 Leaves = tuple[FloatArray, ...]
 """Durations that plans change, in the order of :func:`leaves_of`."""
@@ -85,12 +90,26 @@ class Sampled:
         return (times[:-1] - slope * steps).min(axis=0), slope
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Launches:
+    """What fused calls beyond the first add to the phases of a group, on the rank that has them.
+
+    The made-up plans have one call of a spread type on each rank. ``calls`` are the (type, kernel)
+    a rank may have; ``seconds`` ``[G]`` is what one more of them adds to each group's phase.
+    """
+
+    calls: tuple[Call, ...]
+    seconds: FloatArray
+
+
 class Box:
     """Plans of one set of sharding types whose phase maxima lie between ``low`` and ``high``.
 
     Attributes:
         low, high: ``[G]`` phase of each group.
         cuts: found so far; they hold inside the box.
+        launches: what further fused calls cost.
+        sampled: stage times along each side; ``owner`` is the side that sets each of them.
         per_second: unit of ``iteration`` per second.
     """
 
@@ -102,41 +121,44 @@ class Box:
         num_phases: int,
         low: FloatArray,
         high: FloatArray,
-        sampled: dict[int, Sampled] | None = None,
+        launches: Launches,
+        parent: Box | None = None,
         per_second: float = 1.0,
     ) -> None:
-        """Sample the stage times along each side; sides in ``sampled`` are known already."""
+        """Sample the stage times along each side, unless a parent has done so on the same one."""
         self._times_of, self._iteration = times_of, iteration
         self.first, self._num_phases, self.per_second = first, num_phases, per_second
+        self.launches = launches
         self.low, self.high = low, np.maximum(high, low + 1e-9 * max(float(high.max()), 1e-12))
-        self.cuts: list[Cut] = []
+        self.cuts: list[Cut] = [] if parent is None else list(parent.cuts)
         self._base = times_of(self.low[None])
-        start = leaves_of(self._base)
-        self._sampled = dict(sampled or {})
-        for g in range(len(low)):
-            if g not in self._sampled:
-                self._sampled[g] = self._sample(g)
-        self._owner = self._owners(start)
+        self._start = leaves_of(self._base)
+        self.sampled = [self._sample(g, parent) for g in range(len(low))]
+        self.owner: list[int | None] = self._owners() if parent is None else parent.owner
         self._lines = [
-            None if g is None else self._sampled[g].chord(i) for i, g in enumerate(self._owner)
+            None if g is None else self.sampled[g].chord(i) for i, g in enumerate(self.owner)
         ]
-        self._start = start
 
-    def _sample(self, group: int) -> Sampled:
+    def _sample(self, group: int, parent: Box | None) -> Sampled:
+        low, high = self.low[group], self.high[group]
+        if parent is not None and (low, high) == (parent.low[group], parent.high[group]):
+            return parent.sampled[group]
         points = np.repeat(self.low[None], SAMPLES, axis=0)
-        points[:, group] = np.linspace(self.low[group], self.high[group], SAMPLES)
+        points[:, group] = np.linspace(low, high, SAMPLES)
         return Sampled(size=points[:, group], leaves=leaves_of(self._times_of(points)))
 
-    def _owners(self, start: Leaves) -> list[int | None]:
+    def _owners(self) -> list[int | None]:
         """The group that sets each duration; None if none does.
 
         Raises:
             ValueError: two groups set one duration, so that chords would count it twice.
         """
         owners: list[int | None] = []
-        for i in range(len(start)):
+        for i in range(len(self._start)):
             setting = [
-                g for g, s in self._sampled.items() if not np.allclose(s.leaves[i][0], s.leaves[i])
+                g
+                for g, s in enumerate(self.sampled)
+                if not np.allclose(s.leaves[i][0], s.leaves[i])
             ]
             if len(setting) > 1:
                 message = "a stage time depends on more than one group of phases"
@@ -171,45 +193,45 @@ class Box:
         """Iteration times with the models' own durations, ``[N]``."""
         return self._iteration(self._times_of(points), len(points))
 
-    def split(self, phases: FloatArray) -> tuple[Box, Box] | None:
-        """Two boxes, cut where the chords are furthest below the models; None if nowhere."""
+    def errors(self, phases: FloatArray) -> FloatArray:
+        """``[G]`` how much longer the iteration is at these phases without a group's chords."""
         at = np.clip(phases[self.first], self.low, self.high)
         relaxed = float(self.relaxed(at[None])[0])
         own = leaves_of(self._times_of(at[None]))
-        gains = np.zeros(len(at))
+        errors = np.zeros(len(at))
         for g in range(len(at)):
             times = self._iteration(self._chorded(at[None], {g: own}), 1)
-            gains[g] = float(times[0]) - relaxed
-        group = int(np.argmax(gains))
-        if gains[group] <= 1e-9 * relaxed:
-            return None
-        low, high = self.low[group], self.high[group]
-        middle = float(np.clip(at[group], low + 0.2 * (high - low), high - 0.2 * (high - low)))
-        return self._part(group, low, middle), self._part(group, middle, high)
+            errors[g] = float(times[0]) - relaxed
+        return errors
 
-    def _part(self, group: int, low: float, high: float) -> Box:
-        new_low, new_high = self.low.copy(), self.high.copy()
-        new_low[group], new_high[group] = low, high
-        kept = {g: s for g, s in self._sampled.items() if g != group}
-        part = Box(
+    def least(self, phases: FloatArray) -> FloatArray:
+        """``[...]`` what the cuts say of plans whose groups are no less, ``[..., G]``."""
+        at = np.maximum(phases, self.low)
+        found = np.full(at.shape[:-1], -math.inf)
+        for cut in self.cuts:
+            found = np.maximum(found, cut.base + at @ cut.slopes[self.first])
+        return found
+
+    def part(self, low: FloatArray, high: FloatArray) -> Box:
+        """The box between these limits, which lie inside this one; its cuts hold there too."""
+        return Box(
             self._times_of,
             self._iteration,
             self.first,
             self._num_phases,
-            new_low,
-            new_high,
-            kept,
+            low,
+            high,
+            self.launches,
+            self,
             self.per_second,
         )
-        part.cuts = list(self.cuts)
-        return part
 
     def _chorded(self, points: FloatArray, own: dict[int, Leaves] | None) -> StageTimes:
         """Stage times at ``points`` by chords; those of the groups in ``own`` as given."""
         count = len(points)
         leaves: list[FloatArray] = []
         for i, (start, group, line) in enumerate(
-            zip(self._start, self._owner, self._lines, strict=True)
+            zip(self._start, self.owner, self._lines, strict=True)
         ):
             if group is None or line is None:
                 leaves.append(np.broadcast_to(start, (count, *start.shape[1:])))

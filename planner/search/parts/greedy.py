@@ -247,3 +247,12 @@ class _ScalarPlacer:
         self.room[ranks] -= device
         self.host_room[host] -= host_bytes
         return host
+
+
+def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
+    """The plans of the list greedies, then those along the walks that split tables."""
+    space = model.space
+    for cost in (size_lookup_cost, lookup_cost, size_cost):
+        yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
+    yield from split_walk(model)
+    yield from torchrec_walk(model)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.sharding import ShardingType
-from planner.evaluation import Assignment, BoolArray, FloatArray
+from planner.evaluation import Assignment, FloatArray
 from planner.search.base import Record
+from planner.search.parts.guide import Guide
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.moves import Neighbourhood, Ruler, Scored
 from planner.search.parts.state import Move, State
@@ -28,14 +28,6 @@ _WORSE: Final = 1e-3
 """A kick may end this much above the point it left and still be followed."""
 _RETURN: Final = 20
 """Kicks without a new best after which the search returns to the best."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Guide:
-    """What the bound says of options: their prices, and which can be part of a better plan."""
-
-    prices: FloatArray
-    allowed: BoolArray
 
 
 class LocalSearch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, final
@@ -9,14 +11,14 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.collective._affine import AffineMinorant
-from costmodels.iteration.base import StageTimes
+from costmodels.iteration.base import LOOKUP_FORWARD, StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.work import call_column
+from costmodels.work import CALLS, REPLICATED, call_column
 from planner.enumeration import memory_coefficients
 from planner.errors import InvalidInputError
-from planner.evaluation import AbstractObjective, Cut, FloatArray, IntArray, SearchSpace
-from planner.search.parts.boxes import Box
+from planner.evaluation import AbstractObjective, BoolArray, Cut, FloatArray, IntArray, SearchSpace
+from planner.search.parts.boxes import Box, Call, Launches, leaves_of
 from planner.search.parts.priced import Cost, TimeObjective
 from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating
 
@@ -25,6 +27,8 @@ _JITTER: Final = 1e-4
 _ATTEMPTS: Final = 6
 _SAME: Final = 1e-6
 _MOST_TYPES: Final = 4
+_FOREVER_S: Final = 1e6
+_LAUNCHED: Final = ("lookup_forward_s", "lookup_backward_s", "lookup_host_s")
 
 
 @final
@@ -57,6 +61,40 @@ class FullestDevice(AbstractObjective):
 
 
 @final
+class SynchronizedPhases(AbstractObjective):
+    """The slowest rank's seconds in each phase that ranks wait for one another after, added up.
+
+    What does not depend on the plan is part of it; launches, overlap and start-up costs of the
+    collectives are not, so it is no more than the iteration time. It is separable, and its
+    bound exact up to how shards share ranks.
+    """
+
+    name = "phases"
+
+    def __init__(self, pipeline: CostPipeline) -> None:
+        """Keep the pipeline that prices phases."""
+        self._pipeline = pipeline
+
+    @property
+    def weights(self) -> FloatArray:
+        """The pipeline's own."""
+        return np.asarray(self._pipeline.phase_weights, dtype=float)
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Base plus weighted phase maxima."""
+        phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
+        return np.asarray(self._pipeline.base_s + phases @ self.weights)
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """The pipeline's own tangents."""
+        return self._pipeline.phase_gradient(row)
+
+    def always(self) -> Cut:
+        """The value is this sum."""
+        return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
+
+
+@final
 class IterationTime(TimeObjective):
     """Seconds per iteration.
 
@@ -75,15 +113,17 @@ class IterationTime(TimeObjective):
 
     name = "iteration"
 
-    def __init__(self, pipeline: CostPipeline, *, fetches: bool = True) -> None:
+    def __init__(self, pipeline: CostPipeline, calls: Iterable[Call] | None = None) -> None:
         """Keep the pipeline that prices work.
 
         Args:
             pipeline: the judge.
-            fetches: whether plans may have caches to fill, which moves work before the lookup.
+            calls: sharding types with kernels that plans may have; all unless given.
         """
         self._pipeline = pipeline
-        self._fetches = fetches
+        every = itertools.product(ShardingType, ComputeKernel)
+        self._calls = sorted(set(every if calls is None else calls))
+        self._fetches = any(k is ComputeKernel.FUSED_UVM_CACHING for _, k in self._calls)
 
     @property
     def weights(self) -> FloatArray:
@@ -146,12 +186,15 @@ class IterationTime(TimeObjective):
             return None
         if not self._relaxed.models.collective.full_duplex:
             return None
-        first = np.array([group[0] for group in self._units[1]], dtype=np.int64)
+        inside = self._moving(types)
+        first = np.array([group[0] for group in self._units[1]], dtype=np.int64)[inside]
         start = np.zeros(len(first)) if low is None else np.maximum(low[first], 0.0)
         end = start + 1.0 if high is None else np.maximum(high[first], start)
 
         def stages(points: FloatArray) -> StageTimes:
-            times: StageTimes = self._relaxed.stage_times(self._work(points, types))
+            full = np.zeros((len(points), len(inside)))
+            full[:, inside] = points
+            times: StageTimes = self._relaxed.stage_times(self._work(full, types))
             return times
 
         def iteration(times: StageTimes, count: int) -> FloatArray:
@@ -166,10 +209,56 @@ class IterationTime(TimeObjective):
                 len(self.weights),
                 start,
                 end,
+                self._launches(types, inside),
                 per_second=per_second,
             )
         except ValueError:
             return None
+
+    def _moving(self, types: frozenset[ShardingType]) -> BoolArray:
+        """``[G]`` groups that set some stage time of plans with these types."""
+        count = len((self._units or ([], []))[0])
+        points = np.concatenate([np.zeros((1, count)), np.eye(count)])
+        leaves = leaves_of(self._relaxed.stage_times(self._work(points, types)))
+        return np.array(
+            [any(not np.allclose(s[0], s[1 + g], rtol=1e-9) for s in leaves) for g in range(count)]
+        )
+
+    def _launches(self, types: frozenset[ShardingType], inside: BoolArray) -> Launches:
+        """What a further fused call on a rank costs at least.
+
+        The device runs its kernels in both lookups. The host issues the forward one before that
+        starts; where the lookup waits for the host and nothing else, however large the phases, it
+        starts that much later.
+        """
+        columns, groups = self._units or ([], [])
+        seconds = np.zeros(len(columns))
+        spread = sorted(t for t in types if SPREAD[t] is not Spread.UNIFORM)
+        if not spread or not (self.even(types) or len(spread) == len(types)):
+            return Launches(calls=(), seconds=seconds[inside])
+        calls = tuple(c for c in self._calls if c[0] in spread)
+        points = np.array([[0.0], [_FOREVER_S]]) * np.ones(len(columns))
+        work = self._work(points, types)
+        more = work.copy()
+        free = [c for c in range(CALLS, REPLICATED) if not work[..., c].any()]
+        if len(calls) < 2 or not free:
+            return Launches(calls=(), seconds=seconds[inside])
+        more[..., free[0]] = 1.0
+        few, many = self._relaxed.stage_times(work), self._relaxed.stage_times(more)
+        added = [getattr(many, n) - getattr(few, n) for n in _LAUNCHED]
+        forward_s, backward_s, host_s = (float(np.min(a)) for a in added)
+        shape = (len(points), self._pipeline.topology.world_size)
+        starts = []
+        for times in (few, many):
+            program, found = self._relaxed.scheduled(times, shape)
+            lookup = next(i for i, step in enumerate(program.steps) if step.name == LOOKUP_FORWARD)
+            starts.append(found.start_s[lookup])
+        if (starts[1] - starts[0] >= host_s * (1 - 1e-6)).all():
+            forward_s += host_s
+        for k, one_s in ((0, forward_s), (1, backward_s)):
+            own = [i for i, g in enumerate(groups) if k in g]
+            seconds[own] = one_s
+        return Launches(calls=calls, seconds=seconds[inside])
 
     def _times(self, seconds: FloatArray, types: frozenset[ShardingType]) -> FloatArray:
         """Iteration times of made-up plans, ``[N]``, from each group's first phase, ``[N, G]``."""
@@ -255,6 +344,7 @@ def _call(sharding_type: ShardingType) -> int:
 
 OBJECTIVES: Final = (
     IterationTime.name,
+    SynchronizedPhases.name,
     FullestDevice.name,
     Cost.name,
     TorchrecRating.name,
@@ -274,12 +364,13 @@ def objective_named(name: str, space: SearchSpace) -> AbstractObjective:
         raise InvalidInputError(msg)
     if name == FullestDevice.name:
         return FullestDevice(space.pipeline)
+    if name == SynchronizedPhases.name:
+        return SynchronizedPhases(space.pipeline)
     if name == TorchrecRating.name:
         return TorchrecRating(space)
     if name == TorchrecCriticalPath.name:
         return TorchrecCriticalPath(space)
-    caching = ComputeKernel.FUSED_UVM_CACHING
-    time = IterationTime(space.pipeline, fetches=any(o.kernel is caching for o in space.options))
+    time = IterationTime(space.pipeline, [(o.sharding_type, o.kernel) for o in space.options])
     if name == Cost.name:
         return Cost(time, space.pipeline.workload, space.pipeline.topology)
     return time

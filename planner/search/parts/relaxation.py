@@ -25,12 +25,14 @@ class Relaxation:
         types: exactly the types that plans use for which the bound holds; None for all plans.
         bound: proven lower bound on the objective; infinite if nothing fits.
         shares: ``[n]`` value of y for each flat option; None if there is no solution.
+        phases: ``[K]`` maxima over ranks in the solution, zero where no plan has any.
         reduced_costs: ``[n]`` how much the bound rises at least if a plan uses the option.
     """
 
     types: TypeSet | None
     bound: float
     shares: FloatArray | None = None
+    phases: FloatArray | None = None
     reduced_costs: FloatArray | None = None
 
     def choice(self, space: SearchSpace) -> IntArray:

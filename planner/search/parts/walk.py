@@ -13,6 +13,7 @@ import numpy as np
 from costmodels.sharding import ShardingType, Spread
 from planner.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
 from planner.placement_rules import PlacementRules
+from planner.search.base import Record
 
 _BATCH: Final = 1024
 
@@ -96,6 +97,13 @@ class Taken:
             moved = np.stack([m[i] for m, i in zip(self.moved, index, strict=True)], axis=-1)
             kept &= self.rules.budget.keeps(moved)
         return kept
+
+
+def price_all(space: SearchSpace, record: Record) -> None:
+    """Price every assignment; the best one is optimal."""
+    for assignments, works in every_assignment(space):
+        record.offer_all(assignments, record.evaluate.values(works), "exhaustive")
+    record.raise_bound(record.value, "exhaustive")
 
 
 def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assignment:

@@ -10,8 +10,9 @@ from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.problem import Constraints
 from planner.search.base import Record
 from planner.search.parts.construct import Placer, Pressure, place_options
+from planner.search.parts.guide import Guide
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.local_search import Guide, LocalSearch
+from planner.search.parts.local_search import LocalSearch
 from planner.search.parts.moves import Neighbourhood, Ruler
 from planner.search.parts.objectives import objective_named
 from planner.search.parts.state import Change, State

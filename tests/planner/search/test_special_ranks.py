@@ -1,0 +1,151 @@
+"""Rows of special ranks hold for every plan, and lift the bound where shards do not mix."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from planner import load_system
+from planner.evaluation import AbstractObjective, Budget, Evaluator, SearchSpace
+from planner.problem import PlanningProblem
+from planner.search.base import Record
+from planner.search.parts.bound import RankFreeBound
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.objectives import SynchronizedPhases, objective_named
+from planner.search.parts.programs import Program, Rows
+from planner.search.parts.proving import Prover
+from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.parts.solver_process import SolverProcess
+from planner.search.parts.walk import every_assignment
+from planner.search_problem import search_space
+from tests.planner import cases
+
+SHAPES = ((1, 3), (2, 2), (1, 2), (3, 1))
+
+
+def _space(seed: int) -> SearchSpace:
+    hosts, local = SHAPES[seed % len(SHAPES)]
+    topology = load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
+    workload = cases.synthetic(2, seed=seed, batch=(512, 8192)[seed % 2])
+    return search_space(PlanningProblem(workload=workload, topology=topology), CostPipeline)
+
+
+def _best(space: SearchSpace, objective: AbstractObjective) -> float:
+    best = math.inf
+    for _, works in every_assignment(space):
+        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
+        best = min(best, float(values.min()))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", ["phases", "iteration"])
+def test_bounds_with_special_ranks_are_below_every_plan(seed: int, name: str) -> None:
+    """Linear and whole, for any number of special ranks, against all plans."""
+    space = _space(seed)
+    objective = objective_named(name, space)
+    best = _best(space, objective)
+    bounds = RankFreeBound(LinearModel(space, objective))
+    found = []
+    for types in type_sets(space, merged=False):
+        plain = bounds.relax(types)
+        for special in ((0,), (1,), (0, 1)):
+            linear = bounds.relax(types, special=special)
+            whole = bounds.solve_whole(types, special=special)
+            solved = math.isfinite(linear.bound)  # the simplex may end without a proof
+            assert not solved or linear.bound >= plain.bound * (1 - 1e-6)
+            found.append((special, linear.bound, whole.bound))
+    for special in ((0,), (1,), (0, 1)):
+        assert min(b for s, b, _ in found if s == special) <= best * (1 + 1e-9)
+        assert min(b for s, _, b in found if s == special) <= best * (1 + 1e-9)
+
+
+def test_a_rank_that_is_full_in_one_phase_lifts_the_bound() -> None:
+    """In some of the small cases, and by more than the solver's tolerance."""
+    lifts = []
+    for seed in range(8):
+        space = _space(seed)
+        bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+        for types in type_sets(space, merged=False):
+            plain, linear = bounds.relax(types), bounds.relax(types, special=(0, 1))
+            lifts.append(linear.bound / plain.bound)
+    assert max(lifts) > 1.001
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_proven_beside_the_search_is_below_every_plan(seed: int) -> None:
+    """The prover raises the least bound and stays below the optimum."""
+    space = _space(seed)
+    objective = SynchronizedPhases(space.pipeline)
+    best = _best(space, objective)
+    bounds = RankFreeBound(LinearModel(space, objective))
+    relaxed: dict[TypeSet | None, Relaxation] = {
+        types: bounds.relax(types) for types in type_sets(space, merged=False)
+    }
+    before = min(r.bound for r in relaxed.values())
+    prover = Prover(bounds, relaxed, None)
+    try:
+        for _ in range(30):
+            if not prover.start(best, 30.0):
+                break
+            prover.finish(best, lambda: False)
+        assert before <= prover.bound(math.inf) <= best * (1 + 1e-9)
+    finally:
+        prover.close()
+
+
+def test_the_phases_objective_is_never_above_the_iteration() -> None:
+    """It leaves out launches and start-up costs, which only add."""
+    space = _space(1)
+    phases, iteration = (objective_named(n, space) for n in ("phases", "iteration"))
+    for _, works in every_assignment(space):
+        assert (phases.values(works) <= iteration.values(works) * (1 + 1e-9)).all()
+
+
+def _program(least: float) -> Program:
+    """The least integer that is no less than ``least``."""
+    rows = Rows.dense(np.ones((1, 1)), np.array([least]), np.array([math.inf]))
+    return Program(
+        cost=np.ones(1), upper=np.array([math.inf]), rows=rows, integer=np.ones(1, dtype=bool)
+    )
+
+
+def test_the_process_solves_what_it_is_given_and_ends() -> None:
+    """Several programs in a row, twice; closed in between."""
+    with SolverProcess() as process:
+        for least in (2.5, 6.5):
+            process.start([_program(least), _program(1 + least)], time_limit_s=30, gap_ratio=1e-4)
+            found = process.result(lambda: False)
+            expected = [math.ceil(least), math.ceil(1 + least)]
+            assert [s.bound for s in found] == pytest.approx(expected)
+            process.close()
+
+
+def test_a_process_that_is_ended_gives_no_solutions() -> None:
+    """Neither an error nor a wrong figure."""
+    process = SolverProcess()
+    process.start([_program(2.5)], time_limit_s=30, gap_ratio=1e-4)
+    process.close()
+    assert len(process.result(lambda: False)) == 0
+    process.close()
+
+
+def test_the_record_gets_the_bound() -> None:
+    """``advance`` begins, then takes; without a time limit it waits."""
+    space = _space(0)
+    objective = SynchronizedPhases(space.pipeline)
+    record = Record(Evaluator(space, objective, Budget()))
+    assignments, works = next(iter(every_assignment(space)))
+    record.offer_all(list(assignments), record.evaluate.values(works), "test")
+    bounds = RankFreeBound(LinearModel(space, objective))
+    prover = Prover(bounds, {None: bounds.relax(None)}, None)
+    try:
+        assert prover.advance(record, wait=False)
+        prover.advance(record, wait=False)
+        assert record.bound is not None
+        assert record.bound <= _best(space, objective) * (1 + 1e-9)
+    finally:
+        prover.close()
