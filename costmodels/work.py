@@ -101,15 +101,18 @@ class WorkModel:
             ``[pieces, L, columns]``, what the L ranks of the chosen host get.
         """
         table = self._tables[option.table]
-        local = self.topology.local_world_size
+        local, world = self.topology.local_world_size, self.topology.world_size
+        replicated = option.sharding_type is ShardingType.DATA_PARALLEL
         placement = place(
             option,
             table.num_embeddings,
             (0,) * option.num_pieces,
-            world_size=self.topology.world_size,
+            world_size=1 if replicated else world,
             local_world_size=local,
         )
         rows = self._placement_rows(placement, table)
+        if replicated:
+            return np.repeat(rows, world, axis=0)
         if option.spread is Spread.HOSTS:
             return rows.reshape(option.num_pieces, local, NUM_COLUMNS)
         return rows

@@ -210,8 +210,17 @@ def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -
         seconds=evaluate.seconds,
         seed=seed,
         evaluations=evaluate.num_evaluations,
+        separable_value=_separable_value(outcome, evaluate),
         progress=tuple((p.seconds, p.incumbent, p.bound) for p in outcome.progress if p.incumbent),
     )
+
+
+def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
+    best, space = outcome.assignments[0], evaluate.space
+    chosen = (space.option(t, i) for t, i in enumerate(best.options))
+    types = frozenset(option.sharding_type for option in chosen)
+    found = evaluate.objective.separable_value(space.work(best), types)
+    return None if found is None else min(found, outcome.values[0])
 
 
 def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:

@@ -24,6 +24,7 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
+from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 from planner.torchrec_rules import COLUMN_MULTIPLE
@@ -57,12 +58,12 @@ _ROUNDING: Final = 1.0 + 1e-12
 class TableOptions:
     """Options of one table with their work, and where its shards may go.
 
-    ``works[i]`` is :meth:`CostPipeline.option_work` of ``options[i]``.
+    ``works[i]`` is that of ``options[i]``, see :class:`planner.option_work.OptionWork`.
     """
 
     table: str
     options: tuple[ShardingOption, ...]
-    works: tuple[FloatArray, ...]
+    works: tuple[OptionWork, ...]
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
 
@@ -148,7 +149,7 @@ def _table_options(
         if worth is not None and not worth(option):
             continue
         options.append(option)
-        works.append(pipeline.option_work(option))
+        works.append(OptionWork.of(pipeline.option_work(option)))
     return TableOptions(
         table=limit.table.name,
         options=tuple(options),
@@ -179,7 +180,7 @@ def _with_given(
     return replace(
         found,
         options=(*found.options, option),
-        works=(*found.works, pipeline.option_work(option)),
+        works=(*found.works, OptionWork.of(pipeline.option_work(option))),
     )
 
 
@@ -308,7 +309,7 @@ def _crowded(found: tuple[TableOptions, ...], pipeline: CostPipeline) -> bool:
         return True
     total = largest = 0.0
     for table in found:
-        sizes = [pipeline.device_bytes(work) for work in table.works]
+        sizes = [pipeline.device_bytes(work.full) for work in table.works]
         total += min(float(s.sum()) for s in sizes)
         largest = max(largest, min(float(s.max()) for s in sizes))
     share = _CROWDED_RATIO * float(limits.min())

@@ -19,6 +19,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
 from planner.enumeration import TableOptions, drop_unfit, memory_coefficients
 from planner.errors import InvalidInputError
+from planner.option_work import OptionWork
 from planner.placement_rules import PlacementRules, Usage
 from planner.problem import PlanningProblem
 from planner.torchrec_rules import legal_types_and_kernels
@@ -260,21 +261,13 @@ class SearchSpace:
         )
 
 
-def _pool(works: list[FloatArray], num_features: int) -> tuple[FloatArray, tuple[IntArray, ...]]:
+def _pool(works: list[OptionWork], num_features: int) -> tuple[FloatArray, tuple[IntArray, ...]]:
     """Distinct rows of all works, and where each work's rows are among them."""
-    pool: list[FloatArray] = []
-    index: list[IntArray] = []
-    size = 0
-    for work in works:
-        flat = work.reshape(-1, num_features)
-        new = np.ones(len(flat), dtype=bool)
-        new[1:] = (flat[1:] != flat[:-1]).any(axis=-1)
-        index.append((size + np.cumsum(new) - 1).reshape(work.shape[:-1]))
-        pool.append(flat[new])
-        size += int(new.sum())
-    if not pool:
+    if not works:
         return np.zeros((0, num_features)), ()
-    return np.concatenate(pool), tuple(index)
+    starts = np.cumsum([0, *(len(w.rows) for w in works)])
+    index = tuple(w.index + start for w, start in zip(works, starts[:-1], strict=True))
+    return np.concatenate([w.rows for w in works]), index
 
 
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
@@ -318,6 +311,14 @@ class AbstractObjective(ABC):
     @abstractmethod
     def always(self) -> Cut:
         """A cut that holds for every plan."""
+
+    def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
+        """The least value that bounds know of plans with the phases of this one, from ``[W, F]``.
+
+        None where the objective is a function of its phases alone, so that it is the value itself.
+        """
+        del work, types
+        return None
 
     def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
         """A cut that holds for plans with exactly these types, best at ``phases`` (``[K]``).

@@ -32,7 +32,9 @@ class SolverReport:
 
     ``value`` and ``bound`` are in the unit of the objective (seconds for ``iteration``); ``bound``
     is a proven lower bound on ``value`` over every plan in the search space, None if the strategy
-    has none. ``progress`` holds (seconds, incumbent, bound) as the search went.
+    has none. ``separable_value`` is the part of ``value`` that follows from the largest phases of
+    the plan, which is all that bounds can see; None if that is all of it. ``progress`` holds
+    (seconds, incumbent, bound) as the search went.
     """
 
     strategy: str
@@ -43,6 +45,7 @@ class SolverReport:
     seconds: float
     seed: int
     evaluations: int
+    separable_value: float | None = None
     progress: tuple[tuple[float, float, float | None], ...] = ()
 
     @property
@@ -51,6 +54,14 @@ class SolverReport:
         if self.bound is None or self.value <= 0:
             return None
         return max(0.0, (self.value - self.bound) / self.value)
+
+    @property
+    def unseen_gap_ratio(self) -> float:
+        """The part of the gap that is not in the phases: launches and overlap, 0..1."""
+        gap = self.gap_ratio
+        if gap is None or self.separable_value is None:
+            return 0.0
+        return min(gap, (self.value - self.separable_value) / self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

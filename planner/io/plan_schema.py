@@ -78,6 +78,7 @@ class SolverSchema(_Loose):
     value: float | None
     bound: float | None
     gap_ratio: float | None
+    separable_value: float | None = None
     seconds: float | None
     seed: int
     evaluations: Count

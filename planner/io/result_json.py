@@ -129,6 +129,7 @@ def _solver(report: SolverReport) -> dict[str, Any]:
         "value": report.value,
         "bound": report.bound,
         "gap_ratio": report.gap_ratio,
+        "separable_value": report.separable_value,
         "seconds": report.seconds if timed else None,
         "seed": report.seed,
         "evaluations": report.evaluations,

@@ -144,9 +144,15 @@ def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     return Fact(label="Speed-up", parts=(*ratios, *unfit))
 
 
+_WORTH_TELLING = 1e-3
+
+
 def _solver(solver: SolverReport) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
+    unseen = solver.unseen_gap_ratio
+    if unseen >= _WORTH_TELLING:
+        proof += f" ({_format_gap(unseen)} launches and overlap, which bounds leave out)"
     status = solver.status.value.replace("_", " ")
     return Fact(
         label="Solver",

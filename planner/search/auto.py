@@ -54,10 +54,9 @@ _LATE_STEPS: Final = 2400
 """Steps per stage of a cycle; doubled up to the last after each that found nothing."""
 _IDLE: Final = 2
 """Cycles in a row without a better plan after which the search ends."""
-_GAIN: Final = 1e-5
-"""Share of the objective that a cycle has to gain."""
+_GAIN: Final = 1e-5  # share of the objective that a cycle has to gain
 _NODES_TIMES_OPTIONS: Final = 50_000
-_LEAST_NODES, _MOST_NODES = 4, 150
+_LEAST_NODES, _MOST_NODES = 4, 60
 """Boxes looked at in a row; one takes time in proportion to the number of options."""
 _EARLY_NODES: Final = 25
 """Where fewer are looked at in a row, boxes wait for the first cycles."""
@@ -98,7 +97,8 @@ class Auto(AbstractStrategy):
     ) -> SearchOutcome:
         """Search until optimal, stuck, or out of budget."""
         record = Record(evaluate, progress, should_stop)
-        if count_assignments(space, _TINY) <= _TINY:
+        exhaustive = Part.EXHAUSTIVE not in self._without
+        if exhaustive and count_assignments(space, _TINY) <= _TINY:
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)
@@ -313,12 +313,12 @@ class _Run:
     def _prove(self, *, wait: bool) -> bool:
         """Take and begin programs for the bound; False if there are none.
 
-        Boxes are split faster than they are proven: those have to wait for the search to end.
+        Boxes gain more from being split, which the search does itself.
         """
-        if self.space.num_tables > _WHOLE_TABLES or (self._boxes and not wait):
+        if self.branching is None or self._boxes or self.space.num_tables > _WHOLE_TABLES:
             return False
         if self.prover is None:
-            self.prover = Prover(self.bounds, self.relaxed, self.branching)
+            self.prover = Prover(self.bounds, self.relaxed)
         return self.prover.advance(self.record, wait=wait)
 
     def _restart(self) -> None:

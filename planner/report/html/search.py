@@ -55,6 +55,12 @@ def _intro(solver: SolverReport) -> str:
         f"{solver.evaluations:,} plans priced, {proof}, seed {solver.seed}. The optimum lies "
         "between the two lines; time is on a logarithmic axis."
     )
+    if solver.unseen_gap_ratio > 0:
+        words += (
+            f" Of the gap, {format_cell(Kind.SHARE, solver.unseen_gap_ratio)} of the value are "
+            "launches and overlap, which the bound leaves out; the rest is how shards share ranks "
+            "and which options tables take."
+        )
     return f"<p>{text(words)}</p>"
 
 

@@ -148,16 +148,9 @@ class RankFreeBound:
                 break
         return best
 
-    def program(
-        self,
-        types: TypeSet | None,
-        *,
-        box: Box | None,
-        kept: BoolArray | None,
-        special: Sequence[int],
-    ) -> tuple[Program, float]:
+    def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
-        program = self._program(types, whole=True, box=box, kept=kept, special=special)
+        program = self._program(types, whole=True, special=special)
         return program, self._made.scale * (1 - _SAFETY)
 
     def least_phase(

@@ -71,7 +71,6 @@ class Branching:
         self._time = objective if isinstance(objective, TimeObjective | Cost) else None
         self._order = itertools.count()
         self._heap: list[tuple[float, int, Node]] = []
-        self._taken: list[Node] = []
         self._loose = math.inf
         for types, relaxation in relaxed.items():
             if types is None:
@@ -86,8 +85,7 @@ class Branching:
 
     def bound(self, incumbent: float) -> float:
         """Least bound of the open nodes; those above the incumbent prove the incumbent itself."""
-        taken = (n.bound for n in self._taken)
-        return min([incumbent, *taken, *(b for b, _, _ in self._heap[:1])])
+        return min([incumbent, *(b for b, _, _ in self._heap[:1])])
 
     def step(self, incumbent: float, *, whole_limit_s: float | None) -> Relaxation | None:
         """Improve the node of least bound; returns its new relaxation, for rounding.
@@ -114,19 +112,6 @@ class Branching:
             self._push(replace(node, done=True))
             return None
         return self._settle(self._whole(node, whole_limit_s), incumbent)
-
-    def take(self, incumbent: float) -> Node | None:
-        """Hand out the node of least bound; None if it is above the incumbent or exhausted."""
-        if not self._heap or self._heap[0][0] >= incumbent or self._heap[0][2].done:
-            return None
-        node = heapq.heappop(self._heap)[2]
-        self._taken.append(node)
-        return node
-
-    def put_back(self, taken: Node, node: Node, incumbent: float) -> None:
-        """Replace a node handed out by what became of it."""
-        self._taken = [n for n in self._taken if n is not taken]
-        self._settle(node, incumbent)
 
     def _settle(self, node: Node, incumbent: float) -> Relaxation | None:
         if node.bound < incumbent:

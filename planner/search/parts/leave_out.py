@@ -8,6 +8,7 @@ from enum import StrEnum
 class Part(StrEnum):
     """Parts of the search that find plans."""
 
+    EXHAUSTIVE = "every plan of tiny spaces"
     GREEDY = "greedy plans"
     ROUNDING = "rounding of the bound"
     CYCLES = "ruin and recreate"

@@ -142,6 +142,15 @@ class IterationTime(TimeObjective):
         """The path through all compute and all exchanges."""
         return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
 
+    def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
+        """Iteration time of the made-up plan with the largest phases of this one."""
+        if self._units is None or not types or len(types) > _MOST_TYPES:
+            return None
+        first = [int(group[0]) for group in self._units[1]]
+        phases = np.asarray(self._relaxed.phase_times(work)).max(axis=-2)
+        made = self._work(phases[None, first], types)
+        return float(self._relaxed.iteration_times(made)[0])
+
     def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
         """The longest path of the made-up plan with these phases and sharding types."""
         if self._units is None or not types or len(types) > _MOST_TYPES:

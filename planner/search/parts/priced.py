@@ -77,6 +77,11 @@ class Cost(AbstractObjective):
         """That of the time, in dollars."""
         return self._in_usd(self._time.always())
 
+    def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
+        """That of the time, in dollars."""
+        found = self._time.separable_value(work, types)
+        return None if found is None else found * self._factor
+
     def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
         """That of the time, in dollars."""
         found = self._time.cut(phases, types)

@@ -86,13 +86,13 @@ def test_what_is_proven_beside_the_search_is_below_every_plan(seed: int) -> None
         types: bounds.relax(types) for types in type_sets(space, merged=False)
     }
     before = min(r.bound for r in relaxed.values())
-    prover = Prover(bounds, relaxed, None)
+    prover = Prover(bounds, relaxed)
     try:
         for _ in range(30):
             if not prover.start(best, 30.0):
                 break
-            prover.finish(best, lambda: False)
-        assert before <= prover.bound(math.inf) <= best * (1 + 1e-9)
+            prover.finish(lambda: False)
+        assert before <= prover.bound <= best * (1 + 1e-9)
     finally:
         prover.close()
 
@@ -141,7 +141,7 @@ def test_the_record_gets_the_bound() -> None:
     assignments, works = next(iter(every_assignment(space)))
     record.offer_all(list(assignments), record.evaluate.values(works), "test")
     bounds = RankFreeBound(LinearModel(space, objective))
-    prover = Prover(bounds, {None: bounds.relax(None)}, None)
+    prover = Prover(bounds, {None: bounds.relax(None)})
     try:
         assert prover.advance(record, wait=False)
         prover.advance(record, wait=False)
