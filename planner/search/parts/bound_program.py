@@ -106,9 +106,8 @@ class RankFreeProgram:
         size = own + len(special) * self._special.size + 1
         cost, upper = np.zeros(size), np.full(size, math.inf)
         cost[-1] = 1.0
-        upper[: self.options] = [types is None or t in types for t in self._types]
-        if kept is not None:
-            upper[: self.options] *= kept
+        inside = np.array([types is None or t in types for t in self._types])
+        upper[: self.options] = inside if kept is None else inside & kept
         upper[self._end : own] = 1.0
         unit = np.concatenate([np.full(self.model.num_tangents, scale), self.limits])
         parts = [
@@ -133,8 +132,7 @@ class RankFreeProgram:
             first = own + i * self._special.size
             key = ("special", table, first)
             parts.append(self._once(key, partial(self._on_special, table, first)))
-        integer = np.zeros(size, dtype=bool)
-        integer[: self.options] = whole
+        integer = (np.arange(size) < self.options) & whole
         return Program(cost=cost, upper=upper, rows=Rows.stack([*parts, *more]), integer=integer)
 
     def members(self, group: int) -> range:

@@ -80,6 +80,11 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
+    @property
+    def cuts(self) -> list[tuple[float, FloatArray]]:
+        """(base, slopes of the phases in use) of each cut followed."""
+        return list(zip(self._bases.tolist(), self._slopes, strict=True))
+
     def paths(self, phases: FloatArray) -> FloatArray:
         """``[..., cuts]`` each cut's value from the phases' maxima, ``[..., K']``."""
         return np.asarray(phases @ self._slopes.T + self._bases)
