@@ -55,7 +55,7 @@ class Effort:
     warm_up: int = 3
 
 
-FULL = Effort(num_lookups=150, num_dense_lookups=48, num_steps=180, num_passes=3, repeats=7)
+FULL = Effort(num_lookups=300, num_dense_lookups=130, num_steps=180, num_passes=3, repeats=7)
 QUICK = Effort(
     num_lookups=36, num_dense_lookups=12, num_steps=36, num_passes=1, repeats=5, num_blocks=2
 )
