@@ -128,7 +128,8 @@ def test_cost_is_time_at_a_price() -> None:
     assert by_cost.usd_per_billion_samples == pytest.approx(by_cost.solver.value)
     assert by_cost.bound is not None
     assert by_time.bound is not None
-    assert by_cost.gap_ratio == pytest.approx(by_time.gap_ratio, abs=1e-6)
+    # Programs in another unit round differently, so that boxes can be split elsewhere.
+    assert by_cost.gap_ratio == pytest.approx(by_time.gap_ratio, abs=1e-5)
 
 
 def test_cost_needs_a_price() -> None:
