@@ -11,7 +11,7 @@ from planner.cli.console import Settings, stderr_console
 if TYPE_CHECKING:
     from planner.search.base import SearchProgress
 
-_TIMES = ("iteration", "torchrec", "torchrec-critical-path")
+_TIMES = ("iteration", "phases", "torchrec", "torchrec-critical-path")
 """Objectives in seconds."""
 
 Report = Callable[["SearchProgress"], None]

@@ -21,6 +21,7 @@ from planner.result import Candidate, PlanningResult, Status
 
 OBJECTIVE_KINDS = {
     "iteration": (Kind.TIME, "s"),
+    "phases": (Kind.TIME, "s"),
     "torchrec": (Kind.TIME, "s"),
     "torchrec-critical-path": (Kind.TIME, "s"),
     "memory": (Kind.BYTES, "B"),
