@@ -22,7 +22,7 @@ from planner.search.parts.branching import Branching
 from planner.search.parts.construct import POWERS, Pressure, place_options
 from planner.search.parts.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.parts.greedy import greedy_plans
-from planner.search.parts.guide import Guide, guide_of, uses
+from planner.search.parts.guide import Guide, guide_of
 from planner.search.parts.leave_out import Part
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.local_search import LocalSearch
@@ -30,7 +30,7 @@ from planner.search.parts.makespan import Makespan
 from planner.search.parts.menu import Menu
 from planner.search.parts.prices import sampled_choice
 from planner.search.parts.proving import Prover, left_s
-from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets, uses
 from planner.search.parts.rule_search import finish_under_rules, start_under_rules
 from planner.search.parts.state import State
 from planner.search.parts.walk import count_assignments, price_all

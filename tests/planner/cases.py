@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +27,8 @@ from planner.evaluation import SearchSpace
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 
 GIB = 2**30
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DLRM_ROWS = (
     *(40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956),
@@ -171,3 +177,18 @@ def tiny(seed: int) -> SearchSpace:
     speeds = tuple(rng.uniform(0.8, 1.2, hosts * local).tolist()) if seed % 7 == 6 else ()
     system = replace(system, device=slow, speed_by_rank_ratio=speeds)
     return space(model, system)
+
+
+def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:
+    """What ``code`` prints in a new process for each PYTHONHASHSEED; one text if they agree."""
+    return {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in hash_seeds
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -76,13 +77,30 @@ def trace(
     return 0
 
 
-@command.command("nccl-matrix", short_help="All-to-all bytes for nccl-tests.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
-@problem_options
-@output_options
-@click.pass_obj
+def _to_file(name: str, short_help: str) -> Callable[[Callable[..., int]], click.Command]:
+    """A subcommand that writes a plan of a workload to one file."""
+    decorators = (
+        command.command(name, short_help=short_help),
+        click.argument("workload", type=FILE),
+        click.argument("plan", type=FILE),
+        click.option(
+            "-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write."
+        ),
+        problem_options,
+        output_options,
+        click.pass_obj,
+    )
+
+    def decorated(function: Callable[..., int]) -> click.Command:
+        wrapped: Any = function
+        for decorator in reversed(decorators):
+            wrapped = decorator(wrapped)
+        return cast("click.Command", wrapped)
+
+    return decorated
+
+
+@_to_file("nccl-matrix", "All-to-all bytes for nccl-tests.")
 def nccl_matrix(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
@@ -106,13 +124,7 @@ def nccl_matrix(
     return 0
 
 
-@command.command("torchrec", short_help="TorchRec's serialized ShardingPlan.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
-@problem_options
-@output_options
-@click.pass_obj
+@_to_file("torchrec", "TorchRec's serialized ShardingPlan.")
 def torchrec(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
@@ -129,13 +141,7 @@ def torchrec(
     return 0
 
 
-@command.command("hugectr", short_help="HugeCTR's plan file of an embedding collection.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
-@problem_options
-@output_options
-@click.pass_obj
+@_to_file("hugectr", "HugeCTR's plan file of an embedding collection.")
 def hugectr(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
@@ -154,13 +160,7 @@ def hugectr(
     return 0
 
 
-@command.command("csv", short_help="One row per shard.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
-@problem_options
-@output_options
-@click.pass_obj
+@_to_file("csv", "One row per shard.")
 def csv(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:

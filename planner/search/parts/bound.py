@@ -31,7 +31,7 @@ from planner.search.parts.bound_program import Name, RankFreeProgram
 from planner.search.parts.boxes import Box
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Program, Rows, Solution, solve
-from planner.search.parts.relaxation import Relaxation, TypeSet
+from planner.search.parts.relaxation import Relaxation, TypeSet, uses
 
 _TOLERANCE: Final = 1e-5
 _SAFETY: Final = 1e-6
@@ -58,7 +58,6 @@ class RankFreeBound:
         self.space = model.space
         self._made = RankFreeProgram(model)
         self._uniform = self._made.uniform
-        self._types = [o.sharding_type for o in self.space.options]
         self._table_rows: set[Name] = set()
         self._rank_rows: set[Name] = set()
         self.cuts: dict[TypeSet | None, list[Cut]] = {}
@@ -96,7 +95,7 @@ class RankFreeBound:
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
             if result.bound > last + _TOLERANCE * abs(result.bound):
-                mean = solution.x[: len(self._types)] @ self.space.mean_work
+                mean = solution.x[: len(self.space.options)] @ self.space.mean_work
                 new = self.model.add_tangents(mean) or new
             if not new:
                 break
@@ -113,7 +112,7 @@ class RankFreeBound:
             return relaxation
         groups = self.model.phase_maxima(self._peaks(relaxation.shares)[-1])
         room = (groups * (1 + slack_ratio) + 1e-9 * float(groups.max()))[self.model.phase_index]
-        share = self._made.extreme(np.maximum)[:, : len(room)] / room
+        share = self.model.extreme(np.maximum)[:, : len(room)] / room
         kept = self._uniform | (share <= 1.0).all(axis=-1)
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * self._made.shards[:, None]
@@ -170,7 +169,7 @@ class RankFreeBound:
             return self._least_sum(types, int(where[0]))
         program = self._program(types, whole=False, box=box, kept=kept)
         cost, upper = np.zeros_like(program.cost), program.upper.copy()
-        cost[len(self._types) + int(where[0])] = 1.0
+        cost[len(self.space.options) + int(where[0])] = 1.0
         upper[-1] = most / self._made.scale
         solution = solve(replace(program, cost=cost, upper=upper))
         if solution.infeasible:
@@ -183,7 +182,7 @@ class RankFreeBound:
             return ()
         maxima = relaxation.phases[self.model.used][self.model.phase_index]
         room = np.maximum(maxima, _TOLERANCE * float(maxima.max(initial=0.0)) + 1e-30)
-        share = (self._made.extreme(np.maximum)[:, : len(room)] / room).max(axis=-1)
+        share = (self.model.extreme(np.maximum)[:, : len(room)] / room).max(axis=-1)
         share = np.where(self._uniform, 0.0, share) * relaxation.shares
         each = np.add.reduceat(share, self.space.first[:-1])
         order = np.argsort(-each, kind="stable")[:count]
@@ -191,7 +190,7 @@ class RankFreeBound:
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, G]`` what each option puts at least on some rank, per side of a box."""
-        loads = self._made.extreme(np.maximum)
+        loads = self.model.extreme(np.maximum)
         phases = np.zeros((len(loads), len(self.model.objective.weights)))
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]
@@ -199,7 +198,7 @@ class RankFreeBound:
     def _least_sum(self, types: TypeSet | None, phase: int) -> float:
         """The mean over ranks if every table took the option that spares this phase most."""
         members = self._made.members(phase)
-        inside = np.array([types is None or t in types for t in self._types])
+        inside = uses(types, self.space)
         loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
         return float(least.max()) * (1 - _SAFETY) if np.isfinite(least).all() else 0.0
@@ -234,7 +233,7 @@ class RankFreeBound:
 
     def _relaxation(self, solution: Solution, types: TypeSet | None) -> Relaxation:
         scale = self._made.scale
-        count = len(self._types)
+        count = len(self.space.options)
         reduced = solution.reduced_costs
         return Relaxation(
             types=types,
@@ -245,12 +244,12 @@ class RankFreeBound:
         )
 
     def _phases(self, x: FloatArray) -> FloatArray:
-        start = len(self._types)
+        start = len(self.space.options)
         return self.model.all_phases(x[start : start + len(self.model.used)] * self._made.scale)
 
     def _add_rows(self, x: FloatArray, types: TypeSet | None, box: Box | None = None) -> bool:
         """Add what the solution breaks; False if nothing."""
-        model, count = self.model, len(self._types)
+        model, count = self.model, len(self.space.options)
         y, z = x[:count], x[count : count + len(model.used)]
         allowed = np.concatenate([z[model.phase_index] * self._made.scale, self._made.limits])
         slack = _TOLERANCE * max(float(allowed[: model.num_tangents].max(initial=0.0)), 1e-30)
@@ -270,8 +269,8 @@ class RankFreeBound:
         Loads ``[T, P + 2]``, ``[W, P + 2]`` and ``[P + 2]``; the peaks are no less than the means.
         """
         uniform = np.where(self._uniform, y, 0.0)
-        base = uniform @ self._made.extreme(np.minimum)
-        single = np.where(self._uniform, 0.0, y)[:, None] * self._made.extreme(np.maximum)
+        base = uniform @ self.model.extreme(np.minimum)
+        single = np.where(self._uniform, 0.0, y)[:, None] * self.model.extreme(np.maximum)
         largest = np.add.reduceat(single, self.space.first[:-1], axis=0) + base
         everywhere = self._uniform_loads(uniform)
         peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))

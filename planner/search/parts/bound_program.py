@@ -18,7 +18,7 @@ from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray
 from planner.search.parts.boxes import Box
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Program, Rows
-from planner.search.parts.relaxation import TypeSet
+from planner.search.parts.relaxation import TypeSet, uses
 from planner.search.parts.special_ranks import SpecialRanks
 
 _LIMIT_SLACK = 1e-9
@@ -49,16 +49,14 @@ class RankFreeProgram:
         self.uniform_rows = np.array(
             [self.space.rows[i] for i in np.flatnonzero(self.uniform)], dtype=np.int64
         )
-        self._types = [o.sharding_type for o in self.space.options]
-        self._special = SpecialRanks(model)
+        self._special = SpecialRanks(model, self.uniform)
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
-        self._extremes: dict[tuple[str, int], FloatArray] = {}
 
     @property
     def options(self) -> int:
         """Number of options n."""
-        return len(self._types)
+        return len(self.space.options)
 
     @property
     def scale(self) -> float:
@@ -106,7 +104,7 @@ class RankFreeProgram:
         size = own + len(special) * self._special.size + 1
         cost, upper = np.zeros(size), np.full(size, math.inf)
         cost[-1] = 1.0
-        inside = np.array([types is None or t in types for t in self._types])
+        inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
         upper[self._end : own] = 1.0
         unit = np.concatenate([np.full(self.model.num_tangents, scale), self.limits])
@@ -139,14 +137,6 @@ class RankFreeProgram:
         """Loads of phase ``group``; the group after the phases is memory."""
         starts = [*self.model.starts, self.model.num_tangents, self.model.num_tangents + 2]
         return range(starts[group], starts[group + 1])
-
-    def extreme(self, reduce: np.ufunc) -> FloatArray:
-        """``[n, P + 2]`` largest or least load over the rows of each option."""
-        key = (reduce.__name__, self.model.num_tangents)
-        if key not in self._extremes:
-            loads = reduce.reduceat(self.model.columns, self.space.pool_first, axis=0)
-            self._extremes[key] = np.asarray(loads)
-        return self._extremes[key]
 
     def fixed(self, loads: FloatArray) -> Rows:
         """Rows ``loads[:, c] @ y <= 1``."""
@@ -181,7 +171,7 @@ class RankFreeProgram:
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """``u`` equals the least load of the uniform options."""
-        least = np.where(self.uniform[:, None], self.extreme(np.minimum) / unit, 0.0)
+        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum) / unit, 0.0)
         start = len(least) + len(self.model.used)
         matrix = np.zeros((len(unit), start + len(unit)))
         matrix[:, : len(least)] = least.T
@@ -202,7 +192,7 @@ class RankFreeProgram:
         start, stop = self.space.first[name[0]], self.space.first[name[0] + 1]
         p = self.tangent(name)
         loads = np.zeros_like(self.model.mean)
-        largest = self.extreme(np.maximum)[start:stop, p] / unit[p]
+        largest = self.model.extreme(np.maximum)[start:stop, p] / unit[p]
         loads[start:stop, p] = np.where(self.uniform[start:stop], 0.0, largest)
         return self._below(loads, range(p, p + 1), base=True)
 

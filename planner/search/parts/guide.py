@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.evaluation import BoolArray, FloatArray, SearchSpace
+from planner.evaluation import BoolArray, FloatArray
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.relaxation import Relaxation, TypeSet
+from planner.search.parts.relaxation import Relaxation, uses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,11 +18,6 @@ class Guide:
 
     prices: FloatArray
     allowed: BoolArray
-
-
-def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:
-    """``[n]`` options whose sharding type is in the set."""
-    return np.array([types is None or o.sharding_type in types for o in space.options])
 
 
 def guide_of(

@@ -80,6 +80,13 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
+    def extreme(self, reduce: np.ufunc) -> FloatArray:
+        """``[n, P + 2]`` largest or least load over the rows of each option."""
+        if reduce.__name__ not in self._extremes:
+            loads = reduce.reduceat(self.columns, self.space.pool_first, axis=0)
+            self._extremes[reduce.__name__] = np.asarray(loads)
+        return self._extremes[reduce.__name__]
+
     @property
     def cuts(self) -> list[tuple[float, FloatArray]]:
         """(base, slopes of the phases in use) of each cut followed."""
@@ -132,6 +139,7 @@ class LinearModel:
             self.follow(self._cuts[1:])
         self._matrix = np.column_stack([self.tangents.T, space.device, space.host])
         self.columns = space.pool @ self._matrix
+        self._extremes: dict[str, FloatArray] = {}
         self.mean = space.mean_work @ self._matrix
 
     def _typical_work(self) -> FloatArray:

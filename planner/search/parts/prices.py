@@ -24,14 +24,11 @@ def sampled_choice(model: LinearModel, allowed: BoolArray, rng: np.random.Genera
     pieces are hard to place.
     """
     space = model.space
-    loads = model.mean[:, : model.num_tangents]
-    largest = np.maximum.reduceat(model.columns, space.pool_first, axis=0)
-    typical = np.maximum.reduceat(loads, model.starts, axis=1).mean(axis=0)
-    prices = model.slopes_of(typical * space.num_tables)
+    phases = model.phase_maxima(model.mean)
+    prices = model.slopes_of(phases.mean(axis=0) * space.num_tables)
     prices = prices * np.exp(rng.normal(0.0, _SPREAD, len(prices)))
     weight = np.exp(rng.uniform(np.log(_LEAST_PIECE), np.log(_MOST_PIECE)))
-    means = np.maximum.reduceat(loads, model.starts, axis=1) @ prices
-    pieces = model.phase_maxima(largest) @ prices
-    cost = np.where(allowed, means + weight * pieces, np.inf)
+    pieces = model.phase_maxima(model.extreme(np.maximum))
+    cost = np.where(allowed, phases @ prices + weight * (pieces @ prices), np.inf)
     first = space.first
     return np.array([np.argmin(cost[a:b]) for a, b in itertools.pairwise(first)])

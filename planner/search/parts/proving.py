@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from planner.search.base import Record
@@ -24,13 +24,6 @@ _MOST_VARIABLES: Final = 12_000
 _BATCH: Final = 2
 """Programs solved in a row beside one cycle of the search."""
 _GAP_RATIO: Final = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Task:
-    types: TypeSet | None
-    special: tuple[int, ...]
-    unit: float
 
 
 def left_s(record: Record) -> float:
@@ -52,7 +45,7 @@ class Prover:
         self._bounds, self._relaxed = bounds, dict(relaxed)
         self._tries: dict[TypeSet | None, int] = {}
         self._process = SolverProcess()
-        self._tasks: list[_Task] = []
+        self._tasks: list[tuple[TypeSet | None, float]] = []
 
     @property
     def bound(self) -> float:
@@ -82,7 +75,7 @@ class Prover:
                 break
             program, unit = self._bounds.program(types, special=special)
             programs.append(program)
-            self._tasks.append(_Task(types=types, special=special, unit=unit))
+            self._tasks.append((types, unit))
         if programs:
             self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
         return bool(programs)
@@ -91,11 +84,10 @@ class Prover:
         """Wait for them and take what they prove."""
         tasks, self._tasks = self._tasks, []
         solutions = self._process.result(stopped) if tasks else []
-        for task, solution in zip(tasks, solutions, strict=False):
-            known = self._relaxed[task.types]
-            bound = max(known.bound, solution.bound * task.unit)
-            self._relaxed[task.types] = replace(known, bound=bound)
-            self._tries[task.types] = self._tries.get(task.types, 0) + 1
+        for (types, unit), solution in zip(tasks, solutions, strict=False):
+            known = self._relaxed[types]
+            self._relaxed[types] = replace(known, bound=max(known.bound, solution.bound * unit))
+            self._tries[types] = self._tries.get(types, 0) + 1
 
     def close(self) -> None:
         """End the process."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType
-from planner.evaluation import FloatArray, IntArray, SearchSpace
+from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 
 _MOST_TYPES: Final = 4
 """With more sharding types than this, sets of them are too many; the general cut has to do."""
@@ -65,3 +65,8 @@ def type_sets(space: SearchSpace, *, merged: bool = False) -> list[TypeSet | Non
         if not merged or replicated in chosen or replicated not in every
     ]
     return [s for s in sets if all(types & s for types in per_table)]
+
+
+def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:
+    """``[n]`` options whose sharding type is in the set."""
+    return np.array([types is None or o.sharding_type in types for o in space.options])

@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import IO, BinaryIO, Final, Self
+from typing import IO, BinaryIO, Final
 
 from planner.search.parts.programs import Program, Solution, solve
 
@@ -84,19 +83,6 @@ class SolverProcess:
                 with contextlib.suppress(OSError):
                     stream.close()
         process.wait(timeout=_QUIT_S)
-
-    def __enter__(self) -> Self:
-        """For ``with``."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave no process behind."""
-        self.close()
 
     def _pipe(self) -> subprocess.Popen[bytes] | None:
         if self._process is None:

@@ -20,23 +20,23 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import Spread
-from planner.evaluation import FloatArray, IntArray
+from planner.evaluation import BoolArray, FloatArray, IntArray
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Rows
 
 _TINY: Final = 1e-9
 """Loads below this only trouble the solver; leaving them out keeps the rows true."""
 _NONE: Final = np.zeros(0, dtype=np.int64)
+_EMPTY: Final = np.zeros(0)
 
 
 class SpecialRanks:
     """The rows of each table, built once per set of tangents."""
 
-    def __init__(self, model: LinearModel) -> None:
-        """Count the pieces of each option that can lie on one rank."""
-        self._model, self._space = model, model.space
+    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
+        """Count the pieces of each option that can lie on one rank; ``uniform`` ones have none."""
+        self._model, self._space, self._uniform = model, model.space, uniform
         options = self._space.options
-        self._uniform = np.array([o.spread is Spread.UNIFORM for o in options], dtype=bool)
         local = self._space.local_world_size
         self._pieces = np.array(
             [
@@ -65,12 +65,18 @@ class SpecialRanks:
         own = np.arange(space.first[table], space.first[table + 1])
         own = own[~self._uniform[own]]
         if not len(own):
-            return Rows(row=_NONE, column=_NONE, values=np.zeros(0), lower=_zero(0), upper=_zero(0))
-        counts = self._counts(own, first)
-        least, most, largest = self._pieces_loads(own, scale)
+            return Rows(row=_NONE, column=_NONE, values=_EMPTY, lower=_EMPTY, upper=_EMPTY)
+        least, most, total = (
+            np.where(self._uniform[:, None], 0.0, loads / scale)
+            for loads in (
+                model.extreme(np.minimum),
+                model.extreme(np.maximum),
+                model.mean * space.world_size,
+            )
+        )
+        largest = np.array([self._largest_piece(int(flat)) for flat in own]) / scale
         world = space.world_size
-        total = np.where(self._uniform[:, None], 0.0, model.mean / scale * world)
-        parts = [counts]
+        parts = [self._counts(own, first)]
         for c in range(model.num_tangents):
             z, u = phase + model.phase_index[c], base + c
             on = np.flatnonzero(least[:, c] > _TINY)
@@ -112,23 +118,11 @@ class SpecialRanks:
             upper=np.zeros(count + len(own)),
         )
 
-    def _pieces_loads(self, own: IntArray, scale: float) -> tuple[FloatArray, ...]:
-        """Least and most load of a piece ``[n, P]``, and the largest piece of own options."""
-        model, space = self._model, self._space
-        pool = model.columns[:, : model.num_tangents] / scale
-        least = np.minimum.reduceat(pool, space.pool_first, axis=0)
-        most = np.maximum.reduceat(pool, space.pool_first, axis=0)
-        least = np.where(self._uniform[:, None], 0.0, least)
-        most = np.where(self._uniform[:, None], 0.0, most)
-        largest = []
-        for flat in own:
-            rows = pool[space.rows[flat].reshape(-1)]
-            largest.append(rows[int(np.argmax(rows.sum(axis=-1)))])
-        return least, most, np.array(largest)
-
-
-def _zero(count: int) -> FloatArray:
-    return np.zeros(count)
+    def _largest_piece(self, flat: int) -> FloatArray:
+        """``[P]`` the option's piece of most load in all."""
+        tangents = self._model.num_tangents
+        rows = self._model.option_rows(flat)[..., :tangents].reshape(-1, tangents)
+        return np.asarray(rows[int(np.argmax(rows.sum(axis=-1)))])
 
 
 def _row(column: IntArray, values: FloatArray) -> Rows:
@@ -138,5 +132,5 @@ def _row(column: IntArray, values: FloatArray) -> Rows:
         column=column,
         values=values,
         lower=np.array([-math.inf]),
-        upper=_zero(1),
+        upper=np.zeros(1),
     )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +21,6 @@ from planner.search.parts.ruin import Ruiner, Schedule
 from planner.search.random import random_assignment
 from tests.planner import cases
 
-ROOT = Path(__file__).resolve().parents[3]
 EVERYTHING = Constraints(
     tables=(
         TableConstraint(pattern="t1", sharding_types=(ShardingType.TABLE_COLUMN_WISE,)),
@@ -157,17 +153,7 @@ def digest(tables: int, hosts: int, local: int, most: int) -> str:
 
 def _digests(call: str) -> set[str]:
     code = f"from tests.planner.search.test_ruin import digest\nprint(digest({call}))"
-    return {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "123")
-    }
+    return cases.printed(code, hash_seeds=("0", "123"))
 
 
 def test_a_search_by_work_is_the_same_in_every_process() -> None:

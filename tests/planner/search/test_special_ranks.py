@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -115,7 +116,7 @@ def _program(least: float) -> Program:
 
 def test_the_process_solves_what_it_is_given_and_ends() -> None:
     """Several programs in a row, twice; closed in between."""
-    with SolverProcess() as process:
+    with contextlib.closing(SolverProcess()) as process:
         for least in (2.5, 6.5):
             process.start([_program(least), _program(1 + least)], time_limit_s=30, gap_ratio=1e-4)
             found = process.result(lambda: False)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -22,7 +18,6 @@ from tests.planner import cases
 
 NAMES = discovery.names(strategies)
 BASELINES = [n for n in NAMES if n not in ("auto", "exhaustive")]
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(
@@ -178,17 +173,7 @@ def test_one_seed_gives_one_plan_whatever_the_hash_seed() -> None:
         "o = run('auto', middling(), seed=9, most=1200)\n"
         "print(o.assignments[0], o.values[0], o.bound)"
     )
-    shown = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "77")
-    }
+    shown = cases.printed(code, hash_seeds=("0", "77"))
     assert len(shown) == 1
 
 
