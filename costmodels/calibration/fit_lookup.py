@@ -23,7 +23,7 @@ from costmodels.cpu.features import Access, features
 from costmodels.cpu.lookup import factor
 from costmodels.distribution.zipf import Zipf
 
-_LIMIT = 0.4
+_LIMIT = 0.6
 _FOLDS = 4
 _ODD = 0.5
 _MOST_ODD = 5

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE
+from costmodels.errors import require
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
@@ -31,6 +34,17 @@ class LookupConstants:
     backward_s: tuple[float, ...]
     forward_residual: Residual = Residual()
     backward_residual: Residual = Residual()
+
+    def __post_init__(self) -> None:
+        """Check that there is one number per count and feature: old files have others."""
+        residuals = (self.forward_residual, self.backward_residual)
+        widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
+        fits = len(self.forward_s) == len(FORWARD)
+        fits &= len(self.backward_s) in (len(BACKWARD), len(DENSE_BACKWARD))
+        require(
+            fits and widths <= {0, len(SHAPE)},
+            "lookup constants do not fit this version's counts: calibrate again",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,16 @@ BACKWARD: Final = (
     "L3 missed lines",
 )
 DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
-SHAPE: Final = ("indices", "distinct rows", "columns", "rows", "bags", "reuse")
+SHAPE: Final = (
+    "indices",
+    "distinct rows",
+    "columns",
+    "rows",
+    "bags",
+    "reuse",
+    "repeats",
+    "L2 misses per index",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +84,11 @@ class Access:
         """Rows touched at least once."""
         touched = -np.expm1(self.draws * np.log1p(-np.minimum(self.probability, 1.0 - 1e-12)))
         return min(float(self.rows @ touched), self.num_indices)
+
+    def repeats(self) -> float:
+        """Chance that two indices are the same row; how hot the hottest rows are."""
+        share = float(self.rows @ self.probability)
+        return float(self.rows @ np.square(self.probability)) / max(share * share, 1e-300)
 
     def misses(self, cache_bytes: float) -> float:
         """Misses of an LRU cache that starts without a row of this shard (Che et al. 2002)."""
@@ -122,6 +136,7 @@ def features(access: Access, *, l2_bytes: float, l3_bytes: float, dense: bool) -
         cells = float(access.num_rows) * cols
         backward += [cells, max(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
     shape = [indices, distinct, cols, access.num_rows, bags, indices / max(distinct, 1e-9)]
+    shape += [access.repeats(), in_l2 / max(indices, 1e-9)]
     return Features(
         forward=np.array(forward),
         backward=np.array(backward),

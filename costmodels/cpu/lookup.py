@@ -32,7 +32,8 @@ class CpuLookup(AbstractLookupModel):
     counts (:mod:`costmodels.cpu.features`) are those of FBGEMM's CPU kernels: forward
     follows cache misses (Che's approximation per cache level), backward follows distinct rows and
     the passes of the index sort. The factor is a kernel regression on indices, distinct rows,
-    columns, rows, bags and reuse, cut to a given range so that it can only correct.
+    columns, rows, bags, reuse, repeats and cache misses, cut to a given range so that it can only
+    correct.
 
     The work columns hold the seconds as effective bytes of device memory. The cost of the call
     itself is the device's ``kernel_latency_s``.

@@ -15,7 +15,7 @@ from costmodels.calibration.designs import (
     lookup_points,
     step_points,
 )
-from costmodels.calibration.points import CalibrationPoints, StepPoint
+from costmodels.calibration.points import CalibrationPoints, LookupPoint, StepPoint
 from planner.integrations.gloo_ranks import run_on_ranks
 from planner.integrations.microbench_collective import measure_collectives
 from planner.integrations.microbench_lookup import measure_lookups
@@ -52,14 +52,17 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
         timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
+        order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
-            group = tables[start : start + _GROUP]
+            group = order[start : start + _GROUP]
             own_seed = seed + turn * len(tables) + start
-            measured = measure_lookups(group, repeats=repeats, seed=own_seed, device=device)
-            for k, point in enumerate(measured):
-                lookups[start + k].append(point)
+            measured = measure_lookups(
+                [tables[i] for i in group], repeats=repeats, seed=own_seed, device=device
+            )
+            for i, point in zip(group, measured, strict=True):
+                lookups[i].append(point)
     return CalibrationPoints(
-        lookups=tuple(_quiet(same) for same in lookups),
+        lookups=tuple(_typical(same) for same in lookups),
         steps=tuple(timed),
         collectives=tuple(collectives),
     )
@@ -71,11 +74,14 @@ def _quietest(measure: Callable[[], list[Any]]) -> list[Any]:
     return [min(same, key=lambda p: p.time_s) for same in zip(*passes, strict=True)]
 
 
-def _quiet(points: Sequence[Any]) -> Any:
-    """One point with the medians of all measured seconds."""
-    times = [f for f in points[0].__dataclass_fields__ if f.endswith("_s")]
-    quiet = {f: float(np.median([getattr(p, f) for p in points])) for f in times}
-    return replace(points[0], **quiet)
+def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
+    """One point with the geometric means over all places.
+
+    Where pages lie makes some tables twice as slow or as fast, at random: a median of two such
+    heaps falls into either.
+    """
+    forward, backward = np.log([(p.forward_s, p.backward_s) for p in points]).mean(axis=0)
+    return replace(points[0], forward_s=float(np.exp(forward)), backward_s=float(np.exp(backward)))
 
 
 def _slowest(points: Sequence[Any]) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from costmodels.calibration.fitting import FitError
 from costmodels.calibration.report import Calibration
+from costmodels.cpu.constants import Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.estimates import Source
 from planner import io
@@ -58,3 +62,13 @@ def test_bad_calibrations_are_refused(tmp_path: Path) -> None:
     bad.write_text('{"seed": "x"}')
     with pytest.raises(InvalidInputError, match="is not a calibration"):
         read_calibration(bad)
+
+
+def test_a_calibration_with_other_features_says_calibrate_again(tmp_path: Path) -> None:
+    old = Residual(points_ratio=((0.0,) * 6,), weights_ratio=(0.1,), lengths_ratio=(1.0,) * 6)
+    document = json.loads(TypeAdapter(Calibration).dump_json(CALIBRATION))
+    document["constants"]["fused"]["forward_residual"] = asdict(old)
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidInputError, match="calibrate again"):
+        read_calibration(path)
