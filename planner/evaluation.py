@@ -285,6 +285,8 @@ class AbstractObjective(ABC):
     """
 
     name: ClassVar[str]
+    sees_types: ClassVar[bool] = False
+    """Whether :meth:`cut` says more when it knows the sharding types of a plan."""
 
     @abstractmethod
     def values(self, work: FloatArray) -> FloatArray:

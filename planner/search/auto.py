@@ -20,19 +20,15 @@ from planner.search.base import (
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.branching import Branching
 from planner.search.parts.construct import POWERS, Pressure, place_options
-from planner.search.parts.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.parts.greedy import greedy_plans
-from planner.search.parts.guide import Guide, guide_of
+from planner.search.parts.improving import Improver
 from planner.search.parts.leave_out import Part
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.local_search import LocalSearch
 from planner.search.parts.makespan import Makespan
-from planner.search.parts.menu import Menu
-from planner.search.parts.prices import sampled_choice
 from planner.search.parts.proving import Prover, left_s
-from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets, uses
+from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.parts.rule_search import finish_under_rules, start_under_rules
-from planner.search.parts.state import State
+from planner.search.parts.second_search import SecondSearch
 from planner.search.parts.walk import count_assignments, price_all
 
 _TINY: Final = 4000
@@ -41,20 +37,13 @@ _WORTH_ROUNDING: Final = 1.10
 """Sets of sharding types whose bound is within this factor of the least are rounded to plans."""
 _SLACKS: Final = (0.02, 0.15)
 """How far above the bound's loads options are sought that can be packed."""
-_STARTS: Final = 3
-"""Plans improved before the best one is searched around."""
-_PATIENCE: Final = 25
-"""Kicks in a row without a better plan after which the next cycle begins."""
-_FAMILIES: Final = 5
-"""Sets of sharding types that get a cycle of their own."""
-_STEPS_PER_TABLE: Final = 4
-_LEAST_STEPS: Final = 60
-_MOST_STEPS: Final = 300
-_LATE_STEPS: Final = 2400
-"""Steps per stage of a cycle; doubled up to the last after each that found nothing."""
 _IDLE: Final = 2
-"""Cycles in a row without a better plan after which the search ends."""
-_GAIN: Final = 1e-5  # share of the objective that a cycle has to gain
+"""Rounds in a row without a better plan after which the search ends."""
+_GAIN: Final = 1e-5
+"""Share of the objective that counts as a better plan."""
+_LEAST_EFFORT, _MOST_EFFORT = 0.5, 4.0
+_FIRST_EFFORT: Final = 4.0
+"""Effort of the first sampling of prices, where no second search does so too."""
 _NODES_TIMES_OPTIONS: Final = 50_000
 _LEAST_NODES, _MOST_NODES = 4, 60
 """Boxes looked at in a row; one takes time in proportion to the number of options."""
@@ -118,6 +107,7 @@ class _Run:
         without: frozenset[Part] = frozenset(),
     ) -> None:
         self.without = without
+        self.seed = seed
         self.space = space
         self.record = record
         self.rng = np.random.default_rng(seed)
@@ -125,12 +115,35 @@ class _Run:
         self._merged = space.num_tables > _EXACT_TABLES
         self.bounds = RankFreeBound(self.model, merged=self._merged)
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
-        self.best_state: State | None = None
+        self.improver = Improver(
+            space,
+            record,
+            self.bounds,
+            self.relaxed,
+            merged=self._merged,
+            rng=self.rng,
+            without=without,
+        )
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
         self.prover: Prover | None = None
+        self.second: SecondSearch | None = None
 
     def search(self) -> None:
+        """Find plans and bounds, with a second search beside it where that is worth it."""
+        evaluate, without = self.record.evaluate, self.without | {Part.SECOND, Part.PROOFS}
+        if Part.SECOND not in self.without and SecondSearch.worth_it(evaluate):
+            self.second = SecondSearch(Auto(without), evaluate, self.seed)
+        try:
+            self._search()
+            if self.second is not None and (plan := self.second.plan(lambda: self.improver.done)):
+                self.record.consider(plan, "second search")
+        finally:
+            for other in (self.second, self.prover):
+                if other is not None:
+                    other.close()
+
+    def _search(self) -> None:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
         self._relax()
         if math.isinf(self._least().bound):
@@ -143,48 +156,49 @@ class _Run:
                     starts += self._round(self.bounds.packable(relaxation, slack))
         if self._nodes >= _EARLY_NODES:
             starts += self._branch(self._nodes)
-        try:
-            self._look_for_plans(starts)
-        finally:
-            if self.prover is not None:
-                self.prover.close()
+        self._look_for_plans(starts)
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
         """Cycles and descents, with stronger programs for the bound beside them."""
         self._prove(wait=False)
         self._first_cycles()
-        self._improve(starts)
-        self._improve(self._pack())
-        self._improve(self._branch(self._nodes))
+        self.improver.improve(starts)
+        self.improver.improve(self._pack())
+        self.improver.improve(self._branch(self._nodes))
         if not self._boxes and self.space.num_tables <= _WHOLE_TABLES:
-            self._improve(self._tighten())
+            self.improver.improve(self._tighten())
         self._refine()
         for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
-            self._improve(self._pack())
+            self.improver.improve(self._pack())
             self._refine()
         for _ in range(_PROOFS):
             if self.record.stopped or self.record.proven or not self._prove(wait=True):
                 break
-            self._restart()
+            self.improver.explore(1.0)
 
     # -- bounds -----------------------------------------------------------------------------------
 
     def _relax(self) -> None:
         """Linear bound for each set of sharding types; a general one first, for it is quick."""
-        self.relaxed = {None: self.bounds.relax(None)}
+        self.relaxed[None] = self.bounds.relax(None)
         self.record.raise_bound(self._least().bound, "linear bound")
         if not self.record.stopped:
             self._round(self.relaxed[None])
         found: dict[TypeSet | None, Relaxation] = {}
+        if not self.record.evaluate.objective.sees_types:
+            return
         for types in type_sets(self.space, merged=self._merged):
             if types is None or self.record.stopped:
                 return
             found[types] = self.bounds.relax(types)
-        self.relaxed = found
+        del self.relaxed[None]
+        self.relaxed.update(found)
         self.record.raise_bound(self._least().bound, "linear bound")
 
     def _pack(self) -> list[Assignment]:
         """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
+        if Part.PROOFS in self.without:
+            return []
         prices = self.record.evaluate.objective.prices
         done = self.record.stopped or self.record.proven or math.isinf(self.record.value)
         if prices is None or self.record.bound is None or done:
@@ -194,14 +208,14 @@ class _Run:
         self.record.raise_bound(found.bound, "packing bound")
         value = self.record.evaluate.value
         for start in (min(p, key=value) for c in found.others if (p := self._place(c))):
-            self._cycle(start, STAGES, self._steps // 2)
+            self.improver.cycle(start, 0.5)
         return [a for choice in found.choices for a in self._place(choice)]
 
     def _tighten(self) -> list[Assignment]:
         """Whole options instead of shares where the bound is least, until that lifts it no more."""
         starts: list[Assignment] = []
         done: set[TypeSet | None] = set()
-        while not self.record.stopped:
+        while not self.record.stopped and Part.PROOFS not in self.without:
             least = self._least()
             if least.types in done or least.bound >= self.record.value:
                 break
@@ -216,6 +230,8 @@ class _Run:
 
     def _branch(self, steps: int) -> list[Assignment]:
         """Boxes of phase maxima: a tighter bound, and plans from where it is least."""
+        if Part.PROOFS in self.without:
+            return []
         if self.branching is None:
             objective = self.record.evaluate.objective
             self.branching = Branching(self.bounds, objective, self.relaxed, self._certain)
@@ -231,8 +247,7 @@ class _Run:
                 break
             if found.shares is not None and step % _ROUND_EVERY == 0:
                 starts += self._round(found)
-        if self.best_state is not None:  # its loads are those of older tangents
-            self.best_state = State(self.model, self.best_state.assignment)
+        self.improver.refresh()
         return starts
 
     @property
@@ -280,35 +295,37 @@ class _Run:
         self.starts += found
         return found
 
-    def _improve(self, starts: list[Assignment]) -> None:
-        """Descend from the best starts, each with other options than the ones before."""
-        value = self.record.evaluate.value
-        tried: set[tuple[int, ...]] = set()
-        for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
-            if self.record.stopped or self.record.proven or len(tried) == _STARTS:
-                return
-            if start.options in tried:
-                continue
-            tried.add(start.options)
-            self._descend(start)
-
     def _refine(self) -> None:
-        """Cycles of ruin and recreate, each followed by kicks, until neither helps any more."""
-        steps, idle = self._steps, _IDLE if Part.RESTARTS in self.without else 0
-        while idle < _IDLE and not self.record.stopped and not self.record.proven:
-            best, value = self.record.best, self.record.value
-            if best is None:
-                return
-            self._cycle(best, LATE_STAGES, steps)
-            kicks = Part.KICKS not in self.without and not self.record.stopped
-            if self.best_state is not None and kicks:
-                search = self._local_search(self.best_state.assignment)
-                search.iterate(self.best_state, "local search", patience=_PATIENCE)
-            self._improve(self._branch(self._nodes))
-            self._prove(wait=False)
-            better = self.record.value < value * (1 - _GAIN)
-            idle = 0 if better else idle + 1
-            steps = min(2 * steps, _LATE_STEPS) if not better else steps
+        """Cycles, kicks and sampled prices in turn, until none helps any more.
+
+        What has helped gets more effort the next time, what has not gets less.
+        """
+        effort = {"cycle": 1.0, "kick": 1.0, "explore": 1.0}
+        idle = _IDLE if Part.RESTARTS in self.without else 0
+        while idle < _IDLE and not self.improver.done:
+            helped = {}
+            for name in effort:
+                helped[name] = self._gains(name, effort[name])
+                self.improver.improve(self._branch(self._nodes))
+                self._prove(wait=False)
+            some = any(helped.values())
+            idle = 0 if some else idle + 1
+            for name in effort:
+                factor = 2.0 if helped[name] or not some else 0.5
+                effort[name] = min(max(effort[name] * factor, _LEAST_EFFORT), _MOST_EFFORT)
+
+    def _gains(self, name: str, effort: float) -> bool:
+        """Try one way to improve the best plan; whether it did."""
+        value, best = self.record.value, self.record.best
+        if best is None:
+            return False
+        if name == "cycle":
+            self.improver.cycle(best, effort, late=True)
+        elif name == "kick":
+            self.improver.kick(effort)
+        else:
+            self.improver.explore(effort)
+        return self.record.value < value * (1 - _GAIN)
 
     def _prove(self, *, wait: bool) -> bool:
         """Take and begin programs for the bound; False if there are none.
@@ -321,80 +338,15 @@ class _Run:
             self.prover = Prover(self.bounds, self.relaxed)
         return self.prover.advance(self.record, wait=wait)
 
-    def _restart(self) -> None:
-        """A cycle from options that are best at other prices of the phases."""
-        relaxation = self._least()
-        self.model.follow(self.bounds.cuts.get(relaxation.types, []))
-        inside = uses(relaxation.types, self.space)
-        choice = sampled_choice(self.model, inside, self.rng)
-        value = self.record.evaluate.value
-        starts = sorted(self._place(choice), key=value)
-        if starts and np.isfinite(value(starts[0])):
-            self._cycle(starts[0], STAGES, self._steps)
-
     def _first_cycles(self) -> None:
-        """One cycle for the best start of each set of sharding types."""
-        self.cycles = Cycles(self.space, Menu(self.space), self.record, self.rng)
-        for start in self._families():
-            self._cycle(start, STAGES, self._steps // 2)
+        """One cycle for the best start of each set of sharding types, then sampled prices."""
+        for start in self.improver.families(self.starts):
+            self.improver.cycle(start, 0.5)
             self._prove(wait=False)
+        self.improver.improve(self._branch(self._nodes))
+        self.improver.explore(1.0 if self.second is not None else _FIRST_EFFORT)
 
     @property
     def _nodes(self) -> int:
         count = _NODES_TIMES_OPTIONS // max(len(self.space.options), 1)
         return max(_LEAST_NODES, min(count, _MOST_NODES))
-
-    @property
-    def _steps(self) -> int:
-        return max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self.space.num_tables, _MOST_STEPS))
-
-    def _cycle(self, start: Assignment, stages: tuple[tuple[int, float], ...], steps: int) -> None:
-        """One cycle from ``start`` and a descent on the objective from where it ends."""
-        if self.record.stopped or self.record.proven:
-            return
-        types = self._types(start)
-        guide = self._guide(self.relaxed.get(types) or self._least())
-        inside = uses(types, self.space)
-        if Part.CYCLES in self.without:
-            return
-        found = self.cycles.run(
-            start, self.bounds.cuts.get(types, []), guide.allowed & inside, steps, stages
-        )
-        self._descend(found)
-
-    def _families(self) -> list[Assignment]:
-        """The best start of each set of sharding types, the best of all first."""
-        value = self.record.evaluate.value
-        best: dict[TypeSet, Assignment] = {}
-        for start in sorted(dict.fromkeys(self.starts), key=lambda a: (value(a), a.options)):
-            if np.isfinite(value(start)):
-                best.setdefault(self._types(start), start)
-        return list(best.values())[:_FAMILIES]
-
-    def _types(self, start: Assignment) -> TypeSet:
-        """The set of sharding types whose bound and cuts hold for a plan."""
-        types = frozenset(
-            self.space.option(t, i).sharding_type for t, i in enumerate(start.options)
-        )
-        if self._merged and types not in self.relaxed:
-            types |= {ShardingType.DATA_PARALLEL}
-        return types
-
-    def _descend(self, start: Assignment) -> None:
-        """Descend and polish from ``start``; the best such state is searched around."""
-        if not self.space.keeps_rules(start) or Part.DESCENT in self.without:
-            return  # moves only keep rules that hold
-        state = self._local_search(start).improve(start, "descent")
-        value = self.record.evaluate.value
-        if self.best_state is None or value(state.assignment) < value(self.best_state.assignment):
-            self.best_state = state
-
-    def _guide(self, relaxation: Relaxation) -> Guide:
-        return guide_of(self.model, relaxation, self.relaxed.values(), self.record.value)
-
-    def _local_search(self, start: Assignment) -> LocalSearch:
-        """A local search that looks at the paths of the start's sharding types."""
-        types = self._types(start)
-        known = self.relaxed.get(types) or self._least()
-        self.model.follow(self.bounds.cuts.get(types, []))
-        return LocalSearch(self.model, self.record, self._guide(known), self.rng)

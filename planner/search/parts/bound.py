@@ -147,6 +147,16 @@ class RankFreeBound:
                 break
         return best
 
+    @property
+    def uniform(self) -> BoolArray:
+        """``[n]`` options that load every rank."""
+        return self._uniform
+
+    @property
+    def limits(self) -> FloatArray:
+        """Device and host bytes per rank."""
+        return self._made.limits
+
     def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
         program = self._program(types, whole=True, special=special)

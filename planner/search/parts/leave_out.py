@@ -1,4 +1,4 @@
-"""The parts of the search that find plans, by name, so that they can be left out."""
+"""The parts of the search by name, so that they can be left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """Parts of the search that find plans."""
+    """Parts of the search: those that find plans, and all that only proves."""
 
     EXHAUSTIVE = "every plan of tiny spaces"
     GREEDY = "greedy plans"
@@ -14,4 +14,7 @@ class Part(StrEnum):
     CYCLES = "ruin and recreate"
     DESCENT = "descent"
     KICKS = "kicks"
+    PRICES = "sampled prices"
     RESTARTS = "restarts"
+    SECOND = "the second search"
+    PROOFS = "proofs"

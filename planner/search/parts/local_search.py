@@ -52,8 +52,11 @@ class LocalSearch:
         self.record.consider(state.assignment, phase)
         return state
 
-    def iterate(self, state: State, phase: str, *, patience: int) -> None:
-        """Kick, descend, polish, until ``patience`` kicks in a row found nothing better."""
+    def iterate(self, state: State, phase: str, *, patience: int) -> State:
+        """Kick, descend, polish, until ``patience`` kicks in a row found nothing better.
+
+        Returns the best state met.
+        """
         best = current = state
         best_value = current_value = self._value(state)
         idle = 0
@@ -73,6 +76,7 @@ class LocalSearch:
                 current, current_value = trial, value
             elif idle % _RETURN == _RETURN - 1:
                 current, current_value = best, best_value
+        return best
 
     # -- descent on the minorant ------------------------------------------------------------------
 

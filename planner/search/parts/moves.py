@@ -21,6 +21,8 @@ _TIE_SHARE: Final = 1e-3
 """Weight of the mean pressure beside the objective."""
 _RELIEF: Final = 1e3
 """Weight of overfull memory, as a share of a device, beside the objective, as one of itself."""
+_TOLD_APART: Final = 256
+"""Moves off one rank whose pressure is looked at, those of least value, and all that equal them."""
 _MANY_RANKS: Final = 24
 _NEAR_RANKS: Final = 24
 """Above ``_MANY_RANKS`` ranks, partners are sought on this many."""
@@ -258,14 +260,22 @@ class Neighbourhood:
     def _score(
         self, rank: int, left: FloatArray, right: FloatArray, ranks: IntArray, peaks: FloatArray
     ) -> FloatArray:
-        """Score where ``rank`` gets loads ``left`` and ``ranks`` get ``right``."""
-        more = self.measure.of(left) + self.measure.of(right)
-        more = more - self.pressure[rank] - self.pressure[ranks]
+        """Score where ``rank`` gets loads ``left`` and ``ranks`` get ``right``.
+
+        Only the best are told apart by their pressure; it can neither lift nor lower them far.
+        """
         over = np.maximum(left[..., -2] - self.limits[rank], 0.0)
         over = over + np.maximum(right[..., -2] - self.limits[ranks], 0.0)
         grown = over - self.over[rank] - self.over[ranks]
-        score = self.model.value(peaks) - self.now + self.tie * more + self.relief * grown
-        return np.asarray(np.where(grown > 0, np.inf, score))
+        score = self.model.value(peaks) - self.now + self.relief * grown
+        score = np.where(grown > 0, np.inf, score)
+        flat = score.ravel()
+        last = np.partition(flat, _TOLD_APART)[_TOLD_APART] if flat.size > _TOLD_APART else np.inf
+        i, j = np.nonzero(np.isfinite(score) & (score <= last))
+        more = self.measure.of(np.broadcast_to(left, right.shape)[i, j])
+        more = more + self.measure.of(right[i, j])
+        score[i, j] += self.tie * (more - self.pressure[rank] - self.pressure[ranks[j]])
+        return np.asarray(score)
 
     def _rest(self, rank: int) -> FloatArray:
         """``[W, P]`` maxima over the ranks other than ``rank`` and the row's own."""
