@@ -285,8 +285,6 @@ class AbstractObjective(ABC):
     """
 
     name: ClassVar[str]
-    sees_types: ClassVar[bool] = False
-    """Whether :meth:`cut` says more when it knows the sharding types of a plan."""
 
     @abstractmethod
     def values(self, work: FloatArray) -> FloatArray:
@@ -309,6 +307,11 @@ class AbstractObjective(ABC):
         work exceeds the value.
         """
         return None
+
+    @property
+    def sees_types(self) -> bool:
+        """Whether :meth:`cut` says more where it is told the sharding types of a plan."""
+        return type(self).cut is not AbstractObjective.cut
 
     @abstractmethod
     def always(self) -> Cut:

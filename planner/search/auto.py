@@ -39,6 +39,8 @@ _SLACKS: Final = (0.02, 0.15)
 """How far above the bound's loads options are sought that can be packed."""
 _IDLE: Final = 2
 """Rounds in a row without a better plan after which the search ends."""
+_ANEW, _WORTH_ANEW_RATIO = 3, 0.01
+"""Times the search for plans begins anew while the gap is above this."""
 _GAIN: Final = 1e-5
 """Share of the objective that counts as a better plan."""
 _LEAST_EFFORT, _MOST_EFFORT = 0.5, 4.0
@@ -175,6 +177,13 @@ class _Run:
             if self.record.stopped or self.record.proven or not self._prove(wait=True):
                 break
             self.improver.explore(1.0)
+        for _ in range(_ANEW):
+            gap = self.record.gap_ratio
+            if self.improver.done or gap is None or gap < _WORTH_ANEW_RATIO:
+                break
+            self.improver.forget()
+            self.improver.explore(_FIRST_EFFORT)
+            self._refine()
 
     # -- bounds -----------------------------------------------------------------------------------
 

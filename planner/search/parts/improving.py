@@ -81,6 +81,10 @@ class Improver:
         """Measure the best plans with the model's present tangents."""
         self._pool = [State(self._model, s.assignment) for s in self._pool]
 
+    def forget(self) -> None:
+        """Begin anew with other prices and other plans to kick."""
+        self._pool, self._prices = [], {}
+
     def improve(self, starts: list[Assignment]) -> None:
         """Descend from the best starts, each with other options than the ones before."""
         value = self._record.evaluate.value

@@ -112,7 +112,6 @@ class IterationTime(TimeObjective):
     """
 
     name = "iteration"
-    sees_types = True
 
     def __init__(self, pipeline: CostPipeline, calls: Iterable[Call] | None = None) -> None:
         """Keep the pipeline that prices work.

@@ -44,7 +44,6 @@ class Cost(AbstractObjective):
     """US dollars per billion samples: iteration time at the price of all devices."""
 
     name = "cost"
-    sees_types = True
 
     def __init__(self, time: TimeObjective, workload: Workload, topology: Topology) -> None:
         """Turn an objective in seconds into one in dollars.
