@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from costmodels.calibration.designs import (
     lookup_points,
     step_points,
 )
-from costmodels.calibration.points import CalibrationPoints, LookupPoint, StepPoint
+from costmodels.calibration.points import CalibrationPoints, CollectivePoint, LookupPoint, StepPoint
 from planner.integrations.gloo_ranks import run_on_ranks
 from planner.integrations.microbench_collective import measure_collectives
 from planner.integrations.microbench_lookup import measure_lookups
@@ -46,11 +47,15 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     ]
     steps = step_points(effort.num_steps, world_size, shared)
     raw = collective_points(world_size)
-    collectives = _quietest(lambda: measure_collectives(raw, rank, repeats=repeats))
+    collectives: list[list[Any]] = []
     lookups: list[list[Any]] = [[] for _ in tables]
     timed: list[StepPoint] = []
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
+        collectives.extend(
+            measure_collectives(raw, rank, repeats=repeats)
+            for _ in range(math.ceil(_MANY_PASSES / effort.num_passes))
+        )
         timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
@@ -64,14 +69,13 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     return CalibrationPoints(
         lookups=tuple(_typical(same) for same in lookups),
         steps=tuple(timed),
-        collectives=tuple(collectives),
+        collectives=tuple(_quietest(same) for same in zip(*collectives, strict=True)),
     )
 
 
-def _quietest(measure: Callable[[], list[Any]]) -> list[Any]:
+def _quietest(points: Sequence[CollectivePoint]) -> CollectivePoint:
     """Few points that a single disturbed moment would spoil: the least of several passes."""
-    passes = [measure() for _ in range(_MANY_PASSES)]
-    return [min(same, key=lambda p: p.time_s) for same in zip(*passes, strict=True)]
+    return min(points, key=lambda p: p.time_s)
 
 
 def _typical(points: Sequence[LookupPoint]) -> LookupPoint:

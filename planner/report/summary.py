@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import costmodels
 from costmodels import units
 from costmodels.estimates import Source
+from costmodels.sharding import SPREAD, Plan, Spread
 from costmodels.workload import Workload
 from planner.report import _extras as extras
 from planner.report import _figures as figures
@@ -45,7 +46,7 @@ class SummarySection(AbstractReportSection):
             extras.cost(result),
             extras.move(result),
             extras.scenarios(result),
-            _solver(result.solver),
+            _solver(result.solver, result.best.plan),
             kinds(result.best),
             inputs(result.best),
         ]
@@ -147,12 +148,33 @@ def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
 _WORTH_TELLING = 1e-3
 
 
-def _solver(solver: SolverReport) -> Fact:
+_WORTH_EXPLAINING = 0.03
+_FEW_SHARDS = 8.0
+
+
+def _few_shards(plan: Plan) -> str | None:
+    """How many shards with a place of their own a rank holds, if so few that bounds prove little.
+
+    ``benchmarks.search.blame`` and ``benchmarks.search.additive`` show that plans in such cases
+    hardly improve with more time, while bounds balance the phases better than whole shards can.
+    """
+    ranks = Counter(
+        rank for p in plan.placements if SPREAD[p.sharding_type] is not Spread.UNIFORM
+        for rank in p.ranks
+    )  # fmt: skip
+    if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
+        return None
+    return f"{mean:.1f} placed shards per rank: with so few the bound proves less"
+
+
+def _solver(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
     unseen = solver.unseen_gap_ratio
     if unseen >= _WORTH_TELLING:
         proof += f" ({_format_gap(unseen)} launches and overlap, which bounds leave out)"
+    wide = gap is not None and gap - unseen >= _WORTH_EXPLAINING
+    reason = _few_shards(plan) if wide else None
     status = solver.status.value.replace("_", " ")
     return Fact(
         label="Solver",
@@ -160,6 +182,7 @@ def _solver(solver: SolverReport) -> Fact:
             f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
             f"{solver.evaluations:,} plans priced",
             f"seed {solver.seed}",
+            *([] if reason is None else [reason]),
         ),
     )
 

@@ -87,6 +87,9 @@ def test_summary_without_baselines_and_bound() -> None:
 def test_summary_shows_a_small_gap() -> None:
     section = build(make_result(status=Status.GAP, bound=3.0e-3), "summary")
     assert "gap, gap 3.2 %" in fact(section, "Solver")
+    assert "1.0 placed shards per rank" in fact(section, "Solver")
+    close = build(make_result(status=Status.GAP, bound=3.05e-3), "summary")
+    assert "shards per rank" not in fact(close, "Solver")
 
 
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:

@@ -1,0 +1,79 @@
+"""Sampled prices: legal choices, the best point followed, nothing but better plans kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.search.base import Record
+from planner.search.parts.bound import RankFreeBound
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.objectives import SynchronizedPhases
+from planner.search.parts.prices import PriceSearch, explore
+from tests.planner import cases
+
+
+def _parts(seed: int = 0) -> tuple[SearchSpace, LinearModel, RankFreeBound, PriceSearch]:
+    space = cases.space(cases.synthetic(12, seed), cases.topology(1, 4))
+    model = LinearModel(space, SynchronizedPhases(space.pipeline))
+    bounds = RankFreeBound(model)
+    relaxation = bounds.relax(None)
+    assert relaxation.phases is not None
+    allowed = np.ones(len(space.options), dtype=bool)
+    allowed[space.first[:-1]] = False
+    prices = PriceSearch(
+        model,
+        bounds.uniform,
+        allowed,
+        relaxation.phases[model.used],
+        bounds.limits,
+        np.random.default_rng(seed),
+    )
+    return space, model, bounds, prices
+
+
+def test_choices_are_of_the_allowed_options() -> None:
+    """One per table, never one that is not allowed; not always the same."""
+    space, _, _, prices = _parts()
+    counts = np.diff(space.first)
+    seen = set()
+    for _ in range(40):
+        point, sampled = prices.sample()
+        prices.tell(point, 1.0)
+        assert (sampled.choice >= 1).all()
+        assert (sampled.choice < counts).all()
+        assert 3.0 <= sampled.power <= 30.0 + 1e-9
+        seen.add(tuple(sampled.choice.tolist()))
+    assert len(seen) > 5
+
+
+def test_later_samples_gather_around_the_best_point() -> None:
+    """The median distance to it is smaller than between first samples."""
+    _, _, _, prices = _parts(1)
+    points = []
+    for i in range(200):
+        point, _ = prices.sample()
+        prices.tell(point, 0.0 if i == 0 else 1.0)
+        points.append(point)
+    away = np.abs(np.array(points) - points[0]).mean(axis=1)
+    assert np.median(away[20:]) < np.median(away[1:12])
+
+
+def test_what_options_add_up_to_is_no_more_than_what_plans_cost() -> None:
+    """``least`` is a lower bound on every plan with these options, whatever the places."""
+    space, model, bounds, prices = _parts(2)
+    record = Record(Evaluator(space, SynchronizedPhases(space.pipeline), Budget()))
+    checked: list[Assignment] = []
+
+    def same(plan: Assignment) -> Assignment:
+        least = prices.least(np.array(plan.options))
+        assert least <= record.evaluate.value(plan) * (1 + 1e-9)
+        checked.append(plan)
+        return plan
+
+    found = explore(prices, model, record, same, 60)
+    assert checked
+    values = [record.evaluate.value(p) for p in found]
+    assert values == sorted(values)
+    assert record.value == min(values)
+    assert record.value >= bounds.relax(None).bound

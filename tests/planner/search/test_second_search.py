@@ -1,0 +1,124 @@
+"""A search beside the search: it gets everything, its plan counts, and it ends with the first."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.search.auto import Auto
+from planner.search.parts import second_search
+from planner.search.parts.leave_out import Part
+from planner.search.parts.objectives import SynchronizedPhases, objective_named
+from planner.search.parts.second_search import Request, SecondSearch, answer
+from tests.planner import cases
+
+ALONE = frozenset({Part.SECOND, Part.PROOFS})
+
+
+def _space(tables: int = 26, ranks: int = 8) -> SearchSpace:
+    return cases.space(cases.synthetic(tables), cases.topology(1, ranks))
+
+
+def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
+    return Evaluator(space, SynchronizedPhases(space.pipeline), budget)
+
+
+def test_the_other_process_finds_what_this_one_would() -> None:
+    """Same strategy, same seed, same space: the same plan, byte for byte."""
+    space = _space(6, 2)
+    evaluate = _evaluator(space, Budget())
+    strategy = Auto(ALONE)
+    with contextlib.closing(SecondSearch(strategy, evaluate, seed=3)) as second:
+        found = second.plan(lambda: False)
+    request = Request(
+        strategy=strategy,
+        space=space,
+        objective=evaluate.objective,
+        seed=3 + second_search._OTHER_SEED,
+        ends_at_s=None,
+    )
+    assert found == next(answer(request))
+
+
+def test_it_is_cut_off_with_the_first_search() -> None:
+    """Neither an error nor a plan, and at once."""
+    evaluate = _evaluator(_space(), Budget())
+    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=0)) as second:
+        assert second.plan(lambda: True) is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "ranks", "budget", "worth"),
+    [
+        (26, 8, Budget(), True),
+        (26, 8, Budget(time_limit_s=60), True),
+        (26, 8, Budget(time_limit_s=1), False),
+        (26, 8, Budget(max_evaluations=1000), False),
+        (6, 8, Budget(), False),
+    ],
+)
+def test_where_it_is_worth_it(
+    tables: int, ranks: int, budget: Budget, worth: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for little work, little time, or where plans are counted."""
+    monkeypatch.setattr(second_search, "_cores", lambda: 2)
+    evaluate = _evaluator(_space(tables, ranks), budget)
+    assert SecondSearch.worth_it(evaluate) is worth
+    monkeypatch.setattr(second_search, "_cores", lambda: 1)
+    assert not SecondSearch.worth_it(evaluate)
+
+
+def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The better of both plans is the outcome, whichever search found it."""
+    space = _space(8, 4)
+    budget = Budget(max_evaluations=1)
+    strategy = Auto()
+    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=2000)), seed=7919)
+    given: list[Assignment] = []
+
+    class Instant:
+        worth_it = staticmethod(lambda _: True)
+
+        def __init__(self, *_: object) -> None:
+            given.append(alone.assignments[0])
+
+        def plan(self, _: object) -> Assignment:
+            return given[0]
+
+        def close(self) -> None:
+            given.append(given[0])
+
+    monkeypatch.setattr("planner.search.auto.SecondSearch", Instant)
+    found = strategy.search(space, _evaluator(space, budget), seed=0)
+    assert len(given) == 2
+    assert found.assignments[0] == alone.assignments[0]
+
+
+def test_two_runs_that_end_by_themselves_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the two processes take turns."""
+    monkeypatch.setattr(second_search, "_FEWEST", 0)
+    monkeypatch.setattr(second_search, "_cores", lambda: 2)
+    space = _space(5, 2)
+    runs = []
+    for _ in range(2):
+        evaluate = Evaluator(space, objective_named("phases", space), Budget())
+        assert SecondSearch.worth_it(evaluate)
+        runs.append(Auto().search(space, evaluate, seed=1))
+    assert runs[0].assignments[0] == runs[1].assignments[0]
+    assert runs[0].values == runs[1].values
+
+
+def test_a_time_limit_holds_for_both() -> None:
+    """The second ends a little before the first has to."""
+    space = _space(6, 2)
+    request = Request(
+        strategy=Auto(ALONE),
+        space=space,
+        objective=SynchronizedPhases(space.pipeline),
+        seed=0,
+        ends_at_s=time.time() - 1.0,
+    )
+    assert len(list(answer(request))) <= 1
