@@ -42,9 +42,9 @@ _KINDS = (
 class Effort:
     """How much to measure; per rank for lookups, in all for steps.
 
-    Lookups are measured ``num_passes`` times, each time among other tables and elsewhere in memory:
-    repeats in one place differ by 1-2 %, places by 15 %. Steps run once, in ``num_blocks`` blocks
-    of ``iterations``, of which ``warm_up`` are dropped.
+    Lookups are measured ``num_passes`` times, each time among other tables and elsewhere in memory,
+    ``repeats`` times in a row: two such places differ by 12 to 25 %. Steps run once, in
+    ``num_blocks`` blocks of ``iterations``, of which ``warm_up`` are dropped.
     """
 
     num_lookups: int

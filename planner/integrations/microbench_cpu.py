@@ -24,6 +24,7 @@ from planner.integrations.microbench_step import measure_steps
 
 _GROUP = 6
 _MANY_PASSES = 5
+_COLLECTIVE_REPEATS = 7
 
 
 def measure_machine(effort: Effort, *, world_size: int, seed: int) -> CalibrationPoints:
@@ -53,7 +54,7 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
         collectives.extend(
-            measure_collectives(raw, rank, repeats=repeats)
+            measure_collectives(raw, rank, repeats=_COLLECTIVE_REPEATS)
             for _ in range(math.ceil(_MANY_PASSES / effort.num_passes))
         )
         timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
