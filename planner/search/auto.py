@@ -133,9 +133,6 @@ class _Run:
 
     def search(self) -> None:
         """Find plans and bounds, with a second search beside it where that is worth it."""
-        evaluate, without = self.record.evaluate, self.without | {Part.SECOND, Part.PROOFS}
-        if Part.SECOND not in self.without and SecondSearch.worth_it(evaluate):
-            self.second = SecondSearch(Auto(without), evaluate, self.seed)
         try:
             self._search()
             if self.second is not None and (plan := self.second.plan(lambda: self.improver.done)):
@@ -193,6 +190,7 @@ class _Run:
         self.record.raise_bound(self._least().bound, "linear bound")
         if not self.record.stopped:
             self._round(self.relaxed[None])
+            self._begin_second()
         found: dict[TypeSet | None, Relaxation] = {}
         if not self.record.evaluate.objective.sees_types:
             return
@@ -203,6 +201,12 @@ class _Run:
         del self.relaxed[None]
         self.relaxed.update(found)
         self.record.raise_bound(self._least().bound, "linear bound")
+
+    def _begin_second(self) -> None:
+        """A search for plans on another core, once there is a first plan."""
+        evaluate, without = self.record.evaluate, self.without | {Part.SECOND, Part.PROOFS}
+        if Part.SECOND not in self.without and SecondSearch.worth_it(evaluate):
+            self.second = SecondSearch(Auto(without), evaluate, self.seed)
 
     def _pack(self) -> list[Assignment]:
         """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
@@ -309,32 +313,21 @@ class _Run:
 
         What has helped gets more effort the next time, what has not gets less.
         """
-        effort = {"cycle": 1.0, "kick": 1.0, "explore": 1.0}
+        ways = (self.improver.around, self.improver.kick, self.improver.explore)
+        efforts = [1.0] * len(ways)
         idle = _IDLE if Part.RESTARTS in self.without else 0
         while idle < _IDLE and not self.improver.done:
-            helped = {}
-            for name in effort:
-                helped[name] = self._gains(name, effort[name])
+            helped = []
+            for way, effort in zip(ways, efforts, strict=True):
+                value = self.record.value
+                way(effort)
+                helped.append(self.record.value < value * (1 - _GAIN))
                 self.improver.improve(self._branch(self._nodes))
                 self._prove(wait=False)
-            some = any(helped.values())
-            idle = 0 if some else idle + 1
-            for name in effort:
-                factor = 2.0 if helped[name] or not some else 0.5
-                effort[name] = min(max(effort[name] * factor, _LEAST_EFFORT), _MOST_EFFORT)
-
-    def _gains(self, name: str, effort: float) -> bool:
-        """Try one way to improve the best plan; whether it did."""
-        value, best = self.record.value, self.record.best
-        if best is None:
-            return False
-        if name == "cycle":
-            self.improver.cycle(best, effort, late=True)
-        elif name == "kick":
-            self.improver.kick(effort)
-        else:
-            self.improver.explore(effort)
-        return self.record.value < value * (1 - _GAIN)
+            idle = 0 if any(helped) else idle + 1
+            for i, gained in enumerate(helped):
+                factor = 2.0 if gained or idle else 0.5
+                efforts[i] = min(max(efforts[i] * factor, _LEAST_EFFORT), _MOST_EFFORT)
 
     def _prove(self, *, wait: bool) -> bool:
         """Take and begin programs for the bound; False if there are none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -69,8 +70,12 @@ class Improver:
         self._without = without
         self._pool: list[State] = []
         self._turn = 0
-        self._cycles = Cycles(space, Menu(space), record, rng)
-        self._prices: dict[TypeSet | None, PriceSearch] = {}
+        self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
+
+    @cached_property
+    def _cycles(self) -> Cycles:
+        """Made when first needed: the menu of many options takes a while."""
+        return Cycles(self._space, Menu(self._space), self._record, self._rng)
 
     @property
     def done(self) -> bool:
@@ -109,6 +114,11 @@ class Improver:
         steps = min(int(effort * steps), _LATE_STEPS)
         stages = LATE_STAGES if late else STAGES
         self._descend(self._cycles.run(start, cuts, guide.allowed & inside, steps, stages))
+
+    def around(self, effort: float) -> None:
+        """A cycle that begins with the best plan."""
+        if self._record.best is not None:
+            self.cycle(self._record.best, effort, late=True)
 
     def kick(self, effort: float) -> None:
         """Kicks around a plan that descents have ended at: the best one, then others in turn."""
@@ -166,17 +176,17 @@ class Improver:
         return known or min(self._relaxed.values(), key=lambda r: r.bound)
 
     def _sampler(self, relaxation: Relaxation) -> PriceSearch | None:
-        types = relaxation.types
-        if types not in self._prices and relaxation.phases is not None:
-            self._prices[types] = PriceSearch(
+        key = relaxation.types, self._model.num_tangents
+        if key not in self._prices and relaxation.phases is not None:
+            self._prices[key] = PriceSearch(
                 self._model,
                 self._bounds.uniform,
-                uses(types, self._space),
+                uses(relaxation.types, self._space),
                 relaxation.phases[self._model.used],
                 self._bounds.limits,
                 self._rng,
             )
-        return self._prices.get(types)
+        return self._prices.get(key)
 
     def _descend(self, start: Assignment) -> None:
         """Descend and polish from ``start``; the best such state is searched around."""

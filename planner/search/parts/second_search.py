@@ -6,6 +6,7 @@ that neither depends on how fast the other is.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -56,7 +57,10 @@ class SecondSearch:
 
     @staticmethod
     def worth_it(evaluate: Evaluator) -> bool:
-        """Whether there is a core, the time and something to do for it."""
+        """Whether there is a core, the time and something to do for it.
+
+        A process that is one of several workers leaves the other cores to them.
+        """
         space, left_s = evaluate.space, _left_s(evaluate)
         return (
             evaluate.budget.max_evaluations is None
@@ -65,6 +69,7 @@ class SecondSearch:
             and space.pool.nbytes <= _MOST_BYTES
             and not space.rules
             and _cores() > 1
+            and multiprocessing.parent_process() is None
         )
 
     def plan(self, stopped: Callable[[], bool]) -> Assignment | None:
