@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE
 from costmodels.errors import require
 
+ALL_TO_ALL_COUNTS = 6
+"""See :func:`costmodels.cpu.gloo.all_to_all_counts`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
@@ -76,6 +79,13 @@ class CollectiveConstants:
     reduce_scatter_s: tuple[float, ...]
     all_gather_s: tuple[float, ...]
     all_reduce_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that all-to-all has a number for each of its counts: old files have fewer."""
+        require(
+            len(self.all_to_all_s) == ALL_TO_ALL_COUNTS,
+            "collective constants do not fit this version's counts: calibrate again",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ FRESH_BYTES: Final = 32.0 * 1024**2
 class Gloo(AbstractCollectiveModel):
     """t = c0 + c1 (out + in) + c2 |out - in| for all-to-all; c0 + c1 bytes for the others.
 
-    Bytes beyond 4 MiB no longer find room in the caches and pay c2 more. Buffers of 32 MiB and more
-    come fresh from the operating system every time, page by page, and pay c3 more.
+    A rank that only sends or only receives waits for the other's empty message and pays c5. Bytes
+    beyond 4 MiB no longer find room in the caches and pay c3 more. Buffers of 32 MiB and more come
+    fresh from the operating system every time, page by page, and cost more per byte again.
 
     Not the larger of both directions as on a full-duplex link: sending and receiving both take
     processor time of the same core. What a rank keeps is a copy in memory, cheaper by far.
@@ -52,8 +53,11 @@ class Gloo(AbstractCollectiveModel):
         """Including an empty one and what large messages cost more."""
         fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=False)
         crossing = send.sum(axis=-1) + receive.sum(axis=-1)
-        beyond = np.maximum(crossing - LARGE_BYTES, 0.0) * self.constants.collective.all_to_all_s[3]
-        return np.asarray(self.all_to_all(send, receive, topology) + beyond + fixed)
+        rates_s = self.constants.collective.all_to_all_s
+        beyond = np.maximum(crossing - LARGE_BYTES, 0.0) * rates_s[3]
+        least = np.minimum(send.sum(axis=-1), receive.sum(axis=-1))
+        one_sided = np.where((least <= 0) & (crossing > 0), rates_s[5], 0.0)
+        return np.asarray(self.all_to_all(send, receive, topology) + beyond + one_sided + fixed)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -112,7 +116,8 @@ def buffer_counts(num_bytes: float) -> FloatArray:
 
 
 def all_to_all_counts(sent: float, received: float, kept: float) -> FloatArray:
-    """1, bytes in both directions, their difference, bytes beyond the caches, bytes kept."""
+    """1, bytes both ways, their difference, those beyond the caches, those kept; 1 if one-sided."""
     crossing = sent + received
     beyond = max(crossing - LARGE_BYTES, 0.0)
-    return np.array([1.0, crossing, abs(sent - received), beyond, kept])
+    one_sided = float(min(sent, received) <= 0 < crossing)
+    return np.array([1.0, crossing, abs(sent - received), beyond, kept, one_sided])

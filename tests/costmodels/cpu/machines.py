@@ -50,7 +50,7 @@ MACHINE = CpuConstants(
         gradient_s=(1e-4, 3e-10, 0.0, 1e-10),
     ),
     collective=CollectiveConstants(
-        all_to_all_s=(1e-4, 2e-10, 1e-10, 1e-10, 3e-11),
+        all_to_all_s=(1e-4, 2e-10, 1e-10, 1e-10, 3e-11, 2e-5),
         reduce_scatter_s=(2e-4, 4e-10, 1e-10, 4e-10),
         all_gather_s=(2e-4, 3e-10, 1e-10, 3e-10),
         all_reduce_s=(2e-4, 3e-10, 1e-10, 0.0),

@@ -215,8 +215,11 @@ def test_gloo_pays_both_directions_and_fresh_memory() -> None:
     assert both[0] == pytest.approx(4e-4)
     assert gloo.all_to_all(one, 0 * one, topology)[0] == pytest.approx(3e-4)
     small_s, large_s = (gloo.all_to_all_s(k * one, 0 * one, topology)[0] for k in (1, 10))
-    assert small_s == pytest.approx(1e-4 + 3e-4)
-    assert large_s > 1e-4 + 10 * 3e-4
+    alone_s = 2e-5  # only sends, and waits for an empty message
+    assert small_s == pytest.approx(1e-4 + 3e-4 + alone_s)
+    assert large_s > 1e-4 + 10 * 3e-4 + alone_s
+    assert gloo.all_to_all_s(one, one, topology)[0] == pytest.approx(1e-4 + 4e-4)
+    assert gloo.all_to_all_s(0 * one, 0 * one, topology)[0] == pytest.approx(1e-4)
     small, large = np.array(FRESH_BYTES - 1), np.array(FRESH_BYTES)
     for timed in (gloo.reduce_scatter_s, gloo.all_gather_s):
         assert timed(large, topology, within_host=False) > 1.5 * timed(
