@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,10 @@ def _blocks(language: str) -> list[str]:
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "planner", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
 
 
 def test_python_blocks_run() -> None:
