@@ -38,12 +38,12 @@ _WORTH_ROUNDING: Final = 1.10
 _SLACKS: Final = (0.02, 0.15)
 """How far above the bound's loads options are sought that can be packed."""
 _IDLE: Final = 2
-"""Rounds in a row without a better plan after which the search ends."""
+"""Rounds in a row without a better plan after which the search ends; one where a second goes on."""
 _ANEW, _WORTH_ANEW_RATIO = 3, 0.01
 """Times the search for plans begins anew while the gap is above this."""
 _GAIN: Final = 1e-5
 """Share of the objective that counts as a better plan."""
-_LEAST_EFFORT, _MOST_EFFORT = 0.5, 4.0
+_LEAST_EFFORT, _MOST_EFFORT = 0.5, 2.0
 _FIRST_EFFORT: Final = 4.0
 """Effort of the first sampling of prices, where no second search does so too."""
 _NODES_TIMES_OPTIONS: Final = 50_000
@@ -174,7 +174,7 @@ class _Run:
             if self.record.stopped or self.record.proven or not self._prove(wait=True):
                 break
             self.improver.explore(1.0)
-        for _ in range(_ANEW):
+        for _ in range(_ANEW if Part.PROOFS not in self.without and not self._boxes else 0):
             gap = self.record.gap_ratio
             if self.improver.done or gap is None or gap < _WORTH_ANEW_RATIO:
                 break
@@ -315,14 +315,16 @@ class _Run:
         """
         ways = (self.improver.around, self.improver.kick, self.improver.explore)
         efforts = [1.0] * len(ways)
-        idle = _IDLE if Part.RESTARTS in self.without else 0
-        while idle < _IDLE and not self.improver.done:
+        most = _IDLE if self.second is None else 1
+        idle = most if Part.RESTARTS in self.without else 0
+        while idle < most and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
                 way(effort)
                 helped.append(self.record.value < value * (1 - _GAIN))
-                self.improver.improve(self._branch(self._nodes))
+                if self._nodes < _EARLY_NODES or way == ways[-1]:
+                    self.improver.improve(self._branch(self._nodes))
                 self._prove(wait=False)
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
@@ -345,8 +347,10 @@ class _Run:
         for start in self.improver.families(self.starts):
             self.improver.cycle(start, 0.5)
             self._prove(wait=False)
-        self.improver.improve(self._branch(self._nodes))
-        self.improver.explore(1.0 if self.second is not None else _FIRST_EFFORT)
+        if self._nodes < _EARLY_NODES:
+            self.improver.improve(self._branch(self._nodes))
+        if self.second is None:
+            self.improver.explore(_FIRST_EFFORT)
 
     @property
     def _nodes(self) -> int:
