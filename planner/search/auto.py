@@ -38,12 +38,12 @@ _WORTH_ROUNDING: Final = 1.10
 _SLACKS: Final = (0.02, 0.15)
 """How far above the bound's loads options are sought that can be packed."""
 _IDLE: Final = 2
-"""Rounds in a row without a better plan after which the search ends; one where a second goes on."""
+"""Rounds in a row without a better plan after which it ends; one beside boxes and a second one."""
 _ANEW, _WORTH_ANEW_RATIO = 3, 0.01
 """Times the search for plans begins anew while the gap is above this."""
 _GAIN: Final = 1e-5
 """Share of the objective that counts as a better plan."""
-_LEAST_EFFORT, _MOST_EFFORT = 0.5, 2.0
+_LEAST_EFFORT, _MOST_EFFORT = 0.5, 4.0
 _FIRST_EFFORT: Final = 4.0
 """Effort of the first sampling of prices, where no second search does so too."""
 _NODES_TIMES_OPTIONS: Final = 50_000
@@ -315,7 +315,7 @@ class _Run:
         """
         ways = (self.improver.around, self.improver.kick, self.improver.explore)
         efforts = [1.0] * len(ways)
-        most = _IDLE if self.second is None else 1
+        most = 1 if self.second is not None and self._boxes else _IDLE
         idle = most if Part.RESTARTS in self.without else 0
         while idle < most and not self.improver.done:
             helped = []
@@ -349,8 +349,8 @@ class _Run:
             self._prove(wait=False)
         if self._nodes < _EARLY_NODES:
             self.improver.improve(self._branch(self._nodes))
-        if self.second is None:
-            self.improver.explore(_FIRST_EFFORT)
+        if self.second is None or not self._boxes:
+            self.improver.explore(_FIRST_EFFORT if self.second is None else 1.0)
 
     @property
     def _nodes(self) -> int:
