@@ -1,18 +1,12 @@
 """Problem in, options out: every way to cut each table that could be part of the best plan.
 
-Left out, because another option does the same or better:
-
-- ``table_wise`` where ``column_wise`` is allowed: one column piece on one rank is the same shard,
-  and one sharding type means one set of collectives. Likewise ``table_row_wise``, ``grid_shard``.
-- ``table_column_wise`` where ``column_wise`` is allowed: its places are a subset.
-- splits over hosts when there is one host and rows can be split over all ranks.
-- more column pieces than ranks (or hosts).
-- kernels that keep weights in host memory, as long as device memory is far from full.
+Cuts that another does as well as are left out, see :mod:`planner.cuts`, and so are kernels that
+keep weights in host memory, as long as device memory is far from full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,23 +15,21 @@ from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
-from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
+from planner.cuts import table_cuts
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
 from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
-from planner.torchrec_rules import COLUMN_MULTIPLE
 
 __all__ = [
     "CACHE_LOAD_FACTORS",
     "HOST_KERNELS",
     "TableOptions",
-    "column_splits",
     "drop_unfit",
     "enumerate_options",
+    "kernel_choices",
     "memory_coefficients",
-    "torchrec_widths",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -47,9 +39,6 @@ _CROWDED_RATIO: Final = 0.7
 
 _SMALL_RATIO: Final = 1e-3
 """Tables below this share of one device's memory free too little of it to be worth moving."""
-
-_UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
-"""Numbers of column pieces tried with unequal widths where equal ones do not exist."""
 
 _ROUNDING: Final = 1.0 + 1e-12
 
@@ -73,7 +62,6 @@ def enumerate_options(
     pipeline: CostPipeline,
     *,
     device: str = "cuda",
-    worth: Callable[[ShardingOption], bool] | None = None,
 ) -> tuple[TableOptions, ...]:
     """Options of every table, in the workload's order; some may be too large for any rank.
 
@@ -81,16 +69,12 @@ def enumerate_options(
         problem: tables, topology and constraints.
         pipeline: prices the options.
         device: what TorchRec runs on, ``cuda`` or ``cpu``.
-        worth: list every option of which this is true, also those that are left out otherwise
-            because they seldom pay; the plan in use is not added then.
 
     Raises:
         InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
             table without any option.
     """
     limits = table_limits(problem, device)
-    if worth is not None:
-        return tuple(_table_options(problem, pipeline, limit, worth=worth) for limit in limits)
     found = tuple(_table_options(problem, pipeline, limit) for limit in limits)
     _require_options(problem, limits, found)
     if _crowded(found, pipeline):
@@ -140,20 +124,13 @@ def _table_options(
     limit: TableLimits,
     *,
     host_kernels: bool = False,
-    worth: Callable[[ShardingOption], bool] | None = None,
 ) -> TableOptions:
-    options, works = [], []
-    every = worth is not None
-    host_kernels = every or host_kernels or limit.keeps_host_kernels
-    for option in _options(problem, limit, host_kernels=host_kernels, every=every):
-        if worth is not None and not worth(option):
-            continue
-        options.append(option)
-        works.append(OptionWork.of(pipeline.option_work(option)))
+    host_kernels = host_kernels or limit.keeps_host_kernels
+    options = tuple(_options(problem, limit, host_kernels=host_kernels))
     return TableOptions(
         table=limit.table.name,
-        options=tuple(options),
-        works=tuple(works),
+        options=options,
+        works=tuple(OptionWork.of(pipeline.option_work(option)) for option in options),
         ranks=limit.ranks,
         hosts=limit.hosts,
     )
@@ -185,106 +162,32 @@ def _with_given(
 
 
 def _options(
-    problem: PlanningProblem, limit: TableLimits, *, host_kernels: bool, every: bool = False
+    problem: PlanningProblem, limit: TableLimits, *, host_kernels: bool
 ) -> Iterator[ShardingOption]:
-    for sharding_type, widths in _cuts(problem, limit, every=every):
-        for kernel in limit.kernels[sharding_type]:
+    for sharding_type, widths in table_cuts(problem, limit):
+        for kernel, factor in kernel_choices(limit, sharding_type):
             if kernel in HOST_KERNELS and not host_kernels:
                 continue
-            factors: tuple[float | None, ...] = (None,)
-            if kernel is ComputeKernel.FUSED_UVM_CACHING:
-                factors = limit.cache_load_factors
-            for factor in factors:
-                option = ShardingOption(
-                    table=limit.table.name,
-                    sharding_type=sharding_type,
-                    kernel=kernel,
-                    column_widths=widths,
-                    cache_load_factor_ratio=factor,
-                )
-                if limit.obstacle(option) is None:
-                    yield option
+            option = ShardingOption(
+                table=limit.table.name,
+                sharding_type=sharding_type,
+                kernel=kernel,
+                column_widths=widths,
+                cache_load_factor_ratio=factor,
+            )
+            if limit.obstacle(option) is None:
+                yield option
 
 
-def _cuts(
-    problem: PlanningProblem, limit: TableLimits, *, every: bool = False
-) -> Iterator[tuple[ShardingType, tuple[int, ...]]]:
-    """Sharding types with column widths, dominated ones left out (see the module).
-
-    With ``every`` only those are left out that are dominated under any cost model, and TorchRec's
-    own cut is among the rest even if it has more pieces than there are ranks.
-    """
-    topology, whole = problem.topology, (limit.table.embedding_dim,)
-    for sharding_type in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE):
-        if limit.allows(sharding_type):
-            yield sharding_type, whole
-    yield from _rank_cuts(problem, limit)
-    own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
-    if every and len(own) > len(limit.ranks) and limit.allows(ShardingType.COLUMN_WISE):
-        yield ShardingType.COLUMN_WISE, own
-    columns, rows = limit.allows(ShardingType.COLUMN_WISE), limit.allows(ShardingType.ROW_WISE)
-    alone = topology.local_world_size == 1 and columns and not every
-    if (topology.num_hosts == 1 and rows) or alone:
-        return
-    if limit.allows(ShardingType.GRID_SHARD):
-        for widths in _splits(limit, len(limit.hosts), uneven=False):
-            yield ShardingType.GRID_SHARD, widths
-    elif limit.allows(ShardingType.TABLE_ROW_WISE):
-        yield ShardingType.TABLE_ROW_WISE, whole
-
-
-def _rank_cuts(
-    problem: PlanningProblem, limit: TableLimits
-) -> Iterator[tuple[ShardingType, tuple[int, ...]]]:
-    """Cuts whose pieces go to one rank each."""
-    if limit.allows(ShardingType.COLUMN_WISE):
-        for widths in _splits(limit, len(limit.ranks)):
-            yield ShardingType.COLUMN_WISE, widths
-        return
-    table_wise = limit.allows(ShardingType.TABLE_WISE)
-    if table_wise:
-        yield ShardingType.TABLE_WISE, (limit.table.embedding_dim,)
-    if limit.allows(ShardingType.TABLE_COLUMN_WISE):
-        for widths in _splits(limit, problem.topology.local_world_size):
-            if len(widths) > 1 or not table_wise:
-                yield ShardingType.TABLE_COLUMN_WISE, widths
-
-
-def _splits(limit: TableLimits, most: int, *, uneven: bool = True) -> Iterator[tuple[int, ...]]:
-    dim = limit.table.embedding_dim
-    return column_splits(dim, limit.min_column_width, most, uneven=uneven)
-
-
-def column_splits(
-    dim: int, min_width: int, most: int, *, uneven: bool = True
-) -> Iterator[tuple[int, ...]]:
-    """Column widths of 1 to ``most`` pieces: multiples of 4, at least ``min_width`` wide.
-
-    Every number of equal pieces; where the columns do not divide, a few numbers of pieces whose
-    widths differ by 4.
-    """
-    yield (dim,)
-    units = dim // COLUMN_MULTIPLE
-    if dim % COLUMN_MULTIPLE:
-        return
-    for count in range(2, min(most, units) + 1):
-        small, larger = divmod(units, count)
-        if small * COLUMN_MULTIPLE < min_width:
-            return
-        if larger == 0 or (uneven and count in _UNEVEN_COUNTS):
-            wide = ((small + 1) * COLUMN_MULTIPLE,) * larger
-            yield wide + (small * COLUMN_MULTIPLE,) * (count - larger)
-
-
-def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
-    """TorchRec's cut of ``dim`` columns: the narrowest equal pieces that its rule allows.
-
-    Multiples of 4 that divide the columns and are no narrower than 128, or than ``min_width``.
-    """
-    least = max(min_width, MIN_COLUMN_WIDTH)
-    widths = range(least + -least % COLUMN_MULTIPLE, dim, COLUMN_MULTIPLE)
-    width = next((w for w in widths if dim % w == 0), dim)
-    return (width,) * (dim // width)
+def kernel_choices(
+    limit: TableLimits, sharding_type: ShardingType
+) -> Iterator[tuple[ComputeKernel, float | None]]:
+    """Kernels a table may have with a sharding type, with their cache load factors."""
+    for kernel in limit.kernels[sharding_type]:
+        if kernel is ComputeKernel.FUSED_UVM_CACHING:
+            yield from ((kernel, factor) for factor in limit.cache_load_factors)
+        else:
+            yield kernel, None
 
 
 # ------------------------------------------------------------------ memory

@@ -93,7 +93,8 @@ class TorchrecPipeline(CostPipeline):
         self.by_phase = by_phase
         self.is_reserved = is_reserved
         self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
-        self._tables = {t.name: (t, TorchrecTable.of(t, workload)) for t in workload.tables}
+        self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
+        self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
         self._modules = {module: i for i, module in enumerate(modules)}
         groups = len(modules) * len(_KINDS)
@@ -123,25 +124,15 @@ class TorchrecPipeline(CostPipeline):
         shape = (*ddr.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
         return np.asarray(ddr.reshape(shape).sum(axis=-1))
 
-    def option_cost_s(self, option: ShardingOption) -> tuple[float, float]:
-        """Seconds of all shards together, and of the costliest; much quicker than the rows."""
-        costs = [self._perf(option, width).total_s for width in option.column_widths]
-        copies = {
-            Spread.UNIFORM: self.topology.world_size,
-            Spread.HOSTS: self.topology.local_world_size,
-            Spread.RANKS: 1,
-        }[option.spread]
-        return copies * sum(costs), max(costs)
-
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Rows of the shards: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` by spread."""
         if option.spread is Spread.UNIFORM:
             return self._uniform_work(option)
-        whole = [self._piece(option, width) for width in option.column_widths]
-        return np.stack(whole)
+        pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
+        return np.stack([pieces[width] for width in option.column_widths])
 
     def _uniform_work(self, option: ShardingOption) -> FloatArray:
-        table, _ = self._tables[option.table]
+        table = self._tables[option.table]
         world = self.topology.world_size
         if option.sharding_type is ShardingType.DATA_PARALLEL:
             sizes = [table.num_embeddings] * world
@@ -151,7 +142,7 @@ class TorchrecPipeline(CostPipeline):
 
     def _piece(self, option: ShardingOption, width: int) -> FloatArray:
         """One column piece: ``[F]`` on a rank, ``[L, F]`` on a host."""
-        table, _ = self._tables[option.table]
+        table = self._tables[option.table]
         if option.spread is Spread.RANKS:
             return self._row(option, table.num_embeddings, width)
         blocks = row_blocks(table.num_embeddings, self.topology.local_world_size)
@@ -162,7 +153,7 @@ class TorchrecPipeline(CostPipeline):
         return np.stack([known[rows] for rows in sizes])
 
     def _row(self, option: ShardingOption, rows: int, width: int) -> FloatArray:
-        table, read = self._tables[option.table]
+        table, read = self._tables[option.table], self.torchrec_tables[option.table]
         perf, factor = self._perf(option, width), option.cache_load_factor_ratio
         storage = shard_storage(
             read,
@@ -196,7 +187,7 @@ class TorchrecPipeline(CostPipeline):
         )
         if key not in self._perfs:
             self._perfs[key] = shard_perf(
-                self._tables[option.table][1],
+                self.torchrec_tables[option.table],
                 self.machine,
                 option.sharding_type,
                 option.kernel,

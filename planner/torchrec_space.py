@@ -1,47 +1,54 @@
 """The space of plans on TorchRec's terms: every option that can be part of the best plan.
 
 A bound has to hold over all that TorchRec's enumerator would try, with its host kernels, and those
-are a hundred options per table. Most can be ruled out before they are priced in full: a plan's
-value, as TorchRec's rating or as its critical path, is at least
+are a hundred options per table. Most can be ruled out before their work is counted. With ``c`` the
+seconds of all shards of an option, ``b`` their device bytes, ``B`` the device bytes of all ranks
+together and any price ``y >= 0`` of a byte, a plan's value on W ranks, as TorchRec's rating or as
+its critical path, is at least
 
-- the mean over ranks of all its shards' costs, and
+- ``L(y) = (sum over tables of the least c + y b, - y B) / W``, for it is the mean over ranks where
+  all bytes together fit (weak duality), and
 - the cost of any one shard.
 
-So an option whose cost is above its table's least by more than a known plan is above the mean of
-least costs is in no better plan, and neither is one with a shard costlier than that plan. What is
-left holds every plan that is no worse than the known one, that one included.
+So an option whose ``c + y b`` is above its table's least by more than ``W`` times what a known
+plan is above ``L(y)`` is in no better plan, and neither is one with a shard costlier than that
+plan. What is left holds every plan that is no worse than the known one, that one included.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ShardingOption
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.enumeration import enumerate_options
-from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.evaluation import IntArray, SearchSpace
 from planner.problem import PlanningProblem
 from planner.search.parts.construct import Pressure, place_options
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating
-from planner.torchrec_pipeline import HBM, TorchrecPipeline, TorchrecPricing
+from planner.torchrec_options import EveryOption
+from planner.torchrec_pipeline import TorchrecPipeline, TorchrecPricing
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 
 _POWER: Final = 16.0
 _CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Costliest shard allowed, as a share of the mean load of a rank."""
-_BYTE_PRICES: Final = (0.0, 0.1, 1.0, 10.0)
-"""Cost of filling all devices, in mean loads, tried until a plan fits."""
+_DEARER: Final = (1.0, 1.02, 1.1, 1.5, 4.0, 30.0)
+"""Prices of a byte, in the best price for the bound, tried until a plan fits."""
+_SHARES: Final = (0.0, 0.1, 1.0, 10.0)
+"""The same where the best price is none: costs of filling all devices, in mean loads."""
+_CLOSE: Final = 1.003
+"""A quick plan within this factor of the bound is good enough."""
+_STEPS: Final = 40
 _ROUNDING: Final = 1e-9
 
 
@@ -63,52 +70,112 @@ def torchrec_space(problem: PlanningProblem, pipeline: TorchrecPipeline) -> Sear
     Raises:
         InvalidInputError: as :func:`planner.enumeration.enumerate_options`.
     """
-    lean = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
-    if problem.has_rules or not all(t.options for t in lean.tables):
-        return lean
-    known = _quick_value(lean, pipeline)
-    least: dict[str, float] = {}
-
-    def look(option: ShardingOption) -> bool:
-        total, _ = pipeline.option_cost_s(option)
-        least[option.table] = min(total, least.get(option.table, math.inf))
-        return False
-
-    enumerate_options(problem, pipeline, worth=look)
-    slack = known * lean.world_size - sum(least.values())
-
-    def worth(option: ShardingOption) -> bool:
-        total, largest = pipeline.option_cost_s(option)
-        dear = total - least[option.table] > slack + _ROUNDING * known * lean.world_size
-        return not dear and largest <= known * (1 + _ROUNDING)
-
-    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline, worth=worth))
+    if not problem.has_rules:
+        left = _Pruning(problem, pipeline).left()
+        if left is not None:
+            return left
+    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
 
 
-def _quick_value(space: SearchSpace, pipeline: TorchrecPipeline) -> float:
-    """Value of a plan that is quick to find; infinite if none fits."""
-    objective = TorchrecCriticalPath(space) if pipeline.by_phase else TorchrecRating(space)
-    model = LinearModel(space, objective)
-    costs = np.array([pipeline.option_cost_s(o) for o in space.options])
-    rows = np.minimum.reduceat(costs[:, 0], space.first[:-1])
-    mean = float(rows.sum()) / space.world_size
-    room = max(float(pipeline.device_limits.sum()), 1.0)
-    taken = space.mean_work[:, HBM] * space.world_size / room
-    best = math.inf
-    for price in _BYTE_PRICES:
-        prices = costs[:, 0] + price * mean * space.world_size * taken
-        for ceiling in _CEILINGS:
-            choice = _cheapest(space, prices, costs[:, 1] <= ceiling * mean)
-            best = min(best, _placed_value(model, choice))
-        if math.isfinite(best):
-            break
-    return best
+class _Pruning:
+    """Rules options out by a quick plan and a bound."""
 
+    def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
+        self._problem = problem
+        self._pipeline = pipeline
+        self._every = EveryOption(problem, pipeline)
+        self._columns = self._every.columns
+        self._ranks = problem.topology.world_size
+        self._room = float(pipeline.device_limits.sum())
+        self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
+        self._fits &= self._columns.host_bytes <= pipeline.machine.ddr_capacity_bytes
 
-def _cheapest(space: SearchSpace, prices: FloatArray, small: BoolArray) -> IntArray:
-    """Cheapest small option of each table; the cheapest of all where none is small."""
-    shown = np.where(small, prices, prices + float(prices.max()) * space.num_tables + 1.0)
-    return np.array([int(np.argmin(shown[a:b])) for a, b in itertools.pairwise(space.first)])
+    def left(self) -> SearchSpace | None:
+        """What is not ruled out; None where no plan is known that rules anything out."""
+        if not np.logical_or.reduceat(self._fits, self._every.first[:-1]).all():
+            return None
+        price = self._best_price()
+        if price is None:
+            return None
+        known = self._quick_value(price)
+        if math.isinf(known):
+            return None
+        keep = self._columns.largest_s <= known * (1 + _ROUNDING)
+        for y in {0.0, price}:
+            prices = self._columns.total_s + y * self._columns.device_bytes
+            slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
+            keep &= prices - self._every.each_table(prices) <= slack
+        return SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+
+    def _bound(self, price: float) -> float:
+        """``L(y)`` of the module, in seconds."""
+        prices = self._columns.total_s + price * self._columns.device_bytes
+        least = np.minimum.reduceat(prices, self._every.first[:-1]).sum()
+        return (float(least) - price * self._room) / self._ranks
+
+    def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
+        """Row of the cheapest option of each table that fits, and that is small if one is."""
+        prices = self._columns.total_s + price * self._columns.device_bytes
+        far = float(prices.max()) * len(prices) + 1.0
+        shown = np.where(self._columns.largest_s <= largest_s, prices, prices + far)
+        shown = np.where(self._fits, shown, np.inf)
+        return self._every.cheapest(shown)
+
+    def _best_price(self) -> float | None:
+        """Seconds per byte at which ``L`` is greatest; None where no price makes tables fit."""
+        bytes_ = self._columns.device_bytes
+        if self._room <= 0:
+            return None
+        if float(bytes_[self._cheapest(0.0)].sum()) <= self._room:
+            return 0.0
+        low = high = self._bound(0.0) / self._room
+        while float(bytes_[self._cheapest(high)].sum()) > self._room:
+            low, high = high, 4.0 * high
+            if not math.isfinite(high * self._room):
+                return None
+        if low == high:
+            low = 0.0
+        for _ in range(_STEPS):
+            middle = math.sqrt(low * high) if low > 0 else high / 8
+            if float(bytes_[self._cheapest(middle)].sum()) > self._room:
+                low = middle
+            else:
+                high = middle
+            if high < low * (1 + _ROUNDING):
+                break
+        return high
+
+    def _quick_value(self, price: float) -> float:
+        """Value of a plan that is quick to find; infinite if none fits."""
+        best, bound = math.inf, self._bound(price)
+        for tried in self._prices(price):
+            mean = max(self._bound(tried), bound)
+            choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
+            keep = np.zeros(len(self._columns.total_s), dtype=bool)
+            keep[np.concatenate(choices)] = True
+            space = SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+            if len(space.options) < keep.sum():
+                continue
+            by_phase = self._pipeline.by_phase
+            model = LinearModel(
+                space, (TorchrecCriticalPath if by_phase else TorchrecRating)(space)
+            )
+            number = np.cumsum(keep) - 1
+            for choice in choices:
+                best = min(best, _placed_value(model, number[choice] - space.first[:-1]))
+                if best <= _CLOSE * bound:
+                    return best
+            if math.isfinite(best):
+                break
+        return best
+
+    def _prices(self, price: float) -> Iterator[float]:
+        """Prices of a byte at which options are chosen, the least first."""
+        full = self._bound(0.0) * self._ranks / self._room
+        if price > 0:
+            yield from (factor * price for factor in _DEARER)
+        else:
+            yield from (share * full for share in _SHARES)
 
 
 def _placed_value(model: LinearModel, choice: IntArray) -> float:

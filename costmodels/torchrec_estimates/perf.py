@@ -1,16 +1,17 @@
 """TorchRec's times of a shard (``distributed/planner/estimator/estimator.py``, 1.8.0).
 
 Times follow from the shard's columns; rows enter only the all-reduce of replicated tables.
+Fields of the table and columns may be arrays ``[n]``: many shards of one type and kernel at once.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
+from costmodels.torchrec_estimates.elementwise import Values, at_least, ceil, choose
 from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.table import TorchrecTable
 
@@ -23,14 +24,14 @@ _MOST_NODES: Final = 2
 class ShardPerf:
     """TorchRec's ``Perf``, in seconds."""
 
-    fwd_compute_s: float
-    fwd_comms_s: float
-    bwd_compute_s: float
-    bwd_comms_s: float
-    prefetch_s: float = 0.0
+    fwd_compute_s: Values
+    fwd_comms_s: Values
+    bwd_compute_s: Values
+    bwd_comms_s: Values
+    prefetch_s: Values = 0.0
 
     @property
-    def total_s(self) -> float:
+    def total_s(self) -> Values:
         """What TorchRec adds up per rank; the indices' exchange is not in it."""
         compute = self.fwd_compute_s + self.bwd_compute_s
         return compute + self.fwd_comms_s + self.bwd_comms_s + self.prefetch_s
@@ -42,7 +43,7 @@ def shard_perf(
     sharding_type: ShardingType,
     kernel: ComputeKernel,
     *,
-    num_cols: int,
+    num_cols: Values,
     cache_load_factor_ratio: float | None = None,
 ) -> ShardPerf:
     """Times of a shard ``num_cols`` wide.
@@ -62,13 +63,13 @@ def shard_perf(
     by_rows = sharding_type in _BY_ROWS
     within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
     share = within if by_rows else 1
-    wire = table.all_to_all_bytes
-    if by_rows and (table.is_pooled or sharding_type is not ShardingType.ROW_WISE):
-        wire = table.row_sum_bytes
-    ids = table.num_ids / share
-    outputs = table.num_outputs if table.is_pooled or not by_rows else table.num_outputs / share
-    forward_bytes, backward_bytes = (outputs * world * num_cols * b for b in wire)
-    columns = num_cols if by_rows else max(num_cols, constants.MIN_LOOKUP_COLUMNS)
+    ids, outputs = table.num_ids / share, table.num_outputs
+    if by_rows:
+        outputs = choose(table.is_pooled, outputs, outputs / share)
+    forward_bytes, backward_bytes = (
+        outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
+    )
+    columns = num_cols if by_rows else at_least(num_cols, constants.MIN_LOOKUP_COLUMNS)
     compute = _forward_compute(
         table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
     )
@@ -85,6 +86,16 @@ def shard_perf(
         bwd_comms_s=comms[1] + copies,
         prefetch_s=_prefetch(table, machine, kernel, num_cols) / share,
     )
+
+
+def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[Values, Values]:
+    """Bytes per element of the exchange of outputs and of that of gradients."""
+    if sharding_type not in _BY_ROWS:
+        return table.all_to_all_bytes
+    if sharding_type is not ShardingType.ROW_WISE:
+        return table.row_sum_bytes
+    (forward, backward), (summed, spread) = table.all_to_all_bytes, table.row_sum_bytes
+    return choose(table.is_pooled, summed, forward), choose(table.is_pooled, spread, backward)
 
 
 def _device_rate(
@@ -106,35 +117,33 @@ def _device_rate(
     return memory
 
 
-def _penalty(num_cols: int) -> float:
+def _penalty(num_cols: Values) -> Values:
     """Narrow column pieces leave threads idle (``compute_block_usage_penalty``)."""
-    if num_cols >= constants.FULL_BLOCK_COLUMNS:
-        return 1.0
-    if num_cols >= constants.HALF_BLOCK_COLUMNS:
-        return constants.HALF_BLOCK_PENALTY
-    return constants.QUARTER_BLOCK_PENALTY
+    half, quarter = constants.HALF_BLOCK_PENALTY, constants.QUARTER_BLOCK_PENALTY
+    narrow = choose(num_cols >= constants.HALF_BLOCK_COLUMNS, half, quarter)
+    return choose(num_cols >= constants.FULL_BLOCK_COLUMNS, 1.0, narrow)
 
 
 def _forward_compute(
     table: TorchrecTable,
-    ids: float,
-    columns: int,
-    output_bytes: float,
+    ids: Values,
+    columns: Values,
+    output_bytes: Values,
     rate: float,
-    penalty: float,
-) -> float:
+    penalty: Values,
+) -> Values:
     """Indices read, rows read and vectors written, over the kernel's rate."""
-    read = math.ceil(ids * constants.INDEX_BYTES) * (2 if table.is_weighted else 1)
+    read = ceil(ids * constants.INDEX_BYTES) * choose(table.is_weighted, 2.0, 1.0)
     return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
 
 
-def _backward_compute(table: TorchrecTable, forward_s: float) -> float:
-    weighted = constants.WEIGHTED_KERNEL_MULTIPLIER if table.is_weighted else 0.0
+def _backward_compute(table: TorchrecTable, forward_s: Values) -> Values:
+    weighted = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
     return forward_s * constants.BACKWARD_MULTIPLIER + forward_s * weighted
 
 
 def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: int, rate: float
+    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: float
 ) -> ShardPerf:
     written = table.num_outputs * num_cols * table.element_bytes
     compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
@@ -154,15 +163,15 @@ def _replicated(
 def _two_levels(
     table: TorchrecTable,
     machine: TorchrecMachine,
-    num_cols: int,
-    forward_bytes: float,
-    backward_bytes: float,
-) -> tuple[float, float]:
+    num_cols: Values,
+    forward_bytes: Values,
+    backward_bytes: Values,
+) -> tuple[Values, Values]:
     """Sum within the group, then an exchange between groups, and back."""
     group = machine.group_size
     inside = machine.bandwidth(group, min(group, machine.local_world_size))
     across = machine.bandwidth(machine.num_groups, 1)
-    exchanged = [0.0, 0.0]
+    exchanged: list[Values] = [0.0, 0.0]
     if machine.num_groups > 1:
         vectors = table.num_outputs * machine.num_groups * num_cols
         exchanged = [vectors * b / across for b in table.all_to_all_bytes]
@@ -170,8 +179,8 @@ def _two_levels(
 
 
 def _prefetch(
-    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, num_cols: int
-) -> float:
+    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, num_cols: Values
+) -> Values:
     if kernel is not ComputeKernel.FUSED_UVM_CACHING or table.num_cache_fetches is None:
         return 0.0
     fetched = table.num_cache_fetches * num_cols * table.element_bytes

@@ -1,13 +1,17 @@
-"""TorchRec's memory of a shard (``distributed/planner/shard_estimators.py``, 1.8.0)."""
+"""TorchRec's memory of a shard (``distributed/planner/shard_estimators.py``, 1.8.0).
+
+Fields of the table, rows and columns may be arrays ``[n]``: many shards of one sharding type and
+kernel at once.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
+from costmodels.torchrec_estimates.elementwise import Values, ceil, choose, rounded
 from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.table import TorchrecTable
 
@@ -31,8 +35,8 @@ class Buffers(StrEnum):
 class ShardStorage:
     """TorchRec's ``Storage``: bytes on the device and in the host's memory."""
 
-    hbm_bytes: float
-    ddr_bytes: float
+    hbm_bytes: Values
+    ddr_bytes: Values
 
 
 def shard_storage(
@@ -41,8 +45,8 @@ def shard_storage(
     sharding_type: ShardingType,
     kernel: ComputeKernel,
     *,
-    num_rows: int,
-    num_cols: int,
+    num_rows: Values,
+    num_cols: Values,
     cache_load_factor_ratio: float | None = None,
     buffers: Buffers = Buffers.NONE,
 ) -> ShardStorage:
@@ -62,41 +66,41 @@ def shard_storage(
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
     in_host = cached or kernel is ComputeKernel.FUSED_UVM
     weights = table.num_embeddings * table.embedding_dim * table.element_bytes
-    ddr = weights if in_host else 0
-    hbm = round(weights * factor) if cached else weights - ddr
-    share = 1.0
+    ddr = weights if in_host else 0 * weights
+    hbm = rounded(weights * factor) if cached else weights - ddr
+    share: Values = 1.0
     if sharding_type is not ShardingType.DATA_PARALLEL:
         share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
     inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
-    aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
+    aux = ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
     kept = {
         Buffers.NONE: inputs + outputs,
         Buffers.SPARSE_DIST: 2 * inputs,
         Buffers.PREFETCH_SPARSE_DIST: (3 + (7 if cached else 0)) * inputs,
     }[buffers]
     return ShardStorage(
-        hbm_bytes=float(_with_state(hbm * share, table) + aux + kept),
-        ddr_bytes=float(_with_state(ddr * share, table)),
+        hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + kept),
+        ddr_bytes=1.0 * _with_state(ddr * share, table),
     )
 
 
-def _with_state(weight_bytes: float, table: TorchrecTable) -> int:
-    size = math.ceil(weight_bytes)
-    return size + math.ceil(size * table.optimizer_ratio)
+def _with_state(weight_bytes: Values, table: TorchrecTable) -> Values:
+    size = ceil(weight_bytes)
+    return size + ceil(size * table.optimizer_ratio)
 
 
 def _io_bytes(
     table: TorchrecTable,
     machine: TorchrecMachine,
     sharding_type: ShardingType,
-    num_rows: int,
-    num_cols: int,
-) -> tuple[int, int]:
+    num_rows: Values,
+    num_cols: Values,
+) -> tuple[Values, Values]:
     """Indices in and vectors out of a shard, of the whole global batch where it sees that."""
     ids, outputs = table.num_ids, table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         size = table.embedding_dim * table.output_bytes
-        return math.ceil(ids * constants.INDEX_BYTES), math.ceil(outputs * size)
+        return ceil(ids * constants.INDEX_BYTES), ceil(outputs * size)
     world = machine.world_size
     share = {
         ShardingType.ROW_WISE: world,
@@ -104,11 +108,10 @@ def _io_bytes(
         ShardingType.GRID_SHARD: machine.group_size,
     }.get(sharding_type)
     if share is not None:
-        if num_rows * num_cols == 0:
-            return 0, 0
-        ids /= share
-        outputs = outputs if table.is_pooled else outputs / share
+        used = num_rows * num_cols > 0
+        ids = choose(used, ids / share, 0.0 * ids)
+        outputs = choose(used, choose(table.is_pooled, outputs, outputs / share), 0.0 * outputs)
     return (
-        math.ceil(ids * world * constants.INDEX_BYTES),
-        math.ceil(outputs * world * num_cols * table.output_bytes),
+        ceil(ids * world * constants.INDEX_BYTES),
+        ceil(outputs * world * num_cols * table.output_bytes),
     )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
+import numpy as np
+
+from costmodels.torchrec_estimates.elementwise import Flags, Values
 from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 
 
@@ -16,22 +21,22 @@ class TorchrecTable:
     collectives that sum row blocks; ``output_bytes`` those of one element of the output.
     ``optimizer_ratio`` is the optimizer's bytes per byte of weights. ``num_cache_fetches`` are rows
     fetched per batch, all ranks together, for TorchRec's prefetch time; None without cache
-    statistics.
+    statistics. Fields may be arrays, one element per table; see :meth:`stacked`.
     """
 
-    num_embeddings: int
-    embedding_dim: int
-    element_bytes: int
-    num_ids: float
-    num_outputs: float
-    is_pooled: bool = True
-    is_weighted: bool = False
-    all_to_all_bytes: tuple[float, float] = (4.0, 4.0)
-    row_sum_bytes: tuple[float, float] = (4.0, 4.0)
-    output_bytes: float = 4.0
-    optimizer_ratio: float = 0.0
+    num_embeddings: Values
+    embedding_dim: Values
+    element_bytes: Values
+    num_ids: Values
+    num_outputs: Values
+    is_pooled: Flags = True
+    is_weighted: Flags = False
+    all_to_all_bytes: tuple[Values, Values] = (4.0, 4.0)
+    row_sum_bytes: tuple[Values, Values] = (4.0, 4.0)
+    output_bytes: Values = 4.0
+    optimizer_ratio: Values = 0.0
     prefetches: bool = False
-    num_cache_fetches: float | None = None
+    num_cache_fetches: Values | None = None
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
@@ -62,6 +67,37 @@ class TorchrecTable:
             optimizer_ratio=_optimizer_ratio(workload.optimizer, table.embedding_dim),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
+
+    @staticmethod
+    def stacked(tables: Sequence[TorchrecTable]) -> TorchrecTable:
+        """Many tables of one workload, without cache statistics, as arrays ``[n]``."""
+        changed: dict[str, Any] = {
+            name: np.array([getattr(t, name) for t in tables], dtype=np.float64) for name in _FLOATS
+        }
+        changed |= {name: np.array([getattr(t, name) for t in tables]) for name in _FLAGS}
+        for name in _PAIRS:
+            changed[name] = tuple(np.array([getattr(t, name) for t in tables]).T)
+        return replace(tables[0], **changed)
+
+    def take(self, indices: Sequence[int]) -> TorchrecTable:
+        """Some of stacked tables, in that order and as often."""
+        where = np.asarray(indices)
+        changed = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                changed[field.name] = value[where]
+            elif isinstance(value, tuple):
+                changed[field.name] = tuple(np.asarray(v)[where] for v in value)
+        return replace(self, **changed)
+
+
+_FLOATS: Final = (
+    *("num_embeddings", "embedding_dim", "element_bytes", "num_ids", "num_outputs"),
+    *("output_bytes", "optimizer_ratio"),
+)
+_FLAGS: Final = ("is_pooled", "is_weighted")
+_PAIRS: Final = ("all_to_all_bytes", "row_sum_bytes")
 
 
 def _optimizer_ratio(optimizer: Optimizer, embedding_dim: int) -> float:

@@ -7,7 +7,8 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pooling
-from planner.enumeration import TableOptions, column_splits, enumerate_options
+from planner.cuts import column_splits
+from planner.enumeration import TableOptions, enumerate_options
 from planner.errors import InvalidInputError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from tests.planner import cases

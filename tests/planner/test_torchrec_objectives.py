@@ -19,15 +19,17 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from costmodels.units import GIB
-from costmodels.workload import Workload
+from costmodels.workload import Pooling, Workload
 from planner import api
-from planner.enumeration import enumerate_options, torchrec_widths
+from planner.cuts import torchrec_widths
+from planner.enumeration import TableOptions
 from planner.errors import InvalidInputError
 from planner.evaluation import SearchSpace
 from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.parts.objectives import objective_named
 from planner.search.parts.walk import every_assignment
+from planner.torchrec_options import EveryOption
 from planner.torchrec_pipeline import TorchrecPipeline
 from planner.torchrec_space import torchrec_space
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
@@ -77,6 +79,11 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
     return {NAMES[0]: max(load.values()), NAMES[1]: path}
 
 
+def all_options(problem: PlanningProblem, pipeline: TorchrecPipeline) -> tuple[TableOptions, ...]:
+    every = EveryOption(problem, pipeline)
+    return every.chosen(np.ones(len(every.columns.total_s), dtype=bool))
+
+
 def least(space: SearchSpace, name: str) -> float:
     objective = objective_named(name, space)
     values = [
@@ -98,9 +105,11 @@ def test_value_is_the_sum_over_shards(name: str) -> None:
     assert found.solver.bound <= found.solver.value * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("name", "num_hosts"), list(itertools.product(NAMES, (1, 2))))
-def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int) -> None:
-    problem = problem_of(num_hosts)
+@pytest.mark.parametrize(
+    ("name", "num_hosts", "hbm_gib"), list(itertools.product(NAMES, (1, 2), (40.0, 0.3)))
+)
+def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int, hbm_gib: float) -> None:
+    problem = problem_of(num_hosts, hbm_gib)
     # Everything is too many to price; two tables cut in half, with every kernel, are few enough.
     rule = TableConstraint(pattern="*", min_column_width=32, cache_load_factors=(0.2,))
     problem = PlanningProblem(
@@ -109,17 +118,36 @@ def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int) -> No
         constraints=Constraints(tables=(rule,)),
     )
     pipeline = pipeline_of(problem, name)
-    every = enumerate_options(problem, pipeline, worth=lambda _: True)
-    whole = SearchSpace(problem, pipeline, every)
+    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
     pruned = torchrec_space(problem, pipeline)
     assert len(pruned.options) < len(whole.options)
     assert least(pruned, name) == pytest.approx(least(whole, name), rel=1e-12)
 
 
+@pytest.mark.parametrize(("num_hosts", "is_pooled"), [(1, True), (2, True), (2, False)])
+def test_columns_are_the_sums_of_the_work(num_hosts: int, is_pooled: bool) -> None:
+    problem = problem_of(num_hosts)
+    pooling = Pooling.SUM if is_pooled else Pooling.NONE
+    tables = [replace(t, pooling=pooling) for t in problem.workload.tables]
+    tables.append(make_table("tiny", num_embeddings=3, embedding_dim=20))
+    problem = replace(problem, workload=replace(problem.workload, tables=tuple(tables)))
+    pipeline = pipeline_of(problem, NAMES[0])
+    every = EveryOption(problem, pipeline)
+    works = [w.full for t in every.chosen(every.columns.total_s > 0) for w in t.works]
+    flat = [w.reshape(-1, pipeline.num_features) for w in works]
+    columns = every.columns
+    assert len(works) == len(columns.total_s)
+    assert columns.total_s == pytest.approx([w[:, 2].sum() for w in flat], rel=1e-12)
+    assert columns.largest_s == pytest.approx([w[:, 2].max() for w in flat], rel=1e-12)
+    assert columns.device_bytes == pytest.approx([w[:, 0].sum() for w in flat], rel=1e-12)
+    assert columns.fullest_bytes == pytest.approx([w[:, 0].max() for w in flat], rel=1e-12)
+    assert columns.host_bytes == pytest.approx([w[:, 1].max() for w in flat], rel=1e-12)
+
+
 def test_every_option_of_torchrec_is_listed() -> None:
     problem = problem_of(num_hosts=2)
     pipeline = pipeline_of(problem, NAMES[0])
-    for listed in enumerate_options(problem, pipeline, worth=lambda _: True):
+    for listed in all_options(problem, pipeline):
         dim = problem.workload.table(listed.table).embedding_dim
         found = {(o.sharding_type, o.kernel, o.column_widths) for o in listed.options}
         factors = {o.cache_load_factor_ratio for o in listed.options}

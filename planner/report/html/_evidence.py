@@ -92,14 +92,15 @@ def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> flo
         known: dict[int, float] = {}
         for shard in placement.shards:
             if shard.num_cols not in known:
-                known[shard.num_cols] = shard_perf(
+                perf = shard_perf(
                     tables[placement.table],
                     machine,
                     placement.sharding_type,
                     placement.kernel,
                     num_cols=shard.num_cols,
                     cache_load_factor_ratio=placement.cache_load_factor_ratio,
-                ).total_s
+                )
+                known[shard.num_cols] = float(perf.total_s)
             loads[shard.rank] += known[shard.num_cols]
     return max(loads.values(), default=0.0)
 

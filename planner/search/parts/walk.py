@@ -31,8 +31,6 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
         mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
         allowed = [int(p) for p in np.flatnonzero(mask)]
         for places in _placings(option.column_widths, allowed):
-            if len(set(option.column_widths)) > 1 and len(set(places)) < len(places):
-                continue  # TorchRec keeps unequal pieces apart
             near = {p // space.local_world_size for p in places}
             if option.sharding_type is not ShardingType.TABLE_COLUMN_WISE or len(near) == 1:
                 yield index, places
@@ -42,7 +40,7 @@ def count_assignments(space: SearchSpace, most: int) -> int:
     """Number of assignments; anything above ``most`` if there are more."""
     total = 1
     for t in range(space.num_tables):
-        total *= sum(1 for _ in itertools.islice(table_choices(space, t), most + 1))
+        total *= sum(1 for _ in itertools.islice(table_choices(space, t), most // total + 1))
         if total > most:
             return total
     return total
@@ -120,8 +118,15 @@ def _works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
 
 
 def _placings(widths: tuple[int, ...], allowed: list[int]) -> Iterator[tuple[int, ...]]:
-    """Places for each piece; runs of equal width in ascending order only."""
+    """Places for each piece; runs of equal width in ascending order only.
+
+    TorchRec keeps unequal pieces apart.
+    """
     runs = [len(list(group)) for _, group in itertools.groupby(widths)]
-    parts = [itertools.combinations_with_replacement(allowed, n) for n in runs]
-    for combined in itertools.product(*parts):
-        yield tuple(p for part in combined for p in part)
+    if len(runs) == 1:
+        yield from itertools.combinations_with_replacement(allowed, runs[0])
+        return
+    for combined in itertools.product(*(itertools.combinations(allowed, n) for n in runs)):
+        places = tuple(p for part in combined for p in part)
+        if len(set(places)) == len(places):
+            yield places
