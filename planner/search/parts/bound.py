@@ -29,6 +29,7 @@ from costmodels.sharding import ShardingType
 from planner.evaluation import BoolArray, Cut, FloatArray
 from planner.search.parts.bound_program import Name, RankFreeProgram
 from planner.search.parts.boxes import Box
+from planner.search.parts.every_rank import alike
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Program, Rows, Solution, solve
 from planner.search.parts.relaxation import Relaxation, TypeSet, uses
@@ -162,6 +163,29 @@ class RankFreeBound:
         program = self._program(types, whole=True, special=special)
         return program, self._made.scale * (1 - _SAFETY)
 
+    @property
+    def ranks_size(self) -> float:
+        """Further variables of :meth:`whole_program`; infinite where ranks differ."""
+        return self._made.every_rank.size if alike(self.space) else math.inf
+
+    def whole_program(
+        self, types: TypeSet | None, *, bound: float, incumbent: float
+    ) -> tuple[Program, float]:
+        """The same with every rank, for plans whose objective is between these two, in seconds."""
+        program = self._program(types, whole=True, every_rank=True)
+        last, scale = len(program.cost) - 1, self._made.scale
+        upper = program.upper.copy()
+        upper[last] = incumbent / scale
+        least = Rows(
+            row=np.zeros(1, dtype=np.int64),
+            column=np.array([last]),
+            values=np.ones(1),
+            lower=np.array([bound / scale]),
+            upper=np.array([math.inf]),
+        )
+        program = replace(program, upper=upper, rows=Rows.stack([program.rows, least]))
+        return program, scale * (1 - _SAFETY)
+
     def least_phase(
         self,
         types: TypeSet | None,
@@ -224,6 +248,7 @@ class RankFreeBound:
         more: Sequence[Rows] = (),
         box: Box | None = None,
         special: Sequence[int] = (),
+        every_rank: bool = False,
     ) -> Program:
         cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
         cuts += [] if box is None else box.cuts
@@ -237,6 +262,7 @@ class RankFreeBound:
             box=box,
             more=more,
             special=special,
+            every_rank=every_rank,
         )
 
     # -- reading ----------------------------------------------------------------------------------

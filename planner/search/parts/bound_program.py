@@ -1,8 +1,8 @@
 """The rows of the rank-free problem; see :mod:`planner.search.parts.bound` for what they say.
 
 Variables in order: ``y`` of each option, ``z`` of each phase in use, ``u`` of each load, the share
-of ranks that have each fused call, those of special ranks, ``t``. Rows are built once per set of
-tangents.
+of ranks that have each fused call, those of special ranks, those of every rank, ``t``. Rows are
+built once per set of tangents.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from costmodels.sharding import Spread
 from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray
 from planner.search.parts.boxes import Box
+from planner.search.parts.every_rank import EveryRank
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Program, Rows
 from planner.search.parts.relaxation import TypeSet, uses
@@ -50,6 +51,7 @@ class RankFreeProgram:
             [self.space.rows[i] for i in np.flatnonzero(self.uniform)], dtype=np.int64
         )
         self._special = SpecialRanks(model, self.uniform)
+        self.every_rank = EveryRank(model, self.uniform)
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
 
@@ -84,6 +86,7 @@ class RankFreeProgram:
         box: Box | None = None,
         more: Sequence[Rows] = (),
         special: Sequence[int] = (),
+        every_rank: bool = False,
     ) -> Program:
         """Minimise t.
 
@@ -97,11 +100,13 @@ class RankFreeProgram:
             box: limits of phases, and what calls cost.
             more: further rows.
             special: tables whose largest piece's rank is looked at.
+            every_rank: look at every rank; only where all are alike.
         """
         scale = self.scale
         calls = () if box is None else box.launches.calls
         own = self._end + len(calls)
-        size = own + len(special) * self._special.size + 1
+        ranks = own + len(special) * self._special.size
+        size = ranks + (self.every_rank.size if every_rank else 0) + 1
         cost, upper = np.zeros(size), np.full(size, math.inf)
         cost[-1] = 1.0
         inside = uses(types, self.space)
@@ -131,6 +136,10 @@ class RankFreeProgram:
             key = ("special", table, first)
             parts.append(self._once(key, partial(self._on_special, table, first)))
         integer = (np.arange(size) < self.options) & whole
+        if every_rank:
+            base = self.options + len(self.model.used)
+            parts.append(self.every_rank.rows(ranks, self.options, base, unit))
+            upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return Program(cost=cost, upper=upper, rows=Rows.stack([*parts, *more]), integer=integer)
 
     def members(self, group: int) -> range:

@@ -45,12 +45,13 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
-    """Minimise ``cost @ x`` over ``0 <= x <= upper`` and the rows."""
+    """Minimise ``cost @ x`` over ``0 <= x <= upper`` and the rows, with so many nodes at most."""
 
     cost: FloatArray
     upper: FloatArray
     rows: Rows
     integer: BoolArray
+    max_nodes: int | None = _MOST_NODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,8 +87,8 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
     parameters = parameters_pb2.SolveParametersProto()
     if whole:
         parameters.relative_gap_tolerance = gap_ratio
-    if whole:
-        parameters.node_limit = _MOST_NODES
+    if whole and program.max_nodes is not None:
+        parameters.node_limit = program.max_nodes
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
     result = solver.solve(

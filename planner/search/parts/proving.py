@@ -1,8 +1,9 @@
 """Bounds from mixed-integer programs, solved beside the search.
 
 The set of sharding types with the least bound is taken again and again: first with whole options,
-then with the rows of special ranks as well, more of them each time. What is found here moves the
-bound alone, so that how fast it is found cannot change the plan.
+then with the rows of special ranks, and with those of every rank where ranks are few and alike,
+else of more special ranks each time. What is found here moves the bound alone, so that how fast it
+is found cannot change the plan.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 
 from planner.search.base import Record
 from planner.search.parts.bound import RankFreeBound
+from planner.search.parts.programs import Program
 from planner.search.parts.relaxation import Relaxation, TypeSet
 from planner.search.parts.solver_process import SolverProcess
 
@@ -21,6 +23,13 @@ _SPECIAL: Final = (2, 4, 8)
 """Special ranks at each attempt."""
 _MOST_VARIABLES: Final = 12_000
 """Further variables of special ranks in one program."""
+_RANKED_AFTER: Final = ((1_200, 1), (1_600, 2), (5_000, 4))
+"""(most variables of every rank, attempts before them); with more, solvers stay at the root."""
+_RANKED_NODES: Final = 4_000
+_RANKED_SHARE: Final = 0.9
+"""Of the time left: what is not proven in time is lost."""
+_WORTH_RANKED_RATIO: Final = 3e-3
+"""Gap that is worth a program with every rank."""
 _BATCH: Final = 2
 """Programs solved in a row beside one cycle of the search."""
 _GAP_RATIO: Final = 1e-3
@@ -46,6 +55,9 @@ class Prover:
         self._tries: dict[TypeSet | None, int] = {}
         self._process = SolverProcess()
         self._tasks: list[tuple[TypeSet | None, float]] = []
+        size = bounds.ranks_size
+        self._before_ranked = next((n for most, n in _RANKED_AFTER if size <= most), None)
+        self._ranked: set[TypeSet | None] = set()
 
     @property
     def bound(self) -> float:
@@ -60,25 +72,43 @@ class Prover:
         seconds = left_s(record)
         if self._tasks and (wait or math.isinf(seconds) or self._process.ready):
             self.finish(lambda: record.stopped)
-            record.raise_bound(min(self.bound, record.value), "special ranks")
+            record.raise_bound(min(self.bound, record.value), "programs")
         if self._tasks or record.stopped or not math.isfinite(record.value):
             return bool(self._tasks)
         return self.start(record.value, seconds)
 
     def start(self, incumbent: float, time_limit_s: float) -> bool:
         """Begin the next programs; False if there is none that could help."""
-        programs = []
+        programs: list[Program] = []
         for types in sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)[:_BATCH]:
-            relaxation = self._relaxed[types]
-            special = self._special(relaxation, self._tries.get(types, 0))
-            if relaxation.bound >= incumbent or special is None:
+            relaxation, tries = self._relaxed[types], self._tries.get(types, 0)
+            if relaxation.bound >= incumbent:
                 break
+            special = None if tries == self._before_ranked else self._special(relaxation, tries)
+            if special is None:
+                return bool(programs) or self._start_ranked(types, incumbent, time_limit_s)
             program, unit = self._bounds.program(types, special=special)
             programs.append(program)
             self._tasks.append((types, unit))
         if programs:
             self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
         return bool(programs)
+
+    def _start_ranked(self, types: TypeSet | None, incumbent: float, time_limit_s: float) -> bool:
+        """Begin the program with every rank; it gets its part of the time that is left."""
+        bound = self._relaxed[types].bound
+        close = bound >= incumbent * (1 - _WORTH_RANKED_RATIO)
+        if close or self._before_ranked is None or types in self._ranked:
+            return False
+        self._ranked.add(types)
+        open_sets = sum(r.bound < incumbent for r in self._relaxed.values())
+        program, unit = self._bounds.whole_program(types, bound=bound, incumbent=incumbent)
+        self._tasks.append((types, unit))
+        nodes = _RANKED_NODES if math.isinf(time_limit_s) else None
+        program = replace(program, max_nodes=nodes)
+        limit_s = _RANKED_SHARE * time_limit_s / open_sets
+        self._process.start([program], time_limit_s=limit_s, gap_ratio=_GAP_RATIO)
+        return True
 
     def finish(self, stopped: Callable[[], bool]) -> None:
         """Wait for them and take what they prove."""

@@ -1,0 +1,141 @@
+"""Rows about every rank: the whole problem, for few ranks that are all alike.
+
+Variables ``q[o, p]`` count the pieces of option o on place p, a rank or a host. In every plan
+
+- all pieces are somewhere: ``sum_p q[o, p] = pieces[o] y[o]``;
+- each rank is below the phases' maxima and its memory: uniform options, and the pieces on it.
+
+Ranks that are alike can be renumbered, so solvers look at the same plan many times under other
+numbers. A key that follows from what a rank holds, here the pieces of the tables with the largest
+ones, each of them ten times as important as the next, can be asked to fall from rank to rank of a
+host, and from host to host on their first ranks: every plan can be renumbered so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import Spread
+from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.search.parts.linear import LinearModel
+from planner.search.parts.programs import Rows
+
+_KEY_TABLES: Final = 5
+_KEY_STEP: Final = 10.0
+_TINY: Final = 1e-9
+"""Loads below this only trouble the solver; leaving them out keeps the rows true."""
+
+
+def alike(space: SearchSpace) -> bool:
+    """Whether ranks are interchangeable within hosts, and hosts as a whole."""
+    limits = space.pipeline.device_limits
+    hosts = space.pipeline.host_limits
+    same = limits.min() == limits.max() and hosts.min() == hosts.max()
+    anywhere = space.may_use_rank.all() and space.may_use_host.all()
+    speeds = space.problem.topology.speeds()
+    return bool(same and anywhere and speeds.min() == speeds.max())
+
+
+class EveryRank:
+    """The rows over the options of one model; ``uniform`` ones lie on every rank anyway."""
+
+    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
+        """Number the variables: those of an option are neighbours."""
+        self._model, self._space = model, model.space
+        space = self._space
+        self._placed = np.flatnonzero(~uniform)
+        hosts = np.array([o.spread is Spread.HOSTS for o in space.options])[self._placed]
+        counts = np.where(hosts, space.num_hosts, space.world_size)
+        self._starts: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._option = np.repeat(self._placed, counts)
+        self._place = np.arange(self._starts[-1]) - np.repeat(self._starts[:-1], counts)
+        self._on_host = np.repeat(hosts, counts)
+        self._pieces = np.array([space.options[i].num_pieces for i in self._placed], dtype=float)
+
+    @property
+    def size(self) -> int:
+        """Number of variables."""
+        return int(self._starts[-1])
+
+    @property
+    def upper(self) -> FloatArray:
+        """``[size]`` most pieces on one place."""
+        return np.repeat(self._pieces, np.diff(self._starts))
+
+    def rows(self, first: int, phase: int, base: int, unit: FloatArray) -> Rows:
+        """All rows.
+
+        Args:
+            first: position of the first of the variables.
+            phase: position of the first phase in use.
+            base: position of the first of the least uniform loads.
+            unit: ``[P + 2]`` seconds and bytes that are 1.
+        """
+        return Rows.stack([self._all_placed(first), *self._loads(first, phase, base, unit),
+                           *self._ordered(first)])  # fmt: skip
+
+    def _all_placed(self, first: int) -> Rows:
+        number = np.repeat(np.arange(len(self._placed)), np.diff(self._starts))
+        zero = np.zeros(len(self._placed))
+        return Rows(
+            row=np.concatenate([number, np.arange(len(self._placed))]),
+            column=np.concatenate([first + np.arange(self.size), self._placed]),
+            values=np.concatenate([np.ones(self.size), -self._pieces]),
+            lower=zero,
+            upper=zero,
+        )
+
+    def _loads(self, first: int, phase: int, base: int, unit: FloatArray) -> list[Rows]:
+        """Each rank with the least piece of every option there, for the pieces may differ."""
+        local = self._space.local_world_size
+        least = self._model.extreme(np.minimum)[self._option] / unit
+        parts = []
+        for rank in range(self._space.world_size):
+            here = np.where(self._on_host, self._place == rank // local, self._place == rank)
+            for c in range(self._model.num_tangents + 2):
+                there = np.flatnonzero(here & (least[:, c] > _TINY))
+                column, values = first + there, least[there, c]
+                if c < self._model.num_tangents:
+                    z = phase + self._model.phase_index[c]
+                    more, most = ([base + c, z], [1.0, -1.0]), 0.0
+                else:
+                    more, most = ([base + c], [1.0]), 1.0
+                column = np.concatenate([column, more[0]])
+                values = np.concatenate([values, more[1]])
+                parts.append(_row(column, values, most))
+        return parts
+
+    def _ordered(self, first: int) -> list[Rows]:
+        """``key(next) - key(this) <= 0``."""
+        local, world = self._space.local_world_size, self._space.world_size
+        largest = self._model.extreme(np.maximum)[:, : self._model.num_tangents].sum(axis=1)
+        shown = np.full(len(largest), -math.inf)
+        shown[self._placed] = largest[self._placed]
+        each = np.maximum.reduceat(shown, self._space.first[:-1])
+        tables = np.argsort(-each, kind="stable")[:_KEY_TABLES]
+        weight = np.zeros(self._space.num_tables)
+        weight[tables] = _KEY_STEP ** np.arange(len(tables))[::-1]
+        worth = np.where(self._on_host, 0.0, weight[self._space.table_of[self._option]])
+        pairs = [(r, r + 1) for r in range(world - 1) if (r + 1) % local]
+        pairs += [(h * local, (h + 1) * local) for h in range(self._space.num_hosts - 1)]
+        parts = []
+        for this, following in pairs:
+            here = np.flatnonzero((self._place == this) & (worth > 0))
+            there = np.flatnonzero((self._place == following) & (worth > 0))
+            column = first + np.concatenate([there, here])
+            parts.append(_row(column, np.concatenate([worth[there], -worth[here]]), 0.0))
+        return parts
+
+
+def _row(column: IntArray, values: FloatArray, upper: float) -> Rows:
+    """One row ``values @ x <= upper``."""
+    return Rows(
+        row=np.zeros(len(column), dtype=np.int64),
+        column=column.astype(np.int64),
+        values=values,
+        lower=np.array([-math.inf]),
+        upper=np.array([upper]),
+    )
