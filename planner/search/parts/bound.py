@@ -287,14 +287,14 @@ class RankFreeBound:
         """Add what the solution breaks; False if nothing."""
         model, count = self.model, len(self.space.options)
         y, z = x[:count], x[count : count + len(model.used)]
-        allowed = np.concatenate([z[model.phase_index] * self._made.scale, self._made.limits])
-        slack = _TOLERANCE * max(float(allowed[: model.num_tangents].max(initial=0.0)), 1e-30)
-        allowed[: model.num_tangents] += slack
-        allowed[-2:] *= 1 + _TOLERANCE
+        phases = z[model.phase_index] * self._made.scale
+        phases = phases + _TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
+        limits = self._made.rank_limits * (1 + _TOLERANCE)
+        on_rank = np.column_stack([np.tile(phases, (len(limits), 1)), limits])
         before = len(self._table_rows) + len(self._rank_rows)
         largest, everywhere, peaks = self._peaks(y)
-        self._table_rows |= self._broken(largest, allowed)
-        self._rank_rows |= self._broken(everywhere, allowed)
+        self._table_rows |= self._broken(largest, on_rank.max(axis=0))
+        self._rank_rows |= self._broken(everywhere, on_rank)
         value = float(x[-1]) * self._made.scale
         new = self._add_cut(peaks, value, types) if box is None else self._cut_box(x, value, box)
         return new or len(self._table_rows) + len(self._rank_rows) > before

@@ -74,6 +74,19 @@ class RankFreeProgram:
         limits = np.array([float(pipeline.device_limits.mean()), host])
         return np.asarray(np.maximum(limits, 1.0) * ROUNDING)
 
+    @property
+    def rank_limits(self) -> FloatArray:
+        """``[W, 2]`` device bytes of each rank, and bytes of its whole host, for it may use all."""
+        pipeline = self.space.pipeline
+        hosts = np.repeat(pipeline.host_limits, self.space.local_world_size)
+        limits = np.column_stack([pipeline.device_limits, hosts])
+        return np.asarray(np.maximum(limits, 1.0) * ROUNDING)
+
+    @property
+    def _unit(self) -> FloatArray:
+        """``[P + 2]`` seconds and bytes that are 1 in the program."""
+        return np.concatenate([np.full(self.model.num_tangents, self.scale), self.limits])
+
     def build(
         self,
         types: TypeSet | None,
@@ -112,21 +125,7 @@ class RankFreeProgram:
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
         upper[self._end : own] = 1.0
-        unit = np.concatenate([np.full(self.model.num_tangents, scale), self.limits])
-        parts = [
-            self._once(("one",), self._one_option_each),
-            self._once(("means",), lambda: self._means(unit)),
-            self._once(("uniform",), lambda: self._uniform_base(unit)),
-        ]
-        parts += [
-            self._once(("table", *name), partial(self._largest, name, unit))
-            for name in sorted(rows)
-        ]
-        parts += [
-            self._once(("rank", *name), partial(self._on_rank, name, unit))
-            for name in sorted(rank_rows)
-        ]
-        parts.append(self._paths(cuts, scale, size))
+        parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
             parts.append(self._inside(box, scale, size))
             if calls:
@@ -138,7 +137,7 @@ class RankFreeProgram:
         integer = (np.arange(size) < self.options) & whole
         if every_rank:
             base = self.options + len(self.model.used)
-            parts.append(self.every_rank.rows(ranks, self.options, base, unit))
+            parts.append(self.every_rank.rows(ranks, self.options, base, self._unit))
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return Program(cost=cost, upper=upper, rows=Rows.stack([*parts, *more]), integer=integer)
 
@@ -158,6 +157,21 @@ class RankFreeProgram:
     def _end(self) -> int:
         """First variable after y, z and u."""
         return self.options + len(self.model.used) + self.model.num_tangents + 2
+
+    def _common(self, rows: Iterable[Name], rank_rows: Iterable[Name]) -> list[Rows]:
+        """Rows of every program, those of tables and ranks as asked for."""
+        unit = self._unit
+        parts = [
+            self._once(("one",), self._one_option_each),
+            self._once(("means",), lambda: self._means(unit)),
+            self._once(("uniform",), lambda: self._uniform_base(unit)),
+        ]
+        for kind, names, build in (
+            ("table", rows, self._largest),
+            ("rank", rank_rows, self._on_rank),
+        ):
+            parts += [self._once((kind, *n), partial(build, n, unit)) for n in sorted(names)]
+        return parts
 
     def _once(self, name: tuple[object, ...], build: Callable[[], Rows]) -> Rows:
         key = (self.model.num_tangents, *name)
@@ -203,16 +217,24 @@ class RankFreeProgram:
         loads = np.zeros_like(self.model.mean)
         largest = self.model.extreme(np.maximum)[start:stop, p] / unit[p]
         loads[start:stop, p] = np.where(self.uniform[start:stop], 0.0, largest)
-        return self._below(loads, range(p, p + 1), base=True)
+        most = self._most(p, self.rank_limits.max(axis=0))
+        return self._below(loads, range(p, p + 1), base=True, most=most)
 
     def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
         loads, p = np.zeros_like(self.model.mean), self.tangent(name)
         if len(self.uniform_rows):
             loads[self.uniform] = self.model.columns[self.uniform_rows[:, name[0]]] / unit
-        return self._below(loads, range(p, p + 1), base=False)
+        most = self._most(p, self.rank_limits[name[0]])
+        return self._below(loads, range(p, p + 1), base=False, most=most)
 
-    def _below(self, loads: FloatArray, chosen: range, *, base: bool) -> Rows:
-        """Rows ``loads[:, c] @ y + base u[c] <= z[phase of c]``; memory: ``<= 1``."""
+    def _most(self, load: int, limits: FloatArray) -> float:
+        """Most of a load in its unit, for memory; phases have variables for that."""
+        if load < self.model.num_tangents:
+            return 1.0
+        return float((limits / self.limits)[load - self.model.num_tangents])
+
+    def _below(self, loads: FloatArray, chosen: range, *, base: bool, most: float = 1.0) -> Rows:
+        """Rows ``loads[:, c] @ y + base u[c] <= z[phase of c]``; memory: ``<= most``."""
         options, phases = len(loads), len(self.model.used)
         tangents = self.model.num_tangents
         matrix = np.zeros((len(chosen), self._end))
@@ -224,7 +246,7 @@ class RankFreeProgram:
             if c < tangents:
                 matrix[i, options + self.model.phase_index[c]] = -1.0
             else:
-                upper[i] = 1.0
+                upper[i] = most
         return Rows.dense(matrix, np.full(len(chosen), -math.inf), upper)
 
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:

@@ -90,22 +90,24 @@ class EveryRank:
 
     def _loads(self, first: int, phase: int, base: int, unit: FloatArray) -> list[Rows]:
         """Each rank with the least piece of every option there, for the pieces may differ."""
-        local = self._space.local_world_size
+        tangents, local = self._model.num_tangents, self._space.local_world_size
         least = self._model.extreme(np.minimum)[self._option] / unit
         parts = []
         for rank in range(self._space.world_size):
             here = np.where(self._on_host, self._place == rank // local, self._place == rank)
-            for c in range(self._model.num_tangents + 2):
+            for c in range(tangents + 1):
+                z = [phase + int(self._model.phase_index[c])] if c < tangents else []
                 there = np.flatnonzero(here & (least[:, c] > _TINY))
-                column, values = first + there, least[there, c]
-                if c < self._model.num_tangents:
-                    z = phase + self._model.phase_index[c]
-                    more, most = ([base + c, z], [1.0, -1.0]), 0.0
-                else:
-                    more, most = ([base + c], [1.0]), 1.0
-                column = np.concatenate([column, more[0]])
-                values = np.concatenate([values, more[1]])
-                parts.append(_row(column, values, most))
+                column = np.concatenate([first + there, [base + c], z])
+                values = np.concatenate([least[there, c], [1.0], [-1.0] * len(z)])
+                parts.append(_row(column, values, 0.0 if z else 1.0))
+        # The ranks of a host share its memory.
+        host_of = np.where(self._on_host, self._place, self._place // local)
+        share = least[:, -1] * np.where(self._on_host, local, 1)
+        for host in range(self._space.num_hosts):
+            there = np.flatnonzero((host_of == host) & (share > _TINY))
+            column = np.concatenate([first + there, [base + tangents + 1]])
+            parts.append(_row(column, np.concatenate([share[there], [local]]), float(local)))
         return parts
 
     def _ordered(self, first: int) -> list[Rows]:
