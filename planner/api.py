@@ -13,7 +13,7 @@ import planner.search as strategies
 from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan
+from costmodels.sharding import Plan, ShardingType
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
@@ -211,16 +211,33 @@ def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -
         seed=seed,
         evaluations=evaluate.num_evaluations,
         separable_value=_separable_value(outcome, evaluate),
+        balanced_value=_balanced_value(outcome, evaluate),
         progress=tuple((p.seconds, p.incumbent, p.bound) for p in outcome.progress if p.incumbent),
     )
 
 
 def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
     best, space = outcome.assignments[0], evaluate.space
-    chosen = (space.option(t, i) for t, i in enumerate(best.options))
-    types = frozenset(option.sharding_type for option in chosen)
-    found = evaluate.objective.separable_value(space.work(best), types)
+    found = evaluate.objective.separable_value(space.work(best), _types(space, best))
     return None if found is None else min(found, outcome.values[0])
+
+
+def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
+    """The same of a made-up plan that gives every rank the mean of this one's work."""
+    best, space, objective = outcome.assignments[0], evaluate.space, evaluate.objective
+    speeds = space.problem.topology.speeds()
+    if outcome.bound is None or speeds.min() < speeds.max():
+        return None
+    work = space.work(best)
+    even = np.tile(work.mean(axis=0), (len(work), 1))
+    found = objective.separable_value(even, _types(space, best))
+    value = float(objective.values(even)) if found is None else found
+    return value if np.isfinite(value) else None
+
+
+def _types(space: SearchSpace, assignment: Assignment) -> frozenset[ShardingType]:
+    chosen = (space.option(t, i) for t, i in enumerate(assignment.options))
+    return frozenset(option.sharding_type for option in chosen)
 
 
 def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:

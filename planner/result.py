@@ -33,8 +33,9 @@ class SolverReport:
     ``value`` and ``bound`` are in the unit of the objective (seconds for ``iteration``); ``bound``
     is a proven lower bound on ``value`` over every plan in the search space, None if the strategy
     has none. ``separable_value`` is the part of ``value`` that follows from the largest phases of
-    the plan, which is all that bounds can see; None if that is all of it. ``progress`` holds
-    (seconds, incumbent, bound) as the search went.
+    the plan, which is all that bounds can see; None if that is all of it. ``balanced_value`` is
+    what would be left of it if the plan's work were spread evenly over its ranks; None where ranks
+    differ. ``progress`` holds (seconds, incumbent, bound) as the search went.
     """
 
     strategy: str
@@ -46,6 +47,7 @@ class SolverReport:
     seed: int
     evaluations: int
     separable_value: float | None = None
+    balanced_value: float | None = None
     progress: tuple[tuple[float, float, float | None], ...] = ()
 
     @property
@@ -62,6 +64,19 @@ class SolverReport:
         if gap is None or self.separable_value is None:
             return 0.0
         return min(gap, (self.value - self.separable_value) / self.value)
+
+    @property
+    def uneven_gap_ratio(self) -> float | None:
+        """The part of the gap that is ranks above the mean, 0..1; None if that is not known.
+
+        What is then left are options that cost more in all than those of the bound.
+        """
+        gap = self.gap_ratio
+        if gap is None or self.balanced_value is None:
+            return None
+        seen = self.value if self.separable_value is None else self.separable_value
+        uneven = (min(seen, self.value) - self.balanced_value) / self.value
+        return min(max(uneven, 0.0), gap - self.unseen_gap_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,15 +124,14 @@ class _Pruning:
     def _best_price(self) -> float | None:
         """Seconds per byte at which ``L`` is greatest; None where no price makes tables fit."""
         bytes_ = self._columns.device_bytes
-        if self._room <= 0:
+        lightest = self._every.cheapest(np.where(self._fits, bytes_, np.inf))
+        if float(bytes_[lightest].sum()) > self._room:
             return None
         if float(bytes_[self._cheapest(0.0)].sum()) <= self._room:
             return 0.0
         low = high = self._bound(0.0) / self._room
         while float(bytes_[self._cheapest(high)].sum()) > self._room:
             low, high = high, 4.0 * high
-            if not math.isfinite(high * self._room):
-                return None
         if low == high:
             low = 0.0
         for _ in range(_STEPS):

@@ -35,10 +35,10 @@ def space_of(tables: int, ranks: int) -> SearchSpace:
 
 
 def search(
-    space: SearchSpace, without: frozenset[Part], seconds: float, seed: int
+    space: SearchSpace, without: frozenset[Part], seconds: float, seed: int, name: str
 ) -> SearchOutcome:
-    """One search with so many CPU seconds."""
-    objective = objective_named("iteration", space)
+    """One search for the objective of that name with so many CPU seconds."""
+    objective = objective_named(name, space)
     budget = Budget(time_limit_s=seconds)
     evaluate = Evaluator(space, objective, budget, clock=time.process_time)
     return Auto(without).search(space, evaluate, seed=seed)
@@ -49,14 +49,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="CPU seconds per search")
     parser.add_argument("--seeds", type=int, default=1, help="searches per line")
+    parser.add_argument("--objective", default="iteration")
+    parser.add_argument("--case", action="append", metavar="TABLESxRANKS")
     chosen = parser.parse_args()
     print(f"{'tables x ranks':>14}  {'without':<22}  {'plan (ms)':>10}  {'above best':>10}")
-    for tables, ranks in INSTANCES:
+    instances = [tuple(map(int, c.split("x"))) for c in chosen.case or ()] or INSTANCES
+    for tables, ranks in instances:
         space = space_of(tables, ranks)
         variants = [frozenset[Part](), *(frozenset([part]) for part in Part)]
         means = []
         for without in variants:
-            found = [search(space, without, chosen.seconds, s) for s in range(chosen.seeds)]
+            found = [
+                search(space, without, chosen.seconds, s, chosen.objective)
+                for s in range(chosen.seeds)
+            ]
             values = [o.values[0] if o.values else float("inf") for o in found]
             means.append(sum(values) / len(values))
         for without, mean in zip(variants, means, strict=True):

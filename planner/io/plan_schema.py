@@ -79,6 +79,7 @@ class SolverSchema(_Loose):
     bound: float | None
     gap_ratio: float | None
     separable_value: float | None = None
+    balanced_value: float | None = None
     seconds: float | None
     seed: int
     evaluations: Count

@@ -130,6 +130,7 @@ def _solver(report: SolverReport) -> dict[str, Any]:
         "bound": report.bound,
         "gap_ratio": report.gap_ratio,
         "separable_value": report.separable_value,
+        "balanced_value": report.balanced_value,
         "seconds": report.seconds if timed else None,
         "seed": report.seed,
         "evaluations": report.evaluations,

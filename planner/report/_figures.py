@@ -9,7 +9,7 @@ from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
-from planner.result import Candidate, PlanningResult
+from planner.result import Candidate, PlanningResult, SolverReport
 
 TORCHREC_BASELINE = "torchrec_greedy"
 
@@ -96,3 +96,14 @@ def rank_ranges(ranks: list[int]) -> str:
         else:
             parts.append((rank, rank))
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
+    """What a gap is made of, as shares of the value; empty without a bound."""
+    gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
+    parts = [(solver.unseen_gap_ratio, "launches and overlap, which bounds leave out")]
+    if gap is not None and uneven is not None:
+        parts.append((uneven, "uneven ranks"))
+        rest = gap - uneven - solver.unseen_gap_ratio
+        parts.append((rest, "options dearer than the bound's"))
+    return parts

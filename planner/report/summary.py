@@ -170,10 +170,9 @@ def _few_shards(plan: Plan) -> str | None:
 def _solver(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
-    unseen = solver.unseen_gap_ratio
-    if unseen >= _WORTH_TELLING:
-        proof += f" ({_format_gap(unseen)} launches and overlap, which bounds leave out)"
-    wide = gap is not None and gap - unseen >= _WORTH_EXPLAINING
+    parts = [(r, name) for r, name in figures.gap_parts(solver) if r >= _WORTH_TELLING]
+    proof += f" ({'; '.join(f'{_format_gap(r)} {name}' for r, name in parts)})" if parts else ""
+    wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
     reason = _few_shards(plan) if wide else None
     status = solver.status.value.replace("_", " ")
     return Fact(

@@ -46,6 +46,22 @@ def test_plan_is_priced_bounded_and_compared() -> None:
     assert result.solver.progress
 
 
+@pytest.mark.parametrize("objective", ["iteration", "phases", "torchrec", "memory"])
+def test_the_gap_is_the_sum_of_its_parts(objective: str) -> None:
+    """Evenly spread work is no dearer than the plan's own, and no ranks are above a mean twice."""
+    model = cases.synthetic(9, seed=5)
+    result = planner.plan(  # type: ignore[call-arg]
+        model, cases.topology(1, 4), objective=objective, max_evaluations=300, time_limit_s=None
+    )
+    solver = result.solver
+    assert solver.balanced_value is not None
+    seen = solver.value if solver.separable_value is None else solver.separable_value
+    assert solver.balanced_value <= seen * (1 + 1e-9)
+    assert solver.uneven_gap_ratio is not None
+    assert solver.gap_ratio is not None
+    assert 0 <= solver.uneven_gap_ratio + solver.unseen_gap_ratio <= solver.gap_ratio + 1e-12
+
+
 def test_estimate_and_compare_price_like_plan() -> None:
     model, system = small()
     result = api.plan(model, system, max_evaluations=500)  # type: ignore[arg-type]

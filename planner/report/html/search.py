@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, final
 
+from planner.report._figures import gap_parts
 from planner.report.base import Kind, format_cell
 from planner.report.html._evidence import Evidence
 from planner.report.html._svg import round_step
@@ -55,12 +56,9 @@ def _intro(solver: SolverReport) -> str:
         f"{solver.evaluations:,} plans priced, {proof}, seed {solver.seed}. The optimum lies "
         "between the two lines; time is on a logarithmic axis."
     )
-    if solver.unseen_gap_ratio > 0:
-        words += (
-            f" Of the gap, {format_cell(Kind.SHARE, solver.unseen_gap_ratio)} of the value are "
-            "launches and overlap, which the bound leaves out; the rest is how shards share ranks "
-            "and which options tables take."
-        )
+    parts = [f"{format_cell(Kind.SHARE, r)} {name}" for r, name in gap_parts(solver) if r > 0]
+    if parts:
+        words += f" Of the value, the gap is {'; '.join(parts)}."
     return f"<p>{text(words)}</p>"
 
 

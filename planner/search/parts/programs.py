@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +87,7 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
     from ortools.math_opt.core.python import solver
 
     whole = bool(program.integer.any())
+    quiet = _STANDARD_OUTPUT if whole else contextlib.nullcontext()
     parameters = parameters_pb2.SolveParametersProto()
     if whole:
         parameters.relative_gap_tolerance = gap_ratio
@@ -91,17 +95,18 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
         parameters.node_limit = program.max_nodes
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
-    result = solver.solve(
-        _proto(program),
-        parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP,
-        parameters_pb2.SolverInitializerProto(),
-        parameters,
-        model_parameters_pb2.ModelSolveParametersProto(),
-        None,
-        callback_pb2.CallbackRegistrationProto(),
-        None,
-        None,
-    )
+    with quiet:
+        result = solver.solve(
+            _proto(program),
+            parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP,
+            parameters_pb2.SolverInitializerProto(),
+            parameters,
+            model_parameters_pb2.ModelSolveParametersProto(),
+            None,
+            callback_pb2.CallbackRegistrationProto(),
+            None,
+            None,
+        )
     if result.termination.reason in (
         result_pb2.TERMINATION_REASON_INFEASIBLE,
         result_pb2.TERMINATION_REASON_INFEASIBLE_OR_UNBOUNDED,
@@ -115,6 +120,36 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
             reduced = np.array(best.dual_solution.reduced_costs.values)
     bound = float(result.termination.objective_bounds.dual_bound)
     return Solution(bound=bound, x=x, reduced_costs=reduced)
+
+
+class _StandardOutput:
+    """Sends what is written to standard output elsewhere, to standard error, while it is entered.
+
+    HiGHS prints a line of its own now and then, and callers print results there for others to read.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entered = 0
+        self._kept: int | None = None
+
+    def __enter__(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._entered += 1
+            if self._entered == 1:
+                self._kept = os.dup(1)
+                os.dup2(2, 1)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0 and self._kept is not None:
+                kept, self._kept = self._kept, None
+                os.dup2(kept, 1)
+                os.close(kept)
+
+
+_STANDARD_OUTPUT: Final = _StandardOutput()
 
 
 def _proto(program: Program) -> object:

@@ -92,6 +92,21 @@ def test_summary_shows_a_small_gap() -> None:
     assert "shards per rank" not in fact(close, "Solver")
 
 
+def test_summary_says_what_a_gap_is_made_of() -> None:
+    """Launches and overlap, then uneven ranks, then dearer options: together the whole gap."""
+    result = make_result(status=Status.GAP, bound=2.79e-3)
+    parts = replace(result.solver, separable_value=3.0380e-3, balanced_value=2.9915e-3)
+    shown = fact(build(replace(result, solver=parts), "summary"), "Solver")
+    assert (
+        "gap 10 % (2 % launches and overlap, which bounds leave out; 1.5 % uneven ranks; " in shown
+    )
+    assert "; 6.5 % options dearer than the bound's)" in shown
+    even = replace(parts, balanced_value=2.70e-3)
+    shown = fact(build(replace(result, solver=even), "summary"), "Solver")
+    assert "8 % uneven ranks)" in shown  # no more than the gap has left
+    assert "dearer" not in shown
+
+
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
     memory = make_memory(4, step_bytes=20.0 * GIB, host_bytes=8.0 * GIB)
     text = fact(build(with_memory(result, memory), "summary"), "Memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from planner.search.base import Record
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import SynchronizedPhases, objective_named
-from planner.search.parts.programs import Program, Rows
+from planner.search.parts.programs import _STANDARD_OUTPUT, Program, Rows
 from planner.search.parts.proving import Prover
 from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.parts.solver_process import SolverProcess
@@ -150,3 +151,17 @@ def test_the_record_gets_the_bound() -> None:
         assert record.bound <= _best(space, objective) * (1 + 1e-9)
     finally:
         prover.close()
+
+
+def test_what_a_solver_prints_is_kept_off_standard_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """HiGHS does at times; entered twice, as from two threads, it ends with the outer one."""
+    with _STANDARD_OUTPUT:
+        with _STANDARD_OUTPUT:
+            os.write(1, b"inner\n")
+        os.write(1, b"outer\n")
+    os.write(1, b"after\n")
+    written = capfd.readouterr()
+    assert written.out == "after\n"
+    assert written.err == "inner\nouter\n"
