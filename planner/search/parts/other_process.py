@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 _QUIT_S: Final = 1.0
 _POLL_S: Final = 0.05
@@ -40,18 +40,16 @@ class OtherProcess:
         return self._reader is not None and self._reader.is_alive()
 
     def send(self, request: object) -> bool:
-        """Ask for something else than before; False where no process can be started."""
+        """Ask for something else than before; False where no process can be started.
+
+        Returns at once: the process reads the request only after its imports.
+        """
         pipe = self._pipe()
-        if pipe is None or pipe.stdin is None or pipe.stdout is None:
-            return False
-        try:
-            pickle.dump(request, pipe.stdin)
-            pipe.stdin.flush()
-        except OSError:
-            self.close()
+        if pipe is None:
             return False
         self.replies = []
-        self._reader = threading.Thread(target=_read, args=(pipe.stdout, self.replies), daemon=True)
+        ask = (pipe, pickle.dumps(request), self.replies)
+        self._reader = threading.Thread(target=_ask, args=ask, daemon=True)
         self._reader.start()
         return True
 
@@ -91,10 +89,14 @@ class OtherProcess:
         return self._process
 
 
-def _read(stream: IO[bytes], replies: list[Any]) -> None:
-    """Collect replies until None comes."""
+def _ask(process: subprocess.Popen[bytes], request: bytes, replies: list[Any]) -> None:
+    """Send a request and collect replies until None comes, or the process ends."""
+    if process.stdin is None or process.stdout is None:
+        return
     with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
-        while (reply := pickle.load(stream)) is not None:
+        process.stdin.write(request)
+        process.stdin.flush()
+        while (reply := pickle.load(process.stdout)) is not None:
             replies.append(reply)
 
 

@@ -37,19 +37,22 @@ def is_tight(space: SearchSpace) -> bool:
     return least > _TIGHT_RATIO * float(np.maximum(space.pipeline.device_limits, 0.0).mean())
 
 
-def offer_packings(space: SearchSpace, record: Record, *, share: float = 1.0) -> None:
+def offer_packings(
+    space: SearchSpace, record: Record, *, share: float = 1.0, first_only: bool = False
+) -> None:
     """Price packings of every kind; those that fit and keep the rules become incumbents.
 
     Args:
         space: what to pack.
         record: takes the packings.
         share: of the time limit that may be spent.
+        first_only: end with the first that fits.
     """
     limit_s = record.evaluate.budget.time_limit_s
     until_s = np.inf if limit_s is None else record.evaluate.seconds + share * limit_s
     for found in packings(space, lambda: record.evaluate.seconds > until_s):
         record.consider(found, "packing")
-        if record.stopped and record.best is not None:
+        if record.best is not None and (first_only or record.stopped):
             return
 
 

@@ -49,7 +49,7 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
                 options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
             )
             record.consider(start, "plan in use")
-    offer_packings(space, record, share=_PACKING_SHARE)
+    offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
     if space.rules:
         limit_s = record.evaluate.budget.time_limit_s
         until_s = np.inf if limit_s is None else record.evaluate.seconds + _FIRST_SHARE * limit_s
