@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +15,7 @@ import planner.search as strategies
 from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, ShardingType
+from costmodels.sharding import Plan, ShardingType, Spread
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
@@ -27,7 +29,6 @@ from planner.result import Candidate, PlanningResult, SolverReport, Status
 from planner.robust import Robust
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.parts.feasibility import least_excess_bytes, require_feasible
-from planner.search.parts.greedy import list_greedy, size_cost
 from planner.search_problem import search_objective, search_space, with_context
 from planner.torchrec_space import priced_for
 
@@ -100,9 +101,10 @@ def plan(
     deadline = _Deadline(time_limit_s, with_baselines=with_baselines)
     problem = _problem(workload, topology, constraints, moves, scenarios)
     chosen = strategy if isinstance(strategy, AbstractStrategy) else strategy_named(strategy)
-    space = search_space(problem, priced_for(objective, make_pipeline))
-    require_feasible(space)
-    budget = Budget(time_limit_s=deadline.for_search(space), max_evaluations=max_evaluations)
+    with _collector_paused():
+        space = search_space(problem, priced_for(objective, make_pipeline))
+        require_feasible(space)
+        budget = Budget(time_limit_s=deadline.for_search(space), max_evaluations=max_evaluations)
     evaluate = Evaluator(space, search_objective(objective, space, robust), budget)
     outcome = chosen.search(space, evaluate, seed=seed, progress=progress, should_stop=should_stop)
     points = _baselines(space, evaluate.objective, seed, deadline) if with_baselines else {}
@@ -296,6 +298,31 @@ def _no_worse(outcome: SearchOutcome, points: list[_Point]) -> SearchOutcome:
     )
 
 
+def _any_assignment(space: SearchSpace) -> Assignment:
+    """Each table's first option, its pieces in turn; whether it fits is not looked at."""
+    places = []
+    for t in range(space.num_tables):
+        option = space.option(t, 0)
+        count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
+        places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
+    return Assignment(options=(0,) * space.num_tables, places=tuple(places))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collection: options are many objects, none of them in a cycle.
+
+    With torch loaded, the full collections on the way take as long as listing them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Deadline:
     """Shares a time limit out between listing, search, pricing and baselines."""
 
@@ -321,8 +348,7 @@ class _Deadline:
         if self._limit_s is None:
             return None
         begun = time.perf_counter()
-        sizes = np.array([size_cost(t) for t in space.problem.workload.tables])
-        _candidate(space, list_greedy(space, sizes), "probe")
+        _candidate(space, _any_assignment(space), "probe")
         self._pricing_s = time.perf_counter() - begun
         share = _BASELINE_SHARE * self._baselines * self._limit_s
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)

@@ -31,6 +31,8 @@ class OptionWork:
     def of(work: FloatArray) -> OptionWork:
         """From ``[..., F]``."""
         flat = work.reshape(-1, work.shape[-1])
+        if len(flat) == 1:
+            return OptionWork(rows=flat, index=np.zeros(work.shape[:-1], dtype=np.int64))
         new = np.ones(len(flat), dtype=bool)
         new[1:] = (flat[1:] != flat[:-1]).any(axis=-1)
         index = (np.cumsum(new) - 1).reshape(work.shape[:-1])

@@ -129,7 +129,7 @@ class TorchrecPipeline(CostPipeline):
         if option.spread is Spread.UNIFORM:
             return self._uniform_work(option)
         pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
-        return np.stack([pieces[width] for width in option.column_widths])
+        return np.array([pieces[width] for width in option.column_widths])
 
     def _uniform_work(self, option: ShardingOption) -> FloatArray:
         table = self._tables[option.table]
@@ -150,7 +150,7 @@ class TorchrecPipeline(CostPipeline):
 
     def _blocks(self, option: ShardingOption, sizes: list[int], width: int) -> FloatArray:
         known = {rows: self._row(option, rows, width) for rows in set(sizes)}
-        return np.stack([known[rows] for rows in sizes])
+        return np.array([known[rows] for rows in sizes])
 
     def _row(self, option: ShardingOption, rows: int, width: int) -> FloatArray:
         table, read = self._tables[option.table], self.torchrec_tables[option.table]
