@@ -7,7 +7,6 @@ as arrays; only the few that are worth it are made into options with their work.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,7 +89,8 @@ class EveryOption:
 
     def chosen(self, keep: BoolArray) -> tuple[TableOptions, ...]:
         """The options marked in ``keep [n]``, with their work."""
-        return tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, a, b in self._spans())
+        spans = enumerate(itertools.pairwise(self.first.tolist()))
+        return tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, (a, b) in spans)
 
     def each_table(self, values: FloatArray) -> FloatArray:
         """Least value of each table's options, at each of its options: ``[n]`` to ``[n]``."""
@@ -105,10 +105,6 @@ class EveryOption:
                 np.argmin(np.append(values, np.inf)[self._places], axis=1),
             ]
         )
-
-    def _spans(self) -> Iterator[tuple[int, int, int]]:
-        for t, (a, b) in enumerate(itertools.pairwise(self.first.tolist())):
-            yield t, a, b
 
     def _table(self, index: int, rows: IntArray) -> TableOptions:
         limit = self._limits[index]

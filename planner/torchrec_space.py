@@ -29,7 +29,7 @@ from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.enumeration import enumerate_options
-from planner.evaluation import IntArray, SearchSpace
+from planner.evaluation import FloatArray, IntArray, SearchSpace
 from planner.problem import PlanningProblem
 from planner.search.parts.construct import Pressure, place_options
 from planner.search.parts.linear import LinearModel
@@ -91,31 +91,32 @@ class _Pruning:
         self._fits &= self._columns.host_bytes <= pipeline.machine.ddr_capacity_bytes
 
     def left(self) -> SearchSpace | None:
-        """What is not ruled out; None where no plan is known that rules anything out."""
+        """What is not ruled out: everything if no plan is found; None if no plan can fit."""
         if not np.logical_or.reduceat(self._fits, self._every.first[:-1]).all():
             return None
         price = self._best_price()
         if price is None:
             return None
         known = self._quick_value(price)
-        if math.isinf(known):
-            return None
         keep = self._columns.largest_s <= known * (1 + _ROUNDING)
         for y in {0.0, price}:
-            prices = self._columns.total_s + y * self._columns.device_bytes
+            prices = self._priced(y)
             slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
             keep &= prices - self._every.each_table(prices) <= slack
         return SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
 
+    def _priced(self, price: float) -> FloatArray:
+        """``c + y b`` of each option."""
+        return np.asarray(self._columns.total_s + price * self._columns.device_bytes)
+
     def _bound(self, price: float) -> float:
         """``L(y)`` of the module, in seconds."""
-        prices = self._columns.total_s + price * self._columns.device_bytes
-        least = np.minimum.reduceat(prices, self._every.first[:-1]).sum()
+        least = np.minimum.reduceat(self._priced(price), self._every.first[:-1]).sum()
         return (float(least) - price * self._room) / self._ranks
 
     def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
         """Row of the cheapest option of each table that fits, and that is small if one is."""
-        prices = self._columns.total_s + price * self._columns.device_bytes
+        prices = self._priced(price)
         far = float(prices.max()) * len(prices) + 1.0
         shown = np.where(self._columns.largest_s <= largest_s, prices, prices + far)
         shown = np.where(self._fits, shown, np.inf)
@@ -124,19 +125,22 @@ class _Pruning:
     def _best_price(self) -> float | None:
         """Seconds per byte at which ``L`` is greatest; None where no price makes tables fit."""
         bytes_ = self._columns.device_bytes
-        lightest = self._every.cheapest(np.where(self._fits, bytes_, np.inf))
-        if float(bytes_[lightest].sum()) > self._room:
+
+        def overfull(rows: IntArray) -> bool:
+            return float(bytes_[rows].sum()) > self._room
+
+        if overfull(self._every.cheapest(np.where(self._fits, bytes_, np.inf))):
             return None
-        if float(bytes_[self._cheapest(0.0)].sum()) <= self._room:
+        if not overfull(self._cheapest(0.0)):
             return 0.0
         low = high = self._bound(0.0) / self._room
-        while float(bytes_[self._cheapest(high)].sum()) > self._room:
+        while overfull(self._cheapest(high)):
             low, high = high, 4.0 * high
         if low == high:
             low = 0.0
         for _ in range(_STEPS):
             middle = math.sqrt(low * high) if low > 0 else high / 8
-            if float(bytes_[self._cheapest(middle)].sum()) > self._room:
+            if overfull(self._cheapest(middle)):
                 low = middle
             else:
                 high = middle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,9 +23,11 @@ from costmodels.workload import (
     Table,
     Workload,
 )
+from planner import load_system
 from planner.enumeration import enumerate_options
-from planner.evaluation import SearchSpace
+from planner.evaluation import AbstractObjective, SearchSpace
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.search.parts.walk import every_assignment
 
 GIB = 2**30
 
@@ -177,6 +180,23 @@ def tiny(seed: int) -> SearchSpace:
     speeds = tuple(rng.uniform(0.8, 1.2, hosts * local).tolist()) if seed % 7 == 6 else ()
     system = replace(system, device=slow, speed_by_rank_ratio=speeds)
     return space(model, system)
+
+
+def two_tables(seed: int) -> PlanningProblem:
+    """Two tables on two to four ranks of one to three hosts: few enough plans to price them all."""
+    hosts, local = ((1, 3), (2, 2), (1, 2), (3, 1))[seed % 4]
+    system = load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
+    model = synthetic(2, seed=seed, batch=(512, 8192)[seed % 2])
+    return PlanningProblem(workload=model, topology=system)
+
+
+def least_value(space: SearchSpace, objective: AbstractObjective) -> float:
+    """The optimum: every plan priced."""
+    best = math.inf
+    for _, works in every_assignment(space):
+        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
+        best = min(best, float(values.min()))
+    return best
 
 
 def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:

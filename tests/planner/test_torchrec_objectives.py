@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from costmodels.torchrec_estimates import (
 from costmodels.units import GIB
 from costmodels.workload import Pooling, Workload
 from planner import api
+from planner import torchrec_space as torchrec_space_module
 from planner.cuts import torchrec_widths
 from planner.enumeration import TableOptions
 from planner.errors import InvalidInputError
@@ -28,10 +30,10 @@ from planner.evaluation import SearchSpace
 from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.parts.objectives import objective_named
-from planner.search.parts.walk import every_assignment
 from planner.torchrec_options import EveryOption
 from planner.torchrec_pipeline import TorchrecPipeline
 from planner.torchrec_space import torchrec_space
+from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
 NAMES = ("torchrec", "torchrec-critical-path")
@@ -85,12 +87,7 @@ def all_options(problem: PlanningProblem, pipeline: TorchrecPipeline) -> tuple[T
 
 
 def least(space: SearchSpace, name: str) -> float:
-    objective = objective_named(name, space)
-    values = [
-        float(np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf).min())
-        for _, works in every_assignment(space)
-    ]
-    return min(values)
+    return cases.least_value(space, objective_named(name, space))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,6 +139,14 @@ def test_columns_are_the_sums_of_the_work(num_hosts: int, is_pooled: bool) -> No
     assert columns.device_bytes == pytest.approx([w[:, 0].sum() for w in flat], rel=1e-12)
     assert columns.fullest_bytes == pytest.approx([w[:, 0].max() for w in flat], rel=1e-12)
     assert columns.host_bytes == pytest.approx([w[:, 1].max() for w in flat], rel=1e-12)
+
+
+def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of()
+    pipeline = pipeline_of(problem, NAMES[0])
+    whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
+    monkeypatch.setattr(torchrec_space_module, "_placed_value", lambda *_: math.inf)
+    assert torchrec_space(problem, pipeline).options == whole.options
 
 
 def test_every_option_of_torchrec_is_listed() -> None:

@@ -20,7 +20,7 @@ from planner.search.parts.branching import Branching
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import IterationTime, objective_named
 from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
-from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.parts.walk import count_assignments
 from planner.search.random import random_assignment
 from planner.search_problem import search_space
 from tests.planner import cases
@@ -52,14 +52,6 @@ def _small(seed: int) -> SearchSpace:
     return _space(workload, _system(name, hosts, local))
 
 
-def _best(space: SearchSpace, objective: IterationTime) -> float:
-    best = math.inf
-    for _, works in every_assignment(space):
-        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
-        best = min(best, float(values.min()))
-    return best
-
-
 def _branching(space: SearchSpace, objective: IterationTime, *, merged: bool) -> Branching:
     bounds = RankFreeBound(LinearModel(space, objective), merged=merged)
     relaxed: dict[TypeSet | None, Relaxation] = {}
@@ -79,7 +71,7 @@ def test_the_bound_of_all_boxes_is_below_the_best_plan(seed: int, slack: float) 
         pytest.skip("too many plans to try them all")
     objective = objective_named("iteration", space)
     assert isinstance(objective, IterationTime)
-    best = _best(space, objective)
+    best = cases.least_value(space, objective)
     branching = _branching(space, objective, merged=seed % 2 == 1)
     before = branching.bound(math.inf)
     for _ in range(40):

@@ -9,39 +9,20 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from planner import load_system
-from planner.evaluation import AbstractObjective, SearchSpace
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.evaluation import SearchSpace
+from planner.problem import Constraints, TableConstraint
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.every_rank import alike
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import objective_named
 from planner.search.parts.programs import solve
 from planner.search.parts.relaxation import type_sets
-from planner.search.parts.walk import every_assignment
 from planner.search_problem import search_space
 from tests.planner import cases
 
-SHAPES = ((1, 3), (2, 2), (1, 2), (3, 1))
-
-
-def _problem(seed: int) -> PlanningProblem:
-    hosts, local = SHAPES[seed % len(SHAPES)]
-    topology = load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
-    workload = cases.synthetic(2, seed=seed, batch=(512, 8192)[seed % 2])
-    return PlanningProblem(workload=workload, topology=topology)
-
 
 def _space(seed: int) -> SearchSpace:
-    return search_space(_problem(seed), CostPipeline)
-
-
-def _best(space: SearchSpace, objective: AbstractObjective) -> float:
-    best = math.inf
-    for _, works in every_assignment(space):
-        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
-        best = min(best, float(values.min()))
-    return best
+    return search_space(cases.two_tables(seed), CostPipeline)
 
 
 def _bound(bounds: RankFreeBound, least: float, most: float) -> float:
@@ -60,7 +41,7 @@ def _bound(bounds: RankFreeBound, least: float, most: float) -> float:
 def test_programs_with_every_rank_are_below_every_plan(seed: int, name: str) -> None:
     space = _space(seed)
     objective = objective_named(name, space)
-    best = _best(space, objective)
+    best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
     assert _bound(bounds, 0.0, 2 * best) <= best * (1 + 1e-9)
 
@@ -71,7 +52,7 @@ def test_they_prove_what_programs_without_ranks_do_not() -> None:
     for seed in range(12):
         space = _space(seed)
         objective = objective_named("phases", space)
-        best = _best(space, objective)
+        best = cases.least_value(space, objective)
         bounds = RankFreeBound(LinearModel(space, objective))
         plain = min(bounds.solve_whole(t).bound for t in type_sets(space, merged=False))
         if plain < best * (1 - 1e-3):
@@ -82,7 +63,7 @@ def test_they_prove_what_programs_without_ranks_do_not() -> None:
 
 
 def test_ranks_that_differ_are_not_renumbered() -> None:
-    problem = _problem(0)
+    problem = cases.two_tables(0)
     assert alike(search_space(problem, CostPipeline))
     slow = replace(problem.topology, speed_by_rank_ratio=(1.0, 0.5, 1.0))
     small = replace(problem.topology, hbm_capacity_by_rank_bytes=(4e10, 8e10, 8e10))

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from planner import load_system
-from planner.evaluation import AbstractObjective, Budget, Evaluator, SearchSpace
-from planner.problem import PlanningProblem
+from planner.evaluation import Budget, Evaluator, SearchSpace
 from planner.search.base import Record
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.linear import LinearModel
@@ -25,22 +23,9 @@ from planner.search.parts.walk import every_assignment
 from planner.search_problem import search_space
 from tests.planner import cases
 
-SHAPES = ((1, 3), (2, 2), (1, 2), (3, 1))
-
 
 def _space(seed: int) -> SearchSpace:
-    hosts, local = SHAPES[seed % len(SHAPES)]
-    topology = load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
-    workload = cases.synthetic(2, seed=seed, batch=(512, 8192)[seed % 2])
-    return search_space(PlanningProblem(workload=workload, topology=topology), CostPipeline)
-
-
-def _best(space: SearchSpace, objective: AbstractObjective) -> float:
-    best = math.inf
-    for _, works in every_assignment(space):
-        values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
-        best = min(best, float(values.min()))
-    return best
+    return search_space(cases.two_tables(seed), CostPipeline)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -49,7 +34,7 @@ def test_bounds_with_special_ranks_are_below_every_plan(seed: int, name: str) ->
     """Linear and whole, for any number of special ranks, against all plans."""
     space = _space(seed)
     objective = objective_named(name, space)
-    best = _best(space, objective)
+    best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
     found = []
     for types in type_sets(space, merged=False):
@@ -82,7 +67,7 @@ def test_what_is_proven_beside_the_search_is_below_every_plan(seed: int) -> None
     """The prover raises the least bound and stays below the optimum."""
     space = _space(seed)
     objective = SynchronizedPhases(space.pipeline)
-    best = _best(space, objective)
+    best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
     relaxed: dict[TypeSet | None, Relaxation] = {
         types: bounds.relax(types) for types in type_sets(space, merged=False)
@@ -148,7 +133,7 @@ def test_the_record_gets_the_bound() -> None:
         assert prover.advance(record, wait=False)
         prover.advance(record, wait=False)
         assert record.bound is not None
-        assert record.bound <= _best(space, objective) * (1 + 1e-9)
+        assert record.bound <= cases.least_value(space, objective) * (1 + 1e-9)
     finally:
         prover.close()
 
