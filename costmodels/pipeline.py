@@ -11,6 +11,7 @@ import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
+from costmodels.floor import IterationFloor
 from costmodels.iteration._closed_form import Schedule, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
@@ -44,6 +45,7 @@ class CostPipeline:
         self._stages = StageModel(workload, topology, self.models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
+        self.floor = IterationFloor(self._stages, self._pipeline)
 
     @property
     def dense_flops(self) -> float:

@@ -35,8 +35,8 @@ from planner.search.parts.programs import Program, Rows, Solution, solve
 from planner.search.parts.relaxation import Relaxation, TypeSet, uses
 
 _TOLERANCE: Final = 1e-5
-_SAFETY: Final = 1e-6
-"""Share taken off a bound for the solver's tolerances."""
+_ROUNDING: Final = 1e-9
+"""Share taken off a bound for the rounding of loads: sums of many products each."""
 _LARGE: Final = 0.25
 """Share of a phase's maximum from which on a piece is worth a special rank."""
 _EXACT_TABLES: Final = 400
@@ -161,7 +161,7 @@ class RankFreeBound:
     def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
         program = self._program(types, whole=True, special=special)
-        return program, self._made.scale * (1 - _SAFETY)
+        return program, self._made.scale * (1 - _ROUNDING)
 
     @property
     def ranks_size(self) -> float:
@@ -184,7 +184,7 @@ class RankFreeBound:
             upper=np.array([math.inf]),
         )
         program = replace(program, upper=upper, rows=Rows.stack([program.rows, least]))
-        return program, scale * (1 - _SAFETY)
+        return program, scale * (1 - _ROUNDING)
 
     def least_phase(
         self,
@@ -208,7 +208,7 @@ class RankFreeBound:
         solution = solve(replace(program, cost=cost, upper=upper))
         if solution.infeasible:
             return math.inf
-        return max(0.0, solution.bound * self._made.scale * (1 - 1e-6))
+        return max(0.0, solution.bound * self._made.scale * (1 - _ROUNDING))
 
     def special(self, relaxation: Relaxation, count: int) -> tuple[int, ...]:
         """Tables with the largest pieces, measured by the solution's maxima, most first."""
@@ -235,7 +235,7 @@ class RankFreeBound:
         inside = uses(types, self.space)
         loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return float(least.max()) * (1 - _SAFETY) if np.isfinite(least).all() else 0.0
+        return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class RankFreeBound:
         reduced = solution.reduced_costs
         return Relaxation(
             types=types,
-            bound=solution.bound * scale * (1 - _SAFETY),
+            bound=solution.bound * scale * (1 - _ROUNDING),
             shares=None if solution.x is None else solution.x[:count],
             phases=None if solution.x is None else self._phases(solution.x),
             reduced_costs=None if reduced is None else reduced[:count] * scale,
@@ -332,7 +332,7 @@ class RankFreeBound:
         """Add a box's own longest path at a solution, if it is longer than ``value``."""
         phases = self._phases(x)
         cut = box.cut(phases)
-        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+        if cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
             return False
         box.cuts.append(cut)
         return True

@@ -120,14 +120,17 @@ class RankFreeProgram:
         own = self._end + len(calls)
         ranks = own + len(special) * self._special.size
         size = ranks + (self.every_rank.size if every_rank else 0) + 1
-        cost, upper = np.zeros(size), np.full(size, math.inf)
+        cost, lower, upper = np.zeros(size), np.zeros(size), np.full(size, math.inf)
         cost[-1] = 1.0
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
+        upper[self._end - len(self._unit) : self._end] = self._most_uniform
         upper[self._end : own] = 1.0
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
-            parts.append(self._inside(box, scale, size))
+            for g, k in self._boxed(box):
+                lower[self.options + k] = box.low[g] / scale * (1 - _LIMIT_SLACK)
+                upper[self.options + k] = box.high[g] / scale * (1 + _LIMIT_SLACK)
             if calls:
                 parts.append(self._launched(box, scale, size))
         for i, table in enumerate(special):
@@ -139,7 +142,14 @@ class RankFreeProgram:
             base = self.options + len(self.model.used)
             parts.append(self.every_rank.rows(ranks, self.options, base, self._unit))
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
-        return Program(cost=cost, upper=upper, rows=Rows.stack([*parts, *more]), integer=integer)
+        return Program(
+            cost=cost,
+            lower=lower,
+            upper=upper,
+            rows=Rows.stack([*parts, *more]),
+            integer=integer,
+            groups=self.space.table_of,
+        )
 
     def members(self, group: int) -> range:
         """Loads of phase ``group``; the group after the phases is memory."""
@@ -191,6 +201,13 @@ class RankFreeProgram:
 
     def _means(self, unit: FloatArray) -> Rows:
         return self._below(self.model.mean / unit, range(len(unit)), base=False)
+
+    @property
+    def _most_uniform(self) -> FloatArray:
+        """``[P + 2]`` most that ``u`` can be: the dearest uniform option of every table."""
+        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        each = np.maximum.reduceat(least, self.space.first[:-1], axis=0)
+        return np.asarray(each.sum(axis=0) / self._unit * (1 + _LIMIT_SLACK))
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """``u`` equals the least load of the uniform options."""
@@ -263,16 +280,6 @@ class RankFreeProgram:
         """(group, phase in use) for each side of a box."""
         used = {int(phase): k for k, phase in enumerate(self.model.used)}
         return [(g, used[int(p)]) for g, p in enumerate(box.first) if int(p) in used]
-
-    def _inside(self, box: Box, scale: float, size: int) -> Rows:
-        """``low <= z <= high`` for the phases that a box limits."""
-        limits = self._boxed(box)
-        matrix = np.zeros((len(limits), size))
-        for i, (_, k) in enumerate(limits):
-            matrix[i, self.options + k] = 1.0
-        lower = np.array([box.low[g] / scale for g, _ in limits]) * (1 - _LIMIT_SLACK)
-        upper = np.array([box.high[g] / scale for g, _ in limits]) * (1 + _LIMIT_SLACK)
-        return Rows.dense(matrix, lower, upper)
 
     def _launched(self, box: Box, scale: float, size: int) -> Rows:
         """Calls are loads too: their mean, beyond the first on each rank, is part of the phase.

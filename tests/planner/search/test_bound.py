@@ -103,7 +103,7 @@ def test_programs_agree_with_arithmetic() -> None:
     )
     assert loose.bound == pytest.approx(2.5)
     assert loose.reduced_costs is not None
-    assert whole.bound == pytest.approx(4.0)
+    assert 4.0 * (1 - 1e-5) <= whole.bound < 4.0  # the solver's tolerance is taken off
     assert whole.x == pytest.approx([1.0, 1.0])
     impossible = Rows.dense(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([np.inf]))
     none = solve(Program(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool)))
