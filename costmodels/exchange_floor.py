@@ -45,7 +45,7 @@ def exchange_floor(stages: StageModel, family: int, which: int) -> Seconds:
     model = stages.models.collective
     if not model.full_duplex:
         return lambda growth_s: growth_s
-    least, world = model.subadditive(), stages.topology.world_size
+    least, world = stages.least_collective, stages.topology.world_size
     unit_s = float(_growing(stages, family, which, np.ones((1, world)), model).max())
     lengths_s = stages.lengths_s if which == INDICES else 0.0
 
@@ -70,7 +70,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
     """
     own, whole = stages.tail_bytes(), stages.models.exchange
     unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
-    least = stages.models.collective.subadditive()
+    least = stages.least_collective
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
         num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)

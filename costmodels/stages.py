@@ -99,6 +99,11 @@ class StageModel:
         )
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
 
+    @cached_property
+    def least_collective(self) -> AbstractCollectiveModel:
+        """The collective model, or one nowhere above it that is subadditive."""
+        return self.models.collective.subadditive()
+
     @property
     def pays_for_others(self) -> bool:
         """Whether a rank's exchange costs more when others have more to send it."""

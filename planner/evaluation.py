@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
-from planner.enumeration import TableOptions, drop_unfit, memory_coefficients
+from planner.enumeration import Listing, drop_unfit, memory_coefficients
 from planner.errors import InvalidInputError
 from planner.option_work import OptionWork
 from planner.placement_rules import PlacementRules, Usage
@@ -36,12 +36,6 @@ FITTING: Final = 1.0 - 1e-12
 
 _MOST_ENTRIES: Final = 400_000
 """Entries of work priced at a time; more fall out of the caches and take gigabytes."""
-
-WHOLE_NAMES: Final = {
-    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
-    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
-}
-"""What a plan without a column split calls these types; see :mod:`planner.enumeration`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +69,16 @@ class SearchSpace:
         mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
         device, host: ``[F]`` bytes per unit of work.
         rules: what tables have to keep together; false if there is nothing.
+        listing: the options as they were listed.
     """
 
-    def __init__(
-        self, problem: PlanningProblem, pipeline: CostPipeline, tables: Sequence[TableOptions]
-    ) -> None:
-        """Flatten the options of ``tables``."""
+    def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
+        """Flatten the options of a listing."""
         self.problem = problem
         self.pipeline = pipeline
         self.device, self.host = memory_coefficients(pipeline)
-        self.listed = tuple(tables)
-        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in tables)
+        self.listing = listing
+        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in listing.tables)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size
         self.num_hosts = problem.topology.num_hosts
@@ -174,8 +167,9 @@ class SearchSpace:
     def plan(self, assignment: Assignment) -> Plan:
         """The plan of an assignment.
 
-        A sharding type that never splits columns goes by its plain name: ``table_wise`` for
-        ``column_wise``, ``table_row_wise`` for ``grid_shard``.
+        Where one sharding type stands for another and splits no columns, tables go by the plain
+        name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``. That leaves
+        the price as it is, for no other table has the plain name then.
         """
         names = self._names(assignment)
         return Plan(
@@ -205,10 +199,10 @@ class SearchSpace:
 
     def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
         """Option index and places of a placement; None if no option is cut like it."""
-        split = {whole: kind for kind, whole in WHOLE_NAMES.items()}
         kind = placement.sharding_type
+        listed = self.listing.names.listed(kind)
         for index, option in enumerate(self.tables[table].options):
-            if option.sharding_type not in (kind, split.get(kind)):
+            if option.sharding_type not in (kind, listed):
                 continue
             step = self.local_world_size if option.spread is Spread.HOSTS else 1
             places = tuple(r // step for r in placement.ranks[::step])
@@ -223,11 +217,11 @@ class SearchSpace:
     def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = {}
-        for split, whole in WHOLE_NAMES.items():
-            users = [t for t, o in enumerate(options) if o.sharding_type is split]
-            plain = all(len(options[t].column_widths) == 1 for t in users)
-            if plain and all(self._allows(t, whole) for t in users):
-                names[split] = whole
+        for general, plain in self.listing.names.plain.items():
+            users = [t for t, o in enumerate(options) if o.sharding_type is general]
+            whole = all(len(options[t].column_widths) == 1 for t in users)
+            if whole and all(self._allows(t, plain) for t in users):
+                names[general] = plain
         return names
 
     def _allows(self, table: int, sharding_type: ShardingType) -> bool:

@@ -123,6 +123,16 @@ class Roofline(AbstractLookupModel):
             / topology.host.device_link_bandwidth_bytes_per_s
         )
 
+    def prefers_device(self, topology: Topology) -> bool:
+        """Where rows come faster from device memory than over the host link, read and updated.
+
+        What a shard saves in the smooth maximum of a forward call is no more than its rows take in
+        device memory, which is less than they take over the link; backward times just add up.
+        """
+        device, link = topology.device, topology.host.device_link_bandwidth_bytes_per_s
+        update = device.update_efficiency_ratio * device.hbm_bandwidth_bytes_per_s
+        return device.hbm_bandwidth_bytes_per_s >= link and update >= _BOTH_WAYS * link
+
 
 def _add_host_rows(
     work: FloatArray, shard: LookupShard, topology: Topology, unique: float, row: float

@@ -343,7 +343,10 @@ class RankFreeBound:
         within = (
             np.arange(len(groups)) - np.append(self.model.starts, self.model.num_tangents)[groups]
         )
-        where = np.argwhere(loads > allowed)
+        broken = loads > allowed
+        if not self._made.counts_memory:
+            broken[:, self.model.num_tangents :] = False
+        where = np.argwhere(broken)
         return {(int(i), int(groups[c]), int(within[c])) for i, c in where}
 
     def _uniform_loads(self, uniform: FloatArray) -> FloatArray:

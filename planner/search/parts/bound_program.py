@@ -35,6 +35,8 @@ class RankFreeProgram:
 
     Attributes:
         uniform: ``[n]`` options that load every rank.
+        counts_memory: whether programs limit memory. They must not where options are missing that
+            only differ from others in needing less of it, for the bound is about those, too.
         shards: ``[n]`` shards of the other options.
         uniform_rows: ``[uniform options, W]`` their rows in the pool.
     """
@@ -42,6 +44,7 @@ class RankFreeProgram:
     def __init__(self, model: LinearModel) -> None:
         """Keep the model; nothing is built yet."""
         self.model, self.space = model, model.space
+        self.counts_memory = not model.space.listing.left_out_tables
         spreads = [o.spread is Spread.UNIFORM for o in self.space.options]
         self.uniform: BoolArray = np.array(spreads, dtype=bool)
         self.shards = np.array(
@@ -126,6 +129,7 @@ class RankFreeProgram:
         upper[: self.options] = inside if kept is None else inside & kept
         upper[self._end - len(self._unit) : self._end] = self._most_uniform
         upper[self._end : own] = 1.0
+        upper[own:ranks] = np.tile(self._special.upper, len(special))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None:
             for g, k in self._boxed(box):
@@ -140,7 +144,10 @@ class RankFreeProgram:
         integer = (np.arange(size) < self.options) & whole
         if every_rank:
             base = self.options + len(self.model.used)
-            parts.append(self.every_rank.rows(ranks, self.options, base, self._unit))
+            unit, memory = self._unit, self.counts_memory
+            parts.append(
+                self.every_rank.rows(ranks, self.options, base, unit, counts_memory=memory)
+            )
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return Program(
             cost=cost,
@@ -200,7 +207,8 @@ class RankFreeProgram:
         )
 
     def _means(self, unit: FloatArray) -> Rows:
-        return self._below(self.model.mean / unit, range(len(unit)), base=False)
+        counted = len(unit) if self.counts_memory else self.model.num_tangents
+        return self._below(self.model.mean / unit, range(counted), base=False)
 
     @property
     def _most_uniform(self) -> FloatArray:

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from costmodels.sharding import ShardingType
+from costmodels.sharding import ComputeKernel, ShardingType
+from planner.problem import Constraints
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import objective_named
@@ -47,9 +48,9 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_cuts_are_below_random_plans_and_touch_some(seed: int) -> None:
-    space = cases.space(
-        cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4)), cases.topology(2, 2 + seed % 3)
-    )
+    model_workload = cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4))
+    device_only = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
+    space = cases.space(model_workload, cases.topology(2, 2 + seed % 3), device_only)
     objective = objective_named("iteration", space)
     model = LinearModel(space, objective)
     rng = np.random.default_rng(seed)

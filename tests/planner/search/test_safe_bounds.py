@@ -1,4 +1,4 @@
-"""Bounds hold for every feasible point, whatever prices are proposed and however things are scaled."""
+"""Bounds hold for every feasible point, whatever prices are proposed and whatever the scale."""
 
 from __future__ import annotations
 
