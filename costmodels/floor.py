@@ -142,7 +142,7 @@ class IterationFloor:
                 which=which,
                 phase=2 + f * NUM_EXCHANGES + which,
                 is_phase=which != INDICES or self._pipeline.exposes_input_dist,
-                seconds_at=exchange_floor(self._stages, f, which),
+                duration_s=exchange_floor(self._stages, f, which),
             )
             for f, kind in enumerate(FAMILIES)
             if kind in types
@@ -152,7 +152,7 @@ class IterationFloor:
     def _leaves(self, types: frozenset[ShardingType]) -> tuple[Leaf, ...]:
         """Both lookups, every exchange that grows, and the last all-reduce if tables do."""
         found = [_line(0), _line(1)]
-        found += [_leaf(e.phase, e.seconds_at) for e in self._exchanges(types) if e.grows]
+        found += [_leaf(e.phase, e.duration_s) for e in self._exchanges(types) if e.grows]
         if ShardingType.DATA_PARALLEL in types:
             last = 2 + len(FAMILIES) * NUM_EXCHANGES
             found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
@@ -192,7 +192,7 @@ class IterationFloor:
         forward, backward = next(columns) * loaded, next(columns) * loaded
         families: dict[str, FamilyTimes] = {}
         for exchange in self._exchanges(types):
-            fixed_s = exchange.seconds_at(np.zeros(1)) * (0.0 if empty else 1.0)
+            fixed_s = exchange.duration_s(np.zeros(1)) * (0.0 if empty else 1.0)
             seconds = next(columns) if exchange.grows else fixed_s
             known = families.setdefault(exchange.kind.value, _absent(exchange.kind))
             if exchange.which == INDICES:
@@ -221,12 +221,12 @@ class _Exchange:
     which: int
     phase: int
     is_phase: bool
-    seconds_at: Seconds
+    duration_s: Seconds
 
     @property
     def grows(self) -> bool:
         """Whether it is a leaf: it takes longer where its phase is longer."""
-        ends = self.seconds_at(np.array([0.0, 1.0]))
+        ends = self.duration_s(np.array([0.0, 1.0]))
         return self.is_phase and bool(ends[1] > ends[0])
 
 
@@ -265,23 +265,27 @@ def _nothing(times: StageTimes) -> StageTimes:
 def _line(phase: int) -> Leaf:
     """A duration that is its phase."""
     return Leaf(
-        phase=phase, is_line=True, seconds_at=lambda seconds: seconds, constant_s=0.0, slope=1.0
+        phase=phase,
+        is_line=True,
+        duration_s=lambda seconds: seconds,
+        constant_s=0.0,
+        slope_ratio=1.0,
     )
 
 
-def _leaf(phase: int, seconds_at: Seconds) -> Leaf:
+def _leaf(phase: int, duration_s: Seconds) -> Leaf:
     """A duration with its straight minorant.
 
     Between two points of the grid the duration is at least that at the lower one. Beyond the grid
     the line is below the phase itself, and durations are never less than their phase.
     """
-    times = seconds_at(_GRID_S)
+    times = duration_s(_GRID_S)
     room = times[:-1] - _SHRINK * _GRID_S[1:]
     constant_s = max(0.0, min(float(room.min()), (1.0 - _SHRINK) * float(_GRID_S[-1])))
     return Leaf(
         phase=phase,
         is_line=False,
-        seconds_at=seconds_at,
+        duration_s=duration_s,
         constant_s=constant_s,
-        slope=_SHRINK,
+        slope_ratio=_SHRINK,
     )

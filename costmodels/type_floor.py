@@ -28,15 +28,16 @@ class Leaf:
     Attributes:
         phase: index of the phase that sets it.
         is_line: whether it is the line below.
-        seconds_at: the least it takes where the phase has a given maximum.
-        constant_s, slope: a line ``constant_s + slope * phase`` that is nowhere above it.
+        duration_s: the least it takes where the phase has a given maximum.
+        constant_s, slope_ratio: a line ``constant_s + slope_ratio * phase`` that is nowhere above
+            it.
     """
 
     phase: int
     is_line: bool
-    seconds_at: Seconds
+    duration_s: Seconds
     constant_s: float
-    slope: float
+    slope_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,12 +81,12 @@ class TypeFloor:
 
     def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
         """Leaves ``[N, L]`` by the models themselves, from the maxima of their phases, alike."""
-        columns = [leaf.seconds_at(maxima[:, i]) for i, leaf in enumerate(self.leaves)]
+        columns = [leaf.duration_s(maxima[:, i]) for i, leaf in enumerate(self.leaves)]
         return np.stack(columns, axis=-1)
 
     def lines(self, maxima: FloatArray) -> FloatArray:
         """The same ``[L]`` by the lines below them, which hold for maxima of any size."""
-        pairs = [(leaf.constant_s, leaf.slope) for leaf in self.leaves]
+        pairs = [(leaf.constant_s, leaf.slope_ratio) for leaf in self.leaves]
         constants_s, slopes = np.array(pairs).T
         return np.asarray(constants_s + slopes * maxima)
 

@@ -28,15 +28,8 @@ from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
 from planner.cuts import Names
 from planner.enumeration import Listing, TableOptions
-from planner.evaluation import (
-    AbstractObjective,
-    Budget,
-    Cut,
-    Evaluator,
-    FloatArray,
-    IntArray,
-    SearchSpace,
-)
+from planner.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
+from planner.objective import AbstractObjective, Cut
 from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto

@@ -25,13 +25,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
-from planner.evaluation import BoolArray, Cut, FloatArray
+from planner.effort import Meter
+from planner.evaluation import BoolArray, FloatArray
+from planner.objective import Cut
 from planner.search.parts.bound_program import Name, RankFreeProgram
 from planner.search.parts.boxes import Box
 from planner.search.parts.every_rank import alike
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.programs import Program, Rows, Solution, solve
+from planner.search.parts.programs import Program, Rows, Solution, effort_of, node_s, solve
 from planner.search.parts.relaxation import Relaxation, TypeSet, uses
 
 _TOLERANCE: Final = 1e-5
@@ -46,15 +47,23 @@ _EXACT_TABLES: Final = 400
 class RankFreeBound:
     """Solves the rank-free problem, again and again as tangents, rows and cuts are added."""
 
-    def __init__(self, model: LinearModel, *, merged: bool = False) -> None:
+    def __init__(
+        self,
+        model: LinearModel,
+        *,
+        optional: TypeSet = frozenset(),
+        meter: Meter | None = None,
+    ) -> None:
         """Begin with the rows on means alone.
 
         Args:
             model: tangents and options.
-            merged: let sets with ``data_parallel`` stand for those without it as well, which halves
-                their number and gives up the launches of replicated tables.
+            meter: told of the work done.
+            optional: sharding types that plans of a set may have or not; what these cost by being
+                there is given up.
         """
-        self._merged = merged
+        self.optional = optional
+        self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
         self._made = RankFreeProgram(model)
@@ -88,7 +97,7 @@ class RankFreeBound:
             program = self._program(
                 types, whole=False, kept=kept, more=more, box=box, special=special
             )
-            solution = solve(program)
+            solution = self._solve(program)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -134,11 +143,8 @@ class RankFreeBound:
         """Bound by the mixed-integer program: one whole option per table."""
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            solution = solve(
-                self._program(types, whole=True, box=box, kept=kept, special=special),
-                time_limit_s=time_limit_s,
-                gap_ratio=gap_ratio,
-            )
+            program = self._program(types, whole=True, box=box, kept=kept, special=special)
+            solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             result = self._relaxation(solution, types)
@@ -205,7 +211,7 @@ class RankFreeBound:
         cost, upper = np.zeros_like(program.cost), program.upper.copy()
         cost[len(self.space.options) + int(where[0])] = 1.0
         upper[-1] = most / self._made.scale
-        solution = solve(replace(program, cost=cost, upper=upper))
+        solution = self._solve(replace(program, cost=cost, upper=upper))
         if solution.infeasible:
             return math.inf
         return max(0.0, solution.bound * self._made.scale * (1 - _ROUNDING))
@@ -236,6 +242,16 @@ class RankFreeBound:
         loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
         return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
+
+    def _solve(
+        self, program: Program, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+    ) -> Solution:
+        nodes = self._meter.left_s / node_s(program)
+        if program.integer.any() and nodes < (program.max_nodes or math.inf):
+            program = replace(program, max_nodes=max(int(nodes), 1))
+        solution = solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
+        self._meter.spend(effort_of(program, solution))
+        return solution
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -317,8 +333,7 @@ class RankFreeBound:
         if types is None:
             return False
         phases = self.model.all_phases(self.model.phase_maxima(peaks))
-        certain = types - {ShardingType.DATA_PARALLEL} if self._merged else types
-        cut = self.model.objective.cut(phases, certain)
+        cut = self.model.objective.cut(phases, types - self.optional)
         if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
             return False
         known = self.cuts.setdefault(types, [])

@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from costmodels.sharding import Spread
-from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray
+from planner.evaluation import ROUNDING, BoolArray, FloatArray
+from planner.objective import Cut
 from planner.search.parts.boxes import Box
 from planner.search.parts.every_rank import EveryRank
 from planner.search.parts.linear import LinearModel
@@ -123,20 +124,12 @@ class RankFreeProgram:
         own = self._end + len(calls)
         ranks = own + len(special) * self._special.size
         size = ranks + (self.every_rank.size if every_rank else 0) + 1
-        cost, lower, upper = np.zeros(size), np.zeros(size), np.full(size, math.inf)
-        cost[-1] = 1.0
-        inside = uses(types, self.space)
-        upper[: self.options] = inside if kept is None else inside & kept
-        upper[self._end - len(self._unit) : self._end] = self._most_uniform
+        lower, upper = self._limits_of(types, kept, box, size)
         upper[self._end : own] = 1.0
         upper[own:ranks] = np.tile(self._special.upper, len(special))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
-        if box is not None:
-            for g, k in self._boxed(box):
-                lower[self.options + k] = box.low[g] / scale * (1 - _LIMIT_SLACK)
-                upper[self.options + k] = box.high[g] / scale * (1 + _LIMIT_SLACK)
-            if calls:
-                parts.append(self._launched(box, scale, size))
+        if box is not None and calls:
+            parts.append(self._launched(box, scale, size))
         for i, table in enumerate(special):
             first = own + i * self._special.size
             key = ("special", table, first)
@@ -150,13 +143,27 @@ class RankFreeProgram:
             )
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return Program(
-            cost=cost,
+            cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
             rows=Rows.stack([*parts, *more]),
             integer=integer,
             groups=self.space.table_of,
         )
+
+    def _limits_of(
+        self, types: TypeSet | None, kept: BoolArray | None, box: Box | None, size: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """(least, most) of every variable: options, phases in a box, and the uniform loads."""
+        lower, upper = np.zeros(size), np.full(size, math.inf)
+        inside = uses(types, self.space)
+        upper[: self.options] = inside if kept is None else inside & kept
+        upper[self._end - len(self._unit) : self._end] = self._most_uniform
+        if box is not None:
+            for g, k in self._boxed(box):
+                lower[self.options + k] = box.low[g] / self.scale * (1 - _LIMIT_SLACK)
+                upper[self.options + k] = box.high[g] / self.scale * (1 + _LIMIT_SLACK)
+        return lower, upper
 
     def members(self, group: int) -> range:
         """Loads of phase ``group``; the group after the phases is memory."""

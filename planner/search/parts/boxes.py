@@ -20,7 +20,8 @@ import numpy as np
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.type_floor import Leaf, TypeFloor
-from planner.evaluation import Cut, FloatArray, IntArray
+from planner.evaluation import FloatArray, IntArray
+from planner.objective import Cut
 
 _SAMPLES: Final = 65
 """Points per side of a box at which durations are sampled."""
@@ -144,8 +145,8 @@ def _chord(leaf: Leaf, low: float, high: float) -> tuple[float, float]:
     lower sample; the line is kept below it at the upper one.
     """
     if leaf.is_line:
-        return leaf.constant_s, leaf.slope
+        return leaf.constant_s, leaf.slope_ratio
     size = np.linspace(low, high, _SAMPLES)
-    times = leaf.seconds_at(size)
+    times = leaf.duration_s(size)
     slope = float(times[-1] - times[0]) / (high - low)
     return float((times[:-1] - slope * size[1:]).min()), slope

@@ -11,7 +11,8 @@ import numpy as np
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.type_floor import TypeFloor
-from planner.evaluation import Cut, FloatArray
+from planner.evaluation import FloatArray
+from planner.objective import Cut
 from planner.search.parts.boxes import Box, Call, Launches
 from planner.search.parts.priced import TimeObjective
 
@@ -73,7 +74,7 @@ class IterationTime(TimeObjective):
         base, slopes = path.constant_s, np.zeros(len(phases))
         for leaf, count in zip(floor.leaves, path.counts, strict=True):
             base += count * leaf.constant_s
-            slopes[leaf.phase] += count * leaf.slope
+            slopes[leaf.phase] += count * leaf.slope_ratio
         return Cut(base=base, slopes=slopes)
 
     def box(

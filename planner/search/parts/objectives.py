@@ -9,7 +9,8 @@ import numpy as np
 from costmodels.pipeline import CostPipeline
 from planner.enumeration import memory_coefficients
 from planner.errors import InvalidInputError
-from planner.evaluation import AbstractObjective, Cut, FloatArray, SearchSpace
+from planner.evaluation import FloatArray, SearchSpace
+from planner.objective import AbstractObjective, Cut
 from planner.search.parts.iteration_time import IterationTime
 from planner.search.parts.priced import Cost
 from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating
@@ -77,6 +78,8 @@ class SynchronizedPhases(AbstractObjective):
         """The value is this sum."""
         return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
 
+
+MEMORY: Final = FullestDevice.name
 
 OBJECTIVES: Final = (
     IterationTime.name,

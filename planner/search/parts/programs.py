@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.effort import program_s
 from planner.evaluation import BoolArray, FloatArray, IntArray
 
 WHOLE_TOLERANCE: Final = 2e-6
@@ -29,6 +30,8 @@ _MOST_PIVOTS: Final = 200_000
 _BROKEN: Final = 1e-7
 """Rows count as broken beyond this share of their size."""
 _SCALINGS: Final = 3
+_PIVOTS_PER_NODE: Final = 4
+"""Rows for each pivot of a node, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,6 +120,18 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
             bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work, nodes=nodes
         )
     return replace(found.solution, pivots=work, nodes=nodes)
+
+
+def node_s(program: Program) -> float:
+    """Nominal seconds of a node: some pivots, and what comes with it."""
+    rows = len(program.rows.lower)
+    return program_s(0, rows, rows // _PIVOTS_PER_NODE, 1)
+
+
+def effort_of(program: Program, solution: Solution) -> float:
+    """Nominal seconds that a solution took."""
+    entries, rows = len(program.rows.values), len(program.rows.lower)
+    return program_s(entries, rows, solution.pivots, solution.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from costmodels.sharding import ComputeKernel, ShardingType
-from planner.problem import Constraints
+from costmodels.sharding import ShardingType
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.objectives import objective_named
@@ -24,8 +23,8 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
     space = cases.tiny(seed)
     objective = objective_named("iteration", space)
     model = LinearModel(space, objective)
-    merged = seed % 2 == 1
-    bounds = RankFreeBound(model, merged=merged)
+    optional = frozenset({ShardingType.DATA_PARALLEL} if seed % 2 else ())
+    bounds = RankFreeBound(model, optional=optional)
     best: dict[frozenset[ShardingType], float] = {}
     for assignments, works in every_assignment(space):
         values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
@@ -36,9 +35,9 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
             best[types] = min(best.get(types, math.inf), float(value))
     general = bounds.relax(None)
     assert general.bound <= min(best.values()) * (1 + 1e-9)
-    for types in type_sets(space, merged=merged):
+    for types in type_sets(space, optional):
         assert types is not None
-        covered = [types, types - {ShardingType.DATA_PARALLEL}] if merged else [types]
+        covered = [types, types - optional]
         least = min(best.get(s, math.inf) for s in covered)
         linear, whole = bounds.relax(types), bounds.solve_whole(types)
         assert linear.bound <= least * (1 + 1e-9)
@@ -49,8 +48,7 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_cuts_are_below_random_plans_and_touch_some(seed: int) -> None:
     model_workload = cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4))
-    device_only = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
-    space = cases.space(model_workload, cases.topology(2, 2 + seed % 3), device_only)
+    space = cases.space(model_workload, cases.topology(2, 2 + seed % 3), cases.DEVICE_ONLY)
     objective = objective_named("iteration", space)
     model = LinearModel(space, objective)
     rng = np.random.default_rng(seed)
