@@ -62,6 +62,7 @@ class Leave:
     hosts: tuple[int, ...]
     min_width: int
     factors: tuple[float, ...]
+    names_factors: bool
 
 
 def leave_of(case: Case, table: Table) -> Leave:
@@ -98,6 +99,7 @@ def leave_of(case: Case, table: Table) -> Leave:
         hosts=tuple(sorted(whole)),
         min_width=max([COLUMN_MULTIPLE, *(c.min_column_width for c in own)]),
         factors=CACHE_LOAD_FACTORS if factors is None else tuple(sorted(factors)),
+        names_factors=factors is not None,
     )
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from costmodels.sharding import TablePlacement
 from tests.differential.enumerator import Enumerator, IntArray, Optimum
 
-FEW = 60
+FEW = 40
 """Ways to cut and place a table that are looked at, at most; each with every kernel."""
 
 _RANDOM = 4
-_STARTS = 3
+_STARTS = 2
 _ROUNDS = 30
 
 

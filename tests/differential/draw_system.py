@@ -38,11 +38,14 @@ _LAYOUTS = {
 }
 """(hosts, ranks of each): how often."""
 
+_LARGER_LAYOUTS = {(1, 4): 2, (1, 8): 4, (2, 2): 2, (2, 4): 4, (4, 2): 2, (8, 1): 1}
 
-def draw_topology(rng: np.random.Generator) -> Topology:
+
+def draw_topology(rng: np.random.Generator, *, larger: bool = False) -> Topology:
     """A system with a price, on which ranks and hosts may differ."""
-    layouts = list(_LAYOUTS)
-    weights = np.array(list(_LAYOUTS.values()), dtype=float)
+    table = _LARGER_LAYOUTS if larger else _LAYOUTS
+    layouts = list(table)
+    weights = np.array(list(table.values()), dtype=float)
     hosts, local = layouts[int(rng.choice(len(layouts), p=weights / weights.sum()))]
     topology = _shipped(rng, hosts, local) if rng.random() < 0.7 else _made_up(rng, hosts, local)
     world = hosts * local

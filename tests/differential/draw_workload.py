@@ -34,9 +34,11 @@ _EVEN = 12
 """Rows that are a multiple of this are cut into equal blocks by up to four ranks."""
 
 
-def draw_workload(rng: np.random.Generator) -> Workload:
-    """Any small workload."""
+def draw_workload(rng: np.random.Generator, *, larger: bool = False) -> Workload:
+    """Any small workload; a larger one has up to twenty tables."""
     count = int(rng.choice([1, 2, 3, 4], p=[0.12, 0.4, 0.33, 0.15]))
+    if larger:
+        count = int(rng.integers(4, 21))
     alike = rng.random() < 0.2
     large = rng.random() < 0.25
     even = rng.random() < 0.6

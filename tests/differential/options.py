@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from costmodels.workload import Table
 from tests.differential.case import COLUMN_MULTIPLE, Case, Leave, leave_of, received_bytes
 
 Widths = tuple[int, ...]
+Choose = Callable[[Widths, Sequence[int]], Iterable[tuple[int, ...]]]
+"""The arrangements of pieces on places that are looked at."""
 
 _UNEQUAL_COUNTS = (2, 3, 4, 8, 16)
 """Numbers of pieces for which the planner documents widths that differ by four."""
@@ -49,25 +51,56 @@ def placements(
         few: at most so many ways to cut and place it, drawn at random beside the plainest ones.
     """
     leave = leave_of(case, table)
-    ways = list(_cut_and_placed(case, table, leave, wide=wide))
+    choose = arrangements if few is None else _Some(few, table.num_embeddings)
+    ways = list(_cut_and_placed(case, table, leave, choose, wide=wide))
     if few is not None and len(ways) > few:
-        rng = np.random.default_rng(len(ways))
-        plain = [w for w in ways if w[0] not in _SPLIT]
         split = [w for w in ways if w[0] in _SPLIT]
-        count = min(max(few - len(plain), 0), len(split))
-        ways = plain + [split[i] for i in rng.choice(len(split), size=count, replace=False)]
-    found = []
-    for kind, shards in ways:
-        for kernel, factor in _kernels(kind, leave):
-            placement = TablePlacement(
-                table=table.name,
-                sharding_type=kind,
-                kernel=kernel,
-                shards=shards,
-                cache_load_factor_ratio=factor,
-            )
-            found.append(placement)
-    return found
+        rest = [w for w in ways if w[0] not in _SPLIT]
+        ways = rest + split[:: max(1, len(split) // few)]
+    found = [
+        _placement(table, kind, shards, kernel, factor)
+        for kind, shards in ways
+        for kernel, factor in _kernels(kind, leave)
+    ]
+    return list(dict.fromkeys([*found, *_in_use(case, table, leave)]))
+
+
+def _placement(
+    table: Table,
+    kind: ShardingType,
+    shards: tuple[Shard, ...],
+    kernel: ComputeKernel,
+    factor: float | None,
+) -> TablePlacement:
+    return TablePlacement(
+        table=table.name,
+        sharding_type=kind,
+        kernel=kernel,
+        shards=shards,
+        cache_load_factor_ratio=factor,
+    )
+
+
+def _in_use(case: Case, table: Table, leave: Leave) -> Iterator[TablePlacement]:
+    """The cut and kernel of the plan in use, on any places, as far as the constraints allow it."""
+    if case.moves is None:
+        return
+    given = case.moves.start.placement(table.name)
+    kind, factor = given.sharding_type, given.cache_load_factor_ratio
+    barred = factor is not None and leave.names_factors and factor not in leave.factors
+    if kind not in leave.types or given.kernel not in leave.kernels or barred:
+        return
+    if kind not in _SPLIT:
+        for other, shards in _cut_and_placed(case, table, leave, arrangements, wide=False):
+            if other is kind:
+                yield _placement(table, kind, shards, given.kernel, factor)
+        return
+    step = case.topology.local_world_size if kind is ShardingType.GRID_SHARD else 1
+    widths = tuple(s.num_cols for s in given.shards[::step])
+    if len(widths) > 1 and min(widths) < leave.min_width:
+        return
+    for shards in _split(case, table, leave, kind, [widths], arrangements):
+        yield _placement(table, kind, shards, given.kernel, factor)
 
 
 def _kernels(kind: ShardingType, leave: Leave) -> Iterator[tuple[ComputeKernel, float | None]]:
@@ -84,7 +117,7 @@ def _kernels(kind: ShardingType, leave: Leave) -> Iterator[tuple[ComputeKernel, 
 
 
 def _cut_and_placed(
-    case: Case, table: Table, leave: Leave, *, wide: bool
+    case: Case, table: Table, leave: Leave, choose: Choose, *, wide: bool
 ) -> Iterator[tuple[ShardingType, tuple[Shard, ...]]]:
     """Sharding types with shards on ranks, whatever the kernel."""
     topology, rows, dim = case.topology, table.num_embeddings, table.embedding_dim
@@ -100,43 +133,52 @@ def _cut_and_placed(
     }
     for kind in _SPLIT:
         if kind in leave.types:
-            every[kind] = _split(case, table, leave, kind, wide=wide)
+            cuts = _cuts(case, table, leave, kind, wide=wide)
+            every[kind] = _split(case, table, leave, kind, cuts, choose)
     for kind in ShardingType:
         if kind in leave.types:
             yield from ((kind, shards) for shards in every[kind])
 
 
 def _split(
-    case: Case, table: Table, leave: Leave, kind: ShardingType, *, wide: bool
+    case: Case,
+    table: Table,
+    leave: Leave,
+    kind: ShardingType,
+    cuts: Iterable[Widths],
+    choose: Choose,
 ) -> Iterator[tuple[Shard, ...]]:
     """The shards of a type that cuts columns: on any ranks, on those of one host, or on hosts."""
     local, hosts = case.topology.local_world_size, range(case.topology.num_hosts)
-    places: list[tuple[int, ...]]
-    if kind is ShardingType.COLUMN_WISE:
-        most, places, on = len(leave.ranks), [leave.ranks], _on_ranks
+    places: list[tuple[int, ...]] = [leave.ranks]
+    on = _on_hosts if kind is ShardingType.GRID_SHARD else _on_ranks
+    if kind is ShardingType.GRID_SHARD:
+        places = [leave.hosts]
     elif kind is ShardingType.TABLE_COLUMN_WISE:
-        near = [tuple(r for r in _ranks_of(h, local) if r in leave.ranks) for h in hosts]
-        most, places, on = local, [ranks for ranks in near if ranks], _on_ranks
-    else:
-        most, places, on = len(leave.hosts), [leave.hosts] if leave.hosts else [], _on_hosts
-    for widths in _cuts(case, table, leave, kind, most, wide):
+        places = [tuple(r for r in _ranks_of(h, local) if r in leave.ranks) for h in hosts]
+    for widths in cuts:
         for some in places:
-            yield from on(case, table, widths, some)
+            for where in choose(widths, some):
+                orders = _orders(widths, where) if case.limits_moves else [where]
+                made = [on(case, table, widths, order) for order in orders]
+                yield _least_moved(case, table, made)
 
 
 # ------------------------------------------------------------------ columns
 
 
 def _cuts(
-    case: Case, table: Table, leave: Leave, kind: ShardingType, most: int, wide: bool
+    case: Case, table: Table, leave: Leave, kind: ShardingType, *, wide: bool
 ) -> list[Widths]:
-    """Widths of the column pieces: the menu's, that of the plan in use, and the wide ones."""
+    """Widths of the column pieces: no more than there are ranks, or hosts, unless ``wide``."""
+    most = {
+        ShardingType.COLUMN_WISE: len(leave.ranks),
+        ShardingType.TABLE_COLUMN_WISE: case.topology.local_world_size,
+        ShardingType.GRID_SHARD: len(leave.hosts),
+    }[kind]
     dim, least = table.embedding_dim, leave.min_width
     unequal = kind is not ShardingType.GRID_SHARD
     cuts = list(documented_cuts(dim, least, most, unequal=unequal))
-    given = _given_cut(case, table, kind)
-    if given is not None and (len(given) == 1 or min(given) >= least):
-        cuts.append(given)
     if wide:
         cuts += _wide_cuts(dim, least, most, in_order=case.limits_moves)
     return list(dict.fromkeys(cuts))
@@ -172,50 +214,49 @@ def _wide_cuts(dim: int, least: int, most: int, *, in_order: bool) -> Iterator[W
             yield (dim // count,) * count
 
 
-def _given_cut(case: Case, table: Table, kind: ShardingType) -> Widths | None:
-    """Widths of the table's pieces in the plan in use, if it is cut by that type there."""
-    if case.moves is None:
-        return None
-    given = case.moves.start.placement(table.name)
-    if given.sharding_type is not kind:
-        return None
-    step = case.topology.local_world_size if kind is ShardingType.GRID_SHARD else 1
-    return tuple(s.num_cols for s in given.shards[::step])
-
-
 # ------------------------------------------------------------------ places
 
 
-def _on_ranks(
-    case: Case, table: Table, widths: Widths, ranks: Sequence[int]
-) -> Iterator[tuple[Shard, ...]]:
-    rows = (0, table.num_embeddings)
-    spans = _spans(widths)
-    for places in arrangements(widths, ranks):
-        orders = _orders(widths, places) if case.limits_moves else [places]
-        made = [
-            tuple(_shard(r, rows, span) for r, span in zip(order, spans, strict=True))
-            for order in orders
+class _Some:
+    """A few arrangements, drawn at random."""
+
+    def __init__(self, few: int, seed: int) -> None:
+        self._few = few
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, widths: Widths, places: Sequence[int]) -> list[tuple[int, ...]]:
+        if math.comb(len(widths) + len(places) - 1, len(widths)) <= self._few:
+            return list(arrangements(widths, places))
+        drawn = [
+            tuple(int(p) for p in self._rng.choice(places, size=len(widths)))
+            for _ in range(self._few)
         ]
-        yield _least_moved(case, table, ShardingType.COLUMN_WISE, made)
+        return [d for d in dict.fromkeys(drawn) if _may_share(widths, d)]
+
+
+def _may_share(widths: Widths, places: Sequence[int]) -> bool:
+    """Whether pieces on one place are equally wide."""
+    found: dict[int, int] = {}
+    return all(found.setdefault(p, w) == w for p, w in zip(places, widths, strict=True))
+
+
+def _on_ranks(
+    case: Case, table: Table, widths: Widths, ranks: tuple[int, ...]
+) -> tuple[Shard, ...]:
+    rows = (0, table.num_embeddings)
+    pairs = zip(ranks, _spans(widths), strict=True)
+    return tuple(_shard(rank, rows, span) for rank, span in pairs)
 
 
 def _on_hosts(
-    case: Case, table: Table, widths: Widths, hosts: Sequence[int]
-) -> Iterator[tuple[Shard, ...]]:
+    case: Case, table: Table, widths: Widths, hosts: tuple[int, ...]
+) -> tuple[Shard, ...]:
     local = case.topology.local_world_size
-    spans = _spans(widths)
-    for places in arrangements(widths, hosts):
-        orders = _orders(widths, places) if case.limits_moves else [places]
-        made = [
-            tuple(
-                shard
-                for host, span in zip(order, spans, strict=True)
-                for shard in _blocks(table.num_embeddings, _ranks_of(host, local), span)
-            )
-            for order in orders
-        ]
-        yield _least_moved(case, table, ShardingType.GRID_SHARD, made)
+    return tuple(
+        shard
+        for host, span in zip(hosts, _spans(widths), strict=True)
+        for shard in _blocks(table.num_embeddings, _ranks_of(host, local), span)
+    )
 
 
 def arrangements(widths: Widths, places: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -259,17 +300,13 @@ def _orders(widths: Widths, places: tuple[int, ...]) -> list[tuple[int, ...]]:
     return found
 
 
-def _least_moved(
-    case: Case, table: Table, kind: ShardingType, made: list[tuple[Shard, ...]]
-) -> tuple[Shard, ...]:
+def _least_moved(case: Case, table: Table, made: list[tuple[Shard, ...]]) -> tuple[Shard, ...]:
     if len(made) == 1:
         return made[0]
 
     def received(shards: tuple[Shard, ...]) -> float:
-        placement = TablePlacement(
-            table=table.name, sharding_type=kind, kernel=ComputeKernel.FUSED, shards=shards
-        )
-        return received_bytes(case, placement)
+        kind, kernel = ShardingType.COLUMN_WISE, ComputeKernel.FUSED
+        return received_bytes(case, _placement(table, kind, shards, kernel, None))
 
     return min(made, key=received)
 

@@ -14,6 +14,7 @@ import numpy as np
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
+from tests.differential.descent import FEW
 from tests.differential.draw_constraints import draw_constraints
 from tests.differential.draw_system import draw_topology
 from tests.differential.draw_workload import draw_scenarios, draw_workload
@@ -35,6 +36,9 @@ _OBJECTIVES = {
 _CAPS = (2_000, 12_000, MOST_PLANS)
 """Problems are made smaller until they have no more plans than one of these."""
 
+_VERSION = 20_260_713
+"""Another number gives other problems to every seed."""
+
 _SAMPLE = 300
 """Random plans from whose memory limits are set."""
 
@@ -44,24 +48,38 @@ _MIRRORED = 24
 
 def draw(seed: int) -> Case:
     """The problem of a seed."""
-    rng = np.random.default_rng([seed, 20_260_713])
+    rng = np.random.default_rng([seed, _VERSION])
+    case = _drawn(rng, f"seed {seed}", larger=False)
+    case = _small_enough(rng, case, int(rng.choice(_CAPS)))
+    return _with_limits(rng, case)
+
+
+def draw_larger(seed: int) -> Case:
+    """A problem with too many plans to price: four to twenty tables on four ranks or eight.
+
+    Few constraints; what the planner says of it can only be held against plans that are known.
+    """
+    rng = np.random.default_rng([seed, _VERSION, 1])
+    return _with_limits(rng, _drawn(rng, f"larger seed {seed}", larger=True), larger=True)
+
+
+def _drawn(rng: np.random.Generator, name: str, *, larger: bool) -> Case:
     objective = str(rng.choice(list(_OBJECTIVES), p=list(_OBJECTIVES.values())))
-    topology = draw_topology(rng)
-    workload = draw_workload(rng)
-    case = Case(
-        name=f"seed {seed}",
-        workload=workload,
-        topology=topology,
-        objective=objective,
-    )
+    topology = draw_topology(rng, larger=larger)
+    workload = draw_workload(rng, larger=larger)
+    case = Case(name=name, workload=workload, topology=topology, objective=objective)
     case = replace(case, constraints=draw_constraints(rng, case))
     if not case.on_torchrecs_terms and rng.random() < 0.12:
         case = draw_scenarios(rng, case)
-    case = _small_enough(rng, case, int(rng.choice(_CAPS)))
-    if rng.random() < 0.12:
+    return case
+
+
+def _with_limits(rng: np.random.Generator, case: Case, *, larger: bool = False) -> Case:
+    """With a plan in use or tight memory, or both, or neither."""
+    if rng.random() < 0.12 and not larger:
         case = _with_plan_in_use(rng, case)
     if rng.random() < 0.4:
-        case = _with_tight_memory(rng, case)
+        case = _with_tight_memory(rng, case, few=FEW if larger else None)
     return case
 
 
@@ -150,15 +168,16 @@ def _with_plan_in_use(rng: np.random.Generator, case: Case) -> Case:
     return moved if Enumerator(moved).num_plans <= 2 * MOST_PLANS else case
 
 
-def _with_tight_memory(rng: np.random.Generator, case: Case) -> Case:
+def _with_tight_memory(rng: np.random.Generator, case: Case, *, few: int | None) -> Case:
     """Device memory, and often host memory, of which only few of the plans fit; or none."""
-    found = Enumerator(case, mirrors=False)
-    if not all(found.choices):
+    found = [placements(case, t, few=few) for t in case.workload.tables]
+    if not all(found):
         return case
     world = case.topology.world_size
-    plans = [found.random_plan(rng) for _ in range(_SAMPLE)]
     judge = judge_of(case)
-    used = np.array([judge.memory(judge.plan_work(p)) for p in plans])
+    chosen = [f[int(rng.integers(len(f)))] for _ in range(_SAMPLE) for f in found]
+    used = judge.memory(np.array([judge.work(p) for p in chosen]))
+    used = used.reshape(_SAMPLE, len(found), -1).sum(axis=1)
     device = used[:, :world].max(axis=1)
     share = float(rng.choice([0.01, 0.05, 0.2, 0.5]))
     needed = float(np.quantile(device, share)) * float(rng.choice([0.8, 1.0 + 1e-6, 1.3]))

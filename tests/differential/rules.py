@@ -56,7 +56,7 @@ def _broken_by_table(case: Case, placement: TablePlacement) -> list[str]:
     if outside:
         broken.append(f"{table.name}: ranks {outside} are not left to it")
     factor = placement.cache_load_factor_ratio
-    if factor is not None and factor not in leave.factors:
+    if factor is not None and leave.names_factors and factor not in leave.factors:
         broken.append(f"{table.name}: load factor {factor} is none of {leave.factors}")
     widths = {s.num_cols for s in placement.shards if s.num_cols < table.embedding_dim}
     if widths and min(widths) < leave.min_width:

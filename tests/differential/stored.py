@@ -35,7 +35,8 @@ def save(case: Case, path: Path, found: list[str]) -> None:
     """Write a case with what it found, so that ``load`` gives the same case back."""
     values = {"found": found, "case": _encoded(case)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def load(path: Path) -> Case:
