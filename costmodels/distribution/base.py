@@ -12,6 +12,15 @@ from numpy.typing import NDArray
 from costmodels.distribution._laws import Laws
 from costmodels.errors import require
 
+__all__ = [
+    "AbstractIndexDistribution",
+    "FloatArray",
+    "IntArray",
+    "Laws",
+    "check_rows",
+    "side_by_side",
+]
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -138,6 +147,11 @@ class AbstractIndexDistribution(ABC):
         """
         cached = _one(cached_rows)
         return float(_alone(self).expected_unique_misses(_FIRST, _one(num_indices), cached)[0])
+
+
+def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
+    """Laws that are asked together; what a law alone was asked is remembered between calls."""
+    return _alone(laws[0]) if len(laws) == 1 else Laws(laws)
 
 
 def check_rows(num_embeddings: int) -> None:
