@@ -91,28 +91,38 @@ class OptionCells:
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
         """The cells of many options, one option's after another's, and how each option is cut.
 
-        An option has as many cells as its layout has pairs of a width and a block.
+        An option has as many cells as its layout has pairs of a width and a block. Options that
+        differ in nothing but the kernel share a layout.
         """
-        laid = [self._layout(o) for o in options]
-        counts = [len(x.blocks) * len(x.widths) for x in laid]
-        every = [(*block, width) for x in laid for width in x.widths for block in x.blocks]
-        rectangles = np.array(every, dtype=np.int64).reshape(-1, 3)
-        kinds = [
-            (self._position[o.table], TYPES.index(o.sharding_type), KERNELS.index(o.kernel))
-            for o in options
-        ]
-        table, family, kernel = np.array(kinds, dtype=np.int64).reshape(-1, 3).repeat(counts, 0).T
+        known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
+        cuts: list[Layout] = []
+        cut_of = []
+        for o in options:
+            cut = known.setdefault((o.table, o.sharding_type, o.column_widths), len(cuts))
+            if cut == len(cuts):
+                cuts.append(self._layout(o))
+            cut_of.append(cut)
+        pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
+        kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
+        sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
+        cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
+        ends = np.cumsum(counts)
+        begins = (np.cumsum(sizes) - sizes)[cut]
+        at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
+        rectangles = np.array(pairs, dtype=np.int64).reshape(-1, 3)[at]
+        kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
+        kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
         ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
         cells = Cells(
-            table=table,
-            family=family,
-            kernel=kernel,
+            table=np.repeat(kind[:, 0], counts),
+            family=np.repeat(kind[:, 1], counts),
+            kernel=np.repeat(kernels, counts),
             cache_load_factor_ratio=np.repeat(ratios, counts),
             row_offset=rectangles[:, 0],
             num_rows=rectangles[:, 1],
             num_cols=rectangles[:, 2],
         )
-        return cells, laid
+        return cells, [cuts[i] for i in cut_of]
 
     def _layout(self, option: ShardingOption) -> Layout:
         kind, at = option.sharding_type, self._position[option.table]
@@ -131,6 +141,7 @@ class OptionCells:
         return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_EVEN)
 
 
+_KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks are each of the differing ones."""
 _MOST_EVEN: Final = 3

@@ -89,10 +89,9 @@ class ShardingOption:
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
         _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
-        require(
-            len(self.column_widths) >= 1 and all(w >= 1 for w in self.column_widths),
-            f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
-        )
+        if not self.column_widths or min(self.column_widths) < 1:
+            msg = f"table {self.table!r}: column widths must be positive, got {self.column_widths}"
+            raise InvalidValueError(msg)
 
     @property
     def spread(self) -> Spread:
@@ -108,18 +107,19 @@ class ShardingOption:
 def _check_kernel(
     table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
 ) -> None:
-    replicated = sharding_type is ShardingType.DATA_PARALLEL
-    require(
-        replicated == (kernel is ComputeKernel.DENSE),
-        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
-        f"got {sharding_type} with {kernel}",
-    )
+    if (sharding_type is ShardingType.DATA_PARALLEL) != (kernel is ComputeKernel.DENSE):
+        msg = (
+            f"table {table!r}: kernel dense goes with data_parallel and only with it, "
+            f"got {sharding_type} with {kernel}"
+        )
+        raise InvalidValueError(msg)
     caching = kernel is ComputeKernel.FUSED_UVM_CACHING
-    require(
-        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
-        f"table {table!r}: a cache load factor between 0 and 1 goes with "
-        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
-    )
+    if caching != (ratio is not None) or not (ratio is None or 0 < ratio < 1):
+        msg = (
+            f"table {table!r}: a cache load factor between 0 and 1 goes with "
+            f"fused_uvm_caching and only with it, got {kernel} with {ratio}"
+        )
+        raise InvalidValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

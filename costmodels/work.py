@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -124,14 +125,14 @@ class WorkModel:
         of the chosen host, get of each piece of an option with spread ranks or hosts.
         """
         cells, layouts = self._layout.of(options)
-        rows, begin = self.cells_work(cells), 0
-        works = []
-        for layout in layouts:
-            end = begin + len(layout.blocks) * len(layout.widths)
-            found = OptionWork(rows=rows[begin:end], index=layout.where)
-            works.append(found.merged() if layout.may_repeat else found)
-            begin = end
-        return works
+        rows = self.cells_work(cells)
+        ends = list(accumulate(len(x.blocks) * len(x.widths) for x in layouts))
+        spans = zip([0, *ends], ends, layouts, strict=False)
+        works = [OptionWork(rows=rows[a:b], index=layout.where) for a, b, layout in spans]
+        if not any(layout.may_repeat for layout in layouts):
+            return works
+        pairs = zip(works, layouts, strict=True)
+        return [work.merged() if layout.may_repeat else work for work, layout in pairs]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of any plan, ``[W, columns]``.
@@ -169,10 +170,9 @@ class WorkModel:
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
         share = np.where(replicated, 1.0, share)
-        indices = batch * tables.pooling_factor[table]
-        bags = np.where(
-            tables.is_pooled[table], batch * tables.num_features[table], indices * share
-        )
+        indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
+        bags = np.where(pooled, batch * tables.num_features[table], indices * share)
+        received = sources * indices * share
         shards = LookupShards(
             tables=tables,
             table=table,
@@ -180,9 +180,9 @@ class WorkModel:
             row_offset=cells.row_offset,
             num_rows=cells.num_rows,
             num_cols=cells.num_cols,
-            num_indices=sources * indices * share,
+            num_indices=received,
             num_table_indices=sources * indices,
-            num_bags=sources * bags,
+            num_bags=np.where(pooled, sources * bags, received),
             cache_load_factor_ratio=cells.cache_load_factor_ratio,
             output_element_bytes=workload.output_dtype.num_bytes,
             index_bytes=workload.index_bytes,

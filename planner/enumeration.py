@@ -6,7 +6,7 @@ keep weights in host memory, as long as device memory is far from full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from planner.cuts import table_cuts
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
-from planner.option_work import OptionWork
+from planner.option_work import ListingProgress, OptionWork, priced
 from planner.problem import PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 _CROWDED_RATIO: Final = 0.7
 """Host kernels are listed from this share of the device memory on; below it, tables fit without."""
@@ -62,6 +63,8 @@ def enumerate_options(
     pipeline: CostPipeline,
     *,
     device: str = "cuda",
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> tuple[TableOptions, ...]:
     """Options of every table, in the workload's order; some may be too large for any rank.
 
@@ -69,22 +72,23 @@ def enumerate_options(
         problem: tables, topology and constraints.
         pipeline: prices the options.
         device: what TorchRec runs on, ``cuda`` or ``cpu``.
+        progress: told how many of how many tables are priced, again and again.
+        should_stop: asked again and again; True ends the listing.
 
     Raises:
         InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
             table without any option.
+        Stopped: ``should_stop`` said so.
     """
     limits = table_limits(problem, device)
-    found = tuple(_table_options(problem, pipeline, limit) for limit in limits)
+    listing = _Listing(problem, pipeline, progress, should_stop)
+    found = listing.of(limits)
     _require_options(problem, limits, found)
     if _crowded(found, pipeline):
         smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
-        found = tuple(
-            options
-            if limit.keeps_host_kernels or limit.table.weight_bytes < smallest
-            else _table_options(problem, pipeline, limit, host_kernels=True)
-            for limit, options in zip(limits, found, strict=True)
-        )
+        wider = [x for x in limits if not x.keeps_host_kernels and x.table.weight_bytes >= smallest]
+        again = {t.table: t for t in listing.of(wider, host_kernels=True)}
+        found = tuple(again.get(options.table, options) for options in found)
     if problem.move_limit is not None:
         given = zip(limits, found, strict=True)
         found = tuple(_with_given(problem, pipeline, limit, options) for limit, options in given)
@@ -118,22 +122,40 @@ def _nothing(option: ShardingOption) -> str | None:
 # ------------------------------------------------------------------ cuts
 
 
-def _table_options(
-    problem: PlanningProblem,
-    pipeline: CostPipeline,
-    limit: TableLimits,
-    *,
-    host_kernels: bool = False,
-) -> TableOptions:
-    host_kernels = host_kernels or limit.keeps_host_kernels
-    options = tuple(_options(problem, limit, host_kernels=host_kernels))
-    return TableOptions(
-        table=limit.table.name,
-        options=options,
-        works=tuple(OptionWork.of(pipeline.option_work(option)) for option in options),
-        ranks=limit.ranks,
-        hosts=limit.hosts,
-    )
+class _Listing:
+    """Lists and prices the options of tables, many tables at a time."""
+
+    def __init__(
+        self,
+        problem: PlanningProblem,
+        pipeline: CostPipeline,
+        progress: ListingProgress | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> None:
+        self._problem, self._pipeline = problem, pipeline
+        self._progress, self._should_stop = progress, should_stop
+
+    def of(
+        self, limits: Sequence[TableLimits], *, host_kernels: bool = False
+    ) -> tuple[TableOptions, ...]:
+        """Options of each table with their work."""
+        options = [
+            tuple(_options(self._problem, x, host_kernels=host_kernels or x.keeps_host_kernels))
+            for x in limits
+        ]
+        works = priced(
+            self._pipeline, options, progress=self._progress, should_stop=self._should_stop
+        )
+        return tuple(
+            TableOptions(
+                table=limit.table.name,
+                options=listed,
+                works=work,
+                ranks=limit.ranks,
+                hosts=limit.hosts,
+            )
+            for limit, listed, work in zip(limits, options, works, strict=True)
+        )
 
 
 def _with_given(
@@ -157,7 +179,7 @@ def _with_given(
     return replace(
         found,
         options=(*found.options, option),
-        works=(*found.works, OptionWork.of(pipeline.option_work(option))),
+        works=(*found.works, *pipeline.options_work((option,))),
     )
 
 
@@ -212,9 +234,11 @@ def _crowded(found: tuple[TableOptions, ...], pipeline: CostPipeline) -> bool:
         return True
     total = largest = 0.0
     for table in found:
-        sizes = [pipeline.device_bytes(work.full) for work in table.works]
-        total += min(float(s.sum()) for s in sizes)
-        largest = max(largest, min(float(s.max()) for s in sizes))
+        rows, first = _joined(table.works)
+        sizes = pipeline.device_bytes(rows)
+        counts = np.concatenate([np.bincount(w.index.ravel()) for w in table.works])
+        total += float(np.add.reduceat(sizes * counts, first).min())
+        largest = max(largest, float(np.maximum.reduceat(sizes, first).min()))
     share = _CROWDED_RATIO * float(limits.min())
     return total > _CROWDED_RATIO * float(limits.sum()) or largest > share / 2
 
@@ -230,6 +254,9 @@ def drop_unfit(
         device: device bytes per unit of work, from :func:`memory_coefficients`.
         host: host bytes per unit of work.
     """
+    rows, _ = _joined(table.works)
+    if len(rows) and _fit_anywhere(rows @ device, rows @ host, pipeline):
+        return table
     kept = [
         i
         for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
@@ -240,6 +267,23 @@ def drop_unfit(
         options=tuple(table.options[i] for i in kept),
         works=tuple(table.works[i] for i in kept),
     )
+
+
+def _joined(works: Sequence[OptionWork]) -> tuple[FloatArray, IntArray]:
+    """Rows of several options one after the other, and where each option's begin."""
+    counts = np.array([len(w.rows) for w in works], dtype=np.int64)
+    rows = np.concatenate([w.rows for w in works]) if works else np.zeros((0, 0))
+    return rows, np.cumsum(counts) - counts
+
+
+def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
+    """Whether the smallest device holds the largest shard, and the smallest host one per rank.
+
+    Then every option fits on empty devices and hosts.
+    """
+    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
+    together = host.max() * pipeline.topology.local_world_size
+    return bool(device.max() <= limit and together <= host_limit)
 
 
 def _fits_empty(

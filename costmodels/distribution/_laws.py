@@ -25,6 +25,7 @@ _FEWEST_DRAWS: Final = 0.5
 _FULL: Final = 14.0
 """After this many draws of its coldest row a law's cache curve ends: 1e-6 of the rows are left."""
 _CERTAIN: Final = 1.0 - 1e-12
+_COARSE: Final = 16
 _FEW_BINS: Final = 64
 """Laws with no more bins have their whole cache curve computed at once."""
 _ROUNDING: Final = 1.0 + 1e-9
@@ -130,7 +131,7 @@ class Laws:
         top = self._position_after(law, effective)
         evicts = self._holds_more(law, cached_rows, top)
         law, cached, unique = law[evicts], cached_rows[evicts], misses[evicts]
-        draws, hits = self._interpolated(law, cached, top[evicts])
+        draws, hits = self._interpolated(law, cached)
         missed = cached + (effective[evicts] - draws) * (1.0 - hits)
         within = np.minimum(np.maximum(missed, unique), num_indices[evicts])
         misses[evicts] = np.where(draws >= effective[evicts], unique, within)
@@ -143,11 +144,12 @@ class Laws:
         draws, effective = self._filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
         first, back = _distinct(law, effective, draws)
         found = np.zeros(len(first))
-        for i in np.flatnonzero(np.isfinite(draws[first])):
-            query = first[i]
-            bins = self._bins[int(law[query])]
-            cold = bins.rows * np.exp(bins.probability * -draws[query])
-            found[i] = (cold * bins.touched(float(effective[query]))).sum()
+        law, effective, draws = law[first], effective[first], draws[first]
+        for at, count, chosen in _groups(np.isfinite(draws), law, effective):
+            bins = self._bins[at]
+            touched = bins.rows * bins.touched(count)
+            cold = np.exp(np.outer(draws[chosen], -bins.probability))
+            found[chosen] = (cold * touched).sum(axis=-1)
         return found[back]
 
     # -- private ----------------------------------------------------------------------------------
@@ -252,13 +254,11 @@ class Laws:
         last = np.full(len(law), _LAST)
         draws, hits = np.full(len(law), np.inf), np.ones(len(law))
         fills = self._holds_more(law, cached, last)
-        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills], last[fills])
+        draws[fills], hits[fills] = self._interpolated(law[fills], cached[fills])
         return draws, hits
 
-    def _interpolated(
-        self, law: IntArray, cached: FloatArray, top: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """(draws, hit ratio) read off the curves, where ``cached`` is below the point ``top``."""
+    def _interpolated(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(draws, hit ratio) read off the curves, where ``cached`` is below their last points."""
         grid, held, hits = self._grid, self._held, self._hits
         zero = np.zeros(len(law), dtype=np.int64)
         least = self._held_at(law, zero)
@@ -266,7 +266,7 @@ class Laws:
         ratio = hits[law, zero] * draws / grid[law, zero]
         inside = cached > least
         law, cached = law[inside], cached[inside]
-        low = self._below(law, cached, top[inside])
+        low = self._below(law, cached)
         before, after = (law, low), (law, low + 1)
         self._held_at(*after)
         x, y = np.log(held[before]), np.log(grid[before])
@@ -276,15 +276,36 @@ class Laws:
         ratio[inside] = (hits[after] - hits[before]) / rise * along + hits[before]
         return draws, ratio
 
-    def _below(self, law: IntArray, cached: FloatArray, top: IntArray) -> IntArray:
-        """The point of the curve after which ``cached`` rows are held, by bisection."""
-        low, high = np.zeros(len(law), dtype=np.int64), top
+    def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
+        """The point of the curve after which ``cached`` rows are held.
+
+        Among every sixteenth point first; then two neighbouring points at a time, at the place that
+        is likely by interpolation, later half-way.
+        """
+        coarse = np.arange(0, _CURVE_POINTS + _COARSE, _COARSE)
+        coarse[-1] = _LAST
+        distinct, back = np.unique(law, return_inverse=True)
+        held = self._held_at(np.repeat(distinct, len(coarse)), np.tile(coarse, len(distinct)))
+        full = held.reshape(-1, len(coarse))[back] <= cached[:, None]
+        place = np.minimum(full.sum(axis=-1), len(coarse) - 1)
+        low, high = coarse[place - 1], coarse[place]
+        likely = True
         while len(wide := np.flatnonzero(high - low > 1)):
-            middle = (low[wide] + high[wide]) // 2
-            full = self._held_at(law[wide], middle) <= cached[wide]
-            low, high = low.copy(), high.copy()
-            low[wide[full]], high[wide[~full]] = middle[full], middle[~full]
-        return low
+            one, below, above = law[wide], low[wide], high[wide]
+            share = np.full(len(wide), 0.5)
+            if likely:
+                least = np.log(self._held[one, below])
+                share = (np.log(cached[wide]) - least) / (np.log(self._held[one, above]) - least)
+            first = below + np.clip(
+                (share * (above - below)).astype(np.int64), 1, above - below - 1
+            )
+            second = np.minimum(first + 1, above)
+            points = self._held_at(np.tile(one, 2), np.append(first, second)).reshape(2, -1)
+            past_first, past_second = points <= cached[wide]
+            low[wide] = np.where(past_second, second, np.where(past_first, first, below))
+            high[wide] = np.where(past_second, above, np.where(past_first, second, first))
+            likely = False
+        return np.asarray(low)
 
 
 def _distinct(*columns: NDArray[np.float64] | IntArray) -> tuple[IntArray, IntArray]:
