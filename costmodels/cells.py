@@ -98,10 +98,9 @@ class OptionCells:
         cuts: list[Layout] = []
         cut_of = []
         for o in options:
-            cut = known.setdefault((o.table, o.sharding_type, o.column_widths), len(cuts))
-            if cut == len(cuts):
+            cut_of.append(known.setdefault((o.table, o.sharding_type, o.column_widths), len(cuts)))
+            if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
-            cut_of.append(cut)
         pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)

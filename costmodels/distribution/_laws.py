@@ -52,10 +52,11 @@ class _Bins:
 
     def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Rows an LRU cache holds after so many draws, and its hit ratio (0..1) then, ``[n]``."""
-        held = np.outer(draws, -self.drawn_probability)
-        np.expm1(held, out=held)
-        held *= -self.drawn_rows
-        return held.sum(axis=-1), (held * self.drawn_probability).sum(axis=-1)
+        missed = np.outer(draws, -self.drawn_probability)
+        np.expm1(missed, out=missed)
+        mass = self.drawn_rows * self.drawn_probability
+        held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
+        return held, hits
 
 
 class Laws:

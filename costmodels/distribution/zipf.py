@@ -95,4 +95,4 @@ def _tail_edges(first: int, last: int) -> FloatArray:
     exponents = np.arange(count) * ((end - start) / (count - 1)) + start
     edges: FloatArray = np.round(np.power(10.0, exponents))
     edges[0], edges[-1] = first, last
-    return edges[np.append(np.diff(edges) > 0, True)]
+    return np.asarray(edges[np.append(np.diff(edges) > 0, True)])
