@@ -11,6 +11,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.arithmetic import refuse_hopeless
 from planner.enumeration import enumerate_options
 from planner.errors import InvalidInputError
 from planner.evaluation import AbstractObjective, SearchSpace
@@ -32,6 +33,7 @@ def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> Searc
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
+        InfeasibleError: arithmetic alone rules out every plan.
     """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
@@ -48,6 +50,7 @@ def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> Searc
     if problem.scenarios:
         others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
         pipeline = ScenarioPipeline([pipeline, *others])
+    refuse_hopeless(problem, pipeline)
     return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
 
 
