@@ -19,7 +19,12 @@ _DENSE_COPIES = 4
 
 
 def dense_bytes(workload: Workload) -> float:
-    """Device bytes of the dense part.
+    """Device bytes of the dense part: those of :func:`dense_parts` together."""
+    return sum(dense_parts(workload).values())
+
+
+def dense_parts(workload: Workload) -> dict[str, float]:
+    """Device bytes of the dense part by what they hold, in words.
 
     Parameters with gradients and state, activations, and the embeddings a rank receives (with their
     gradients).
@@ -28,9 +33,14 @@ def dense_bytes(workload: Workload) -> float:
         t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
         for t in workload.tables
     )
-    received = 2.0 * workload.local_batch_size * outputs * workload.output_dtype.num_bytes
-    parameters = _DENSE_COPIES * 4.0 * dense_parameters(workload)
-    return parameters + activation_bytes(workload) + received
+    return {
+        "parameters with gradients and state": _DENSE_COPIES * 4.0 * dense_parameters(workload),
+        "activations": activation_bytes(workload),
+        "looked-up vectors": 2.0
+        * workload.local_batch_size
+        * outputs
+        * workload.output_dtype.num_bytes,
+    }
 
 
 def device_bytes(work: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,7 @@ from costmodels.iteration._closed_form import Schedule, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
+from costmodels.option_work import OptionWork
 from costmodels.phases import PhaseModel
 from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages import CostModels, Scale, StageModel
@@ -60,9 +62,23 @@ class CostPipeline:
 
     # -- work ---------------------------------------------------------------------------------
 
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of unplaced options, all priced at once; a subclass replaces this or the next."""
+        if type(self).option_work is not CostPipeline.option_work:
+            return [OptionWork.of(self.option_work(option)) for option in options]
+        return self._work.options_work(options)
+
     def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an unplaced option; shapes in :meth:`costmodels.work.WorkModel.option_work`."""
-        return self._work.option_work(option)
+        """Work of an unplaced option.
+
+        Returns:
+            Spread uniform: ``[W, columns]``, what each rank gets. Spread ranks:
+            ``[pieces, columns]``, what the chosen rank gets. Spread hosts:
+            ``[pieces, L, columns]``, what the L ranks of the chosen host get.
+        """
+        if type(self).options_work is not CostPipeline.options_work:
+            return self.options_work((option,))[0].full
+        return self._work.options_work((option,))[0].full
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, num_features]``."""

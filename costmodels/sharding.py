@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
 
 from costmodels.errors import InvalidValueError, require
+from costmodels.shards import IntArray, Shard, Shards, tiling_problem
 from costmodels.workload import Workload
+
+__all__ = [
+    "SPREAD",
+    "ComputeKernel",
+    "Plan",
+    "Shard",
+    "ShardingOption",
+    "ShardingType",
+    "Shards",
+    "Spread",
+    "TablePlacement",
+    "check_plan",
+    "check_tiling",
+    "place",
+    "row_block_columns",
+    "row_blocks",
+]
 
 
 class ShardingType(StrEnum):
@@ -52,17 +73,6 @@ SPREAD: dict[ShardingType, Spread] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """A rectangle of one table on one rank."""
-
-    rank: int
-    row_offset: int
-    num_rows: int
-    col_offset: int
-    num_cols: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingOption:
     """One way to cut a table, not yet placed.
 
@@ -79,10 +89,9 @@ class ShardingOption:
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
         _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
-        require(
-            len(self.column_widths) >= 1 and all(w >= 1 for w in self.column_widths),
-            f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
-        )
+        if not self.column_widths or min(self.column_widths) < 1:
+            msg = f"table {self.table!r}: column widths must be positive, got {self.column_widths}"
+            raise InvalidValueError(msg)
 
     @property
     def spread(self) -> Spread:
@@ -98,38 +107,48 @@ class ShardingOption:
 def _check_kernel(
     table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
 ) -> None:
-    replicated = sharding_type is ShardingType.DATA_PARALLEL
-    require(
-        replicated == (kernel is ComputeKernel.DENSE),
-        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
-        f"got {sharding_type} with {kernel}",
-    )
+    if (sharding_type is ShardingType.DATA_PARALLEL) != (kernel is ComputeKernel.DENSE):
+        msg = (
+            f"table {table!r}: kernel dense goes with data_parallel and only with it, "
+            f"got {sharding_type} with {kernel}"
+        )
+        raise InvalidValueError(msg)
     caching = kernel is ComputeKernel.FUSED_UVM_CACHING
-    require(
-        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
-        f"table {table!r}: a cache load factor between 0 and 1 goes with "
-        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
-    )
+    if caching != (ratio is not None) or not (ratio is None or 0 < ratio < 1):
+        msg = (
+            f"table {table!r}: a cache load factor between 0 and 1 goes with "
+            f"fused_uvm_caching and only with it, got {kernel} with {ratio}"
+        )
+        raise InvalidValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlacement:
-    """One table, cut and placed. ``shards`` are in TorchRec's order for the sharding type."""
+    """One table, cut and placed. ``shards`` are in TorchRec's order for the sharding type.
+
+    Any sequence of shards may be given; it is kept as :class:`costmodels.shards.Shards`.
+    """
 
     table: str
     sharding_type: ShardingType
     kernel: ComputeKernel
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
     cache_load_factor_ratio: float | None = None
 
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
         _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
+        object.__setattr__(self, "shards", Shards.of(self.shards))
+
+    @property
+    def cells(self) -> Shards:
+        """The shards as columns."""
+        return cast("Shards", self.shards)
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Rank of each shard, in shard order."""
-        return tuple(s.rank for s in self.shards)
+        return tuple(self.cells.rank.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +156,12 @@ class Plan:
     """Every table of a workload, placed."""
 
     placements: tuple[TablePlacement, ...]
+    _by_table: dict[str, TablePlacement] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the placements; of a table placed twice, the first one counts."""
+        found = {placement.table: placement for placement in reversed(self.placements)}
+        object.__setattr__(self, "_by_table", found)
 
     def placement(self, table: str) -> TablePlacement:
         """The placement of ``table``.
@@ -144,18 +169,26 @@ class Plan:
         Raises:
             InvalidValueError: the plan does not place it.
         """
-        for placement in self.placements:
-            if placement.table == table:
-                return placement
-        msg = f"the plan does not place table {table!r}"
-        raise InvalidValueError(msg)
+        if table not in self._by_table:
+            msg = f"the plan does not place table {table!r}"
+            raise InvalidValueError(msg)
+        return self._by_table[table]
 
 
 def row_blocks(num_embeddings: int, parts: int) -> list[tuple[int, int]]:
     """(offset, rows) of each part as TorchRec cuts rows: ceil(R / parts) until they run out."""
-    size = math.ceil(num_embeddings / parts)
-    starts = [min(i * size, num_embeddings) for i in range(parts + 1)]
-    return [(a, b - a) for a, b in itertools.pairwise(starts)]
+    offsets, rows = row_block_columns(num_embeddings, parts)
+    return list(zip(offsets.tolist(), rows.tolist(), strict=True))
+
+
+@lru_cache(maxsize=4096)
+def row_block_columns(num_embeddings: int, parts: int) -> tuple[IntArray, IntArray]:
+    """The same as read-only columns ``[parts]``."""
+    size = -(-num_embeddings // parts)
+    starts = np.minimum(np.arange(parts + 1, dtype=np.int64) * size, num_embeddings)
+    offsets, rows = starts[:-1], np.diff(starts)
+    offsets.flags.writeable = rows.flags.writeable = False
+    return offsets, rows
 
 
 def place(
@@ -179,35 +212,65 @@ def place(
         len(where) == option.num_pieces,
         f"table {option.table!r}: {option.num_pieces} places needed, got {len(where)}",
     )
-    width = sum(option.column_widths)
-    offsets = [sum(option.column_widths[:i]) for i in range(len(option.column_widths))]
-    columns = list(zip(offsets, option.column_widths, strict=True))
-    cells: list[tuple[int, int, int, int, int]]
-    if option.sharding_type is ShardingType.DATA_PARALLEL:
-        cells = [(r, 0, num_embeddings, 0, width) for r in range(world_size)]
-    elif option.sharding_type is ShardingType.ROW_WISE:
-        blocks = row_blocks(num_embeddings, world_size)
-        cells = [(r, row, rows, 0, width) for r, (row, rows) in enumerate(blocks)]
-    elif option.spread is Spread.RANKS:
-        cells = [(r, 0, num_embeddings, col, n) for r, (col, n) in zip(where, columns, strict=True)]
-    else:
-        blocks = row_blocks(num_embeddings, local_world_size)
-        cells = [
-            (host * local_world_size + i, row, rows, col, n)
-            for host, (col, n) in zip(where, columns, strict=True)
-            for i, (row, rows) in enumerate(blocks)
-        ]
-    shards = tuple(
-        Shard(rank=rank, row_offset=row, num_rows=rows, col_offset=col, num_cols=n)
-        for rank, row, rows, col, n in cells
-    )
     return TablePlacement(
         table=option.table,
         sharding_type=option.sharding_type,
         kernel=option.kernel,
-        shards=shards,
+        shards=_cells(option, num_embeddings, where, world_size, local_world_size),
         cache_load_factor_ratio=option.cache_load_factor_ratio,
     )
+
+
+def _cells(
+    option: ShardingOption,
+    num_embeddings: int,
+    where: tuple[int, ...],
+    world_size: int,
+    local_world_size: int,
+) -> Shards:
+    if option.spread is Spread.UNIFORM:
+        offsets: IntArray | int = 0
+        rows: IntArray | int = num_embeddings
+        if option.sharding_type is ShardingType.ROW_WISE:
+            offsets, rows = row_block_columns(num_embeddings, world_size)
+        return Shards(
+            rank=_all_ranks(world_size),
+            row_offset=offsets,
+            num_rows=rows,
+            col_offset=0,
+            num_cols=sum(option.column_widths),
+        )
+    col_offset, num_cols = _columns(option.column_widths)
+    places = np.array(where, dtype=np.int64)
+    if option.spread is Spread.RANKS:
+        return Shards(
+            rank=places,
+            row_offset=0,
+            num_rows=num_embeddings,
+            col_offset=col_offset,
+            num_cols=num_cols,
+        )
+    offsets, rows = row_block_columns(num_embeddings, local_world_size)
+    inside = places[:, None] * local_world_size + np.arange(local_world_size)
+    return Shards(
+        rank=inside.ravel(),
+        row_offset=np.tile(offsets, len(places)),
+        num_rows=np.tile(rows, len(places)),
+        col_offset=np.repeat(col_offset, local_world_size),
+        num_cols=np.repeat(num_cols, local_world_size),
+    )
+
+
+@lru_cache(maxsize=64)
+def _all_ranks(world_size: int) -> IntArray:
+    return np.arange(world_size, dtype=np.int64)
+
+
+@lru_cache(maxsize=4096)
+def _columns(widths: tuple[int, ...]) -> tuple[IntArray, IntArray]:
+    """Offset and width of each column piece."""
+    columns = np.array(widths, dtype=np.int64)
+    return np.cumsum(columns) - columns, columns
 
 
 def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: int) -> None:
@@ -220,40 +283,15 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
     """
     name = f"table {placement.table!r}"
     if placement.sharding_type is ShardingType.DATA_PARALLEL:
-        whole = all(
-            (s.row_offset, s.num_rows, s.col_offset, s.num_cols)
-            == (0, num_embeddings, 0, embedding_dim)
-            for s in placement.shards
-        )
+        expected = (0, num_embeddings, 0, embedding_dim)
+        columns = zip(placement.cells.columns[1:], expected, strict=True)
+        whole = all(bool((column == value).all()) for column, value in columns)
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
-    for s in placement.shards:
-        sized = s.num_rows >= 0 and s.num_cols >= 1
-        require(sized, f"{name}: shard {s} has no columns or rows < 0")
-    shards = [s for s in placement.shards if s.num_rows > 0]
-    for s in shards:
-        inside = (
-            s.row_offset >= 0
-            and s.col_offset >= 0
-            and s.row_offset + s.num_rows <= num_embeddings
-            and s.col_offset + s.num_cols <= embedding_dim
-        )
-        require(inside, f"{name}: shard {s} leaves the table of {num_embeddings} x {embedding_dim}")
-    area = sum(s.num_rows * s.num_cols for s in shards)
-    require(
-        area == num_embeddings * embedding_dim,
-        f"{name}: shards cover {area} cells of {num_embeddings * embedding_dim}; they must tile it",
-    )
-    ordered = sorted(shards, key=lambda s: (s.row_offset, s.col_offset))
-    for i, a in enumerate(ordered):
-        for b in ordered[i + 1 :]:
-            if b.row_offset >= a.row_offset + a.num_rows:
-                break
-            apart = (
-                b.col_offset >= a.col_offset + a.num_cols
-                or a.col_offset >= b.col_offset + b.num_cols
-            )
-            require(apart, f"{name}: shards {a} and {b} overlap")
+    problem = tiling_problem(placement.cells, num_embeddings, embedding_dim)
+    if problem is not None:
+        msg = f"{name}: {problem}"
+        raise InvalidValueError(msg)
 
 
 def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
@@ -272,13 +310,18 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
         f"the plan is not for this workload: missing tables {missing[:5]} ({len(missing)}), "
         f"unknown tables {unknown[:5]} ({len(unknown)})",
     )
+    tables = {t.name: t for t in workload.tables}
+    every = _all_ranks(world_size)
     for placement in plan.placements:
-        table = workload.table(placement.table)
-        bad = [r for r in placement.ranks if not 0 <= r < world_size]
-        require(not bad, f"table {table.name!r}: ranks {bad[:5]} are outside 0..{world_size - 1}")
+        table, ranks = tables[placement.table], placement.cells.rank
+        outside = (ranks < 0) | (ranks >= world_size)
+        if outside.any():
+            bad = ranks[outside].tolist()
+            msg = f"table {table.name!r}: ranks {bad[:5]} are outside 0..{world_size - 1}"
+            raise InvalidValueError(msg)
         if placement.sharding_type is ShardingType.DATA_PARALLEL:
             require(
-                sorted(placement.ranks) == list(range(world_size)),
+                ranks is every or np.array_equal(np.sort(ranks), every),
                 f"table {table.name!r}: data_parallel needs one copy on each of {world_size} ranks",
             )
         check_tiling(placement, table.num_embeddings, table.embedding_dim)

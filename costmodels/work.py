@@ -7,29 +7,47 @@ array, so a search adds and subtracts rows instead of pricing plans from scratch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    Shard,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    TablePlacement,
-    place,
+from costmodels.cells import TYPES, Cells, OptionCells, runs_of
+from costmodels.lookup.base import (
+    KERNELS,
+    NUM_LOOKUP_WORK,
+    AbstractLookupModel,
+    LookupShards,
+    TableColumns,
 )
+from costmodels.option_work import OptionWork
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
+from costmodels.workload import Pipeline, Workload
+
+__all__ = [
+    "CALLS",
+    "FAMILIES",
+    "INPUT",
+    "KERNELS",
+    "LOOKUP",
+    "MEMORY",
+    "NUM_COLUMNS",
+    "OUTPUT",
+    "PIPELINE_DEPTH",
+    "REPLICATED",
+    "Memory",
+    "WorkModel",
+    "call_column",
+    "lookup_columns",
+]
 
 FloatArray = NDArray[np.float64]
 
-KERNELS: Final = tuple(ComputeKernel)
 FAMILIES: Final = (
     ShardingType.TABLE_WISE,
     ShardingType.COLUMN_WISE,
@@ -97,140 +115,126 @@ class WorkModel:
         self.workload = workload
         self.topology = topology
         self.lookup = lookup
-        self._tables = {t.name: t for t in workload.tables}
-        self._known: dict[tuple[object, ...], FloatArray] = {}
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an option before it is placed.
+    @cached_property
+    def columns(self) -> TableColumns:
+        """The tables as columns."""
+        return TableColumns.of(self.workload.tables)
 
-        Returns:
-            Spread uniform: ``[W, columns]``, what each rank gets. Spread ranks:
-            ``[pieces, columns]``, what the chosen rank gets. Spread hosts:
-            ``[pieces, L, columns]``, what the L ranks of the chosen host get.
+    @cached_property
+    def _layout(self) -> OptionCells:
+        local = self.topology.local_world_size
+        return OptionCells(self.columns, self.topology.world_size, local)
+
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of options before they are placed, all priced at once.
+
+        What each rank gets of an option with spread uniform; what the chosen rank, or the L ranks
+        of the chosen host, get of each piece of an option with spread ranks or hosts.
         """
-        table = self._tables[option.table]
-        local, world = self.topology.local_world_size, self.topology.world_size
-        replicated = option.sharding_type is ShardingType.DATA_PARALLEL
-        placement = place(
-            option,
-            table.num_embeddings,
-            (0,) * option.num_pieces,
-            world_size=1 if replicated else world,
-            local_world_size=local,
-        )
-        rows = self._placement_rows(placement, table)
-        if replicated:
-            return np.repeat(rows, world, axis=0)
-        if option.spread is Spread.HOSTS:
-            return rows.reshape(option.num_pieces, local, NUM_COLUMNS)
-        return rows
+        cells, layouts = self._layout.of(options)
+        rows = self.cells_work(cells)
+        ends = list(accumulate(len(x.blocks) * len(x.widths) for x in layouts))
+        spans = zip([0, *ends], ends, layouts, strict=False)
+        works = [OptionWork(rows=rows[a:b], index=layout.where) for a, b, layout in spans]
+        if not any(layout.may_repeat for layout in layouts):
+            return works
+        pairs = zip(works, layouts, strict=True)
+        return [work.merged() if layout.may_repeat else work for work, layout in pairs]
 
     def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of any plan, ``[W, columns]``."""
-        work = np.zeros((self.topology.world_size, NUM_COLUMNS))
-        for placement in plan.placements:
-            rows = self._placement_rows(placement, self._tables[placement.table])
-            np.add.at(work, np.array(placement.ranks, dtype=int), rows)
-        return work
+        """Work of any plan, ``[W, columns]``.
 
-    def _placement_rows(self, placement: TablePlacement, table: Table) -> FloatArray:
-        """Work of each shard, ``[shards, columns]``; alike shards are priced once."""
-        family, kernel = self._family(placement), placement.kernel
-        ratio, anywhere = placement.cache_load_factor_ratio, table.distribution.scattered
-        rows = []
-        for shard in placement.shards:
-            offset = 0 if anywhere else shard.row_offset
-            key = (table.name, family, kernel, ratio, offset, shard.num_rows, shard.num_cols)
-            if key not in self._known:
-                self._known[key] = self._shard_work(shard, table, family, kernel, ratio)
-            rows.append(self._known[key])
-        return np.stack(rows)
-
-    def _family(self, placement: TablePlacement) -> ShardingType:
-        """The collectives a placement uses.
-
-        Row splits over *some* ranks, which TorchRec cannot run but HugeCTR does, send partial sums
-        to their destination like table-wise shards.
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
         """
         world, local = self.topology.world_size, self.topology.local_world_size
-        ranks = placement.ranks
-        if placement.sharding_type is ShardingType.ROW_WISE and ranks != tuple(range(world)):
-            return ShardingType.TABLE_WISE
-        if placement.sharding_type in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD):
-            blocks = [ranks[i : i + local] for i in range(0, len(ranks), local)]
-            if any(b != tuple(range(b[0], b[0] + local)) or b[0] % local for b in blocks):
-                return ShardingType.TABLE_WISE
-        return placement.sharding_type
+        work = np.zeros((world, NUM_COLUMNS))
+        runs = runs_of(plan, self.columns, world, local)
+        if not len(runs.cell):
+            return work
+        order = np.lexsort((runs.length, runs.first))
+        first, length = runs.first[order], runs.length[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (np.diff(first) != 0) | (np.diff(length) != 0)
+        starts = np.flatnonzero(new)
+        rows = self.cells_work(runs.cells)[runs.cell[order]]
+        sums = np.add.reduceat(rows, starts, axis=0)
+        first, length = first[starts], length[starts]
+        alone = length == 1
+        work[first[alone]] += sums[alone]
+        spans = zip(first[~alone].tolist(), length[~alone].tolist(), sums[~alone], strict=True)
+        for begin, size, row in spans:
+            work[begin : begin + size] += row
+        return work
 
-    def _shard_work(
-        self,
-        shard: Shard,
-        table: Table,
-        family: ShardingType,
-        kernel: ComputeKernel,
-        cache_ratio: float | None,
-    ) -> FloatArray:
-        workload, world = self.workload, self.topology.world_size
-        work = np.zeros(NUM_COLUMNS)
-        replicated = family is ShardingType.DATA_PARALLEL
+    def cells_work(self, cells: Cells) -> FloatArray:
+        """Work of each cell, ``[n, columns]``."""
+        tables, workload, table = self.columns, self.workload, cells.table
+        work = np.zeros((len(table), NUM_COLUMNS))
+        every = np.arange(len(table))
+        replicated = cells.family == _REPLICATED_FAMILY
         batch = float(workload.local_batch_size)
-        sources = 1.0 if replicated else float(world)
-        share = (
-            1.0 if replicated else table.distribution.range_share(shard.row_offset, shard.num_rows)
-        )
-        local_indices = batch * table.pooling_factor
-        pooled = table.pooling is not Pooling.NONE
-        bags = batch * (len(table.features) if pooled else table.pooling_factor * share)
-        lookup = LookupShard(
+        sources = np.where(replicated, 1.0, float(self.topology.world_size))
+        share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
+        share = np.where(replicated, 1.0, share)
+        indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
+        bags = np.where(pooled, batch * tables.num_features[table], indices * share)
+        received = sources * indices * share
+        shards = LookupShards(
+            tables=tables,
             table=table,
-            kernel=kernel,
-            row_offset=shard.row_offset,
-            num_rows=shard.num_rows,
-            num_cols=shard.num_cols,
-            num_indices=sources * local_indices * share,
-            num_table_indices=sources * local_indices,
-            num_bags=sources * bags,
+            kernel=cells.kernel,
+            row_offset=cells.row_offset,
+            num_rows=cells.num_rows,
+            num_cols=cells.num_cols,
+            num_indices=received,
+            num_table_indices=sources * indices,
+            num_bags=np.where(pooled, sources * bags, received),
+            cache_load_factor_ratio=cells.cache_load_factor_ratio,
             output_element_bytes=workload.output_dtype.num_bytes,
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
-            cache_load_factor_ratio=cache_ratio,
         )
-        work[lookup_columns(kernel)] = self.lookup.shard_work(lookup, self.topology)
-        work[call_column(family, kernel)] = 1.0
-        index_bytes = workload.index_bytes + (4.0 if table.is_weighted else 0.0)
-        arriving = local_indices * share * index_bytes + batch * len(table.features) * _LENGTH_BYTES
-        leaving = bags * shard.num_cols * workload.output_dtype.num_bytes
-        if replicated:
-            cells = table.num_embeddings * table.embedding_dim
-            work[REPLICATED] = cells * _GRADIENT_BYTES
-        else:
-            work[INPUT + FAMILIES.index(family)] = arriving
-            work[OUTPUT + FAMILIES.index(family)] = leaving
+        lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
+        columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
+        work[every[:, None], columns] = self.lookup.shards_work(shards, self.topology)
+        work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
+        index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
+        lengths = batch * tables.num_features[table] * _LENGTH_BYTES
+        arriving = indices * share * index_bytes + lengths
+        leaving = bags * cells.num_cols * workload.output_dtype.num_bytes
+        whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
+        work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
+        moved = np.flatnonzero(~replicated)
+        family = _FAMILY_OF_TYPE[cells.family[moved]]
+        work[moved, INPUT + family] = arriving[moved]
+        work[moved, OUTPUT + family] = leaving[moved]
         depth = PIPELINE_DEPTH[workload.pipeline]
-        work[MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
-        work[MEMORY:] += _table_memory(shard, table, workload.optimizer, kernel, cache_ratio)
+        _fill_memory(work[:, MEMORY:], shards)
+        work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
         return work
 
 
-def _table_memory(
-    shard: Shard,
-    table: Table,
-    optimizer: Optimizer,
-    kernel: ComputeKernel,
-    cache_ratio: float | None,
-) -> FloatArray:
-    """Bytes of weights, optimizer state, gradients and cache of one shard."""
-    memory = np.zeros(len(Memory))
-    weights = float(shard.num_rows) * shard.num_cols * table.dtype.num_bytes
-    state = shard.num_rows * optimizer.state_bytes_per_row(shard.num_cols)
-    if kernel in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING):
-        memory[Memory.HOST] = weights + state
-        ratio = cache_ratio or 0.0
-        bookkeeping = shard.num_rows * (4.0 + 16.0 * ratio) if ratio else 0.0
-        memory[Memory.CACHE] = ratio * (weights + state) + bookkeeping
-        return memory
-    memory[Memory.WEIGHTS] = weights
-    memory[Memory.OPTIMIZER] = state
-    if kernel is ComputeKernel.DENSE:
-        memory[Memory.GRADIENTS] = shard.num_rows * shard.num_cols * _GRADIENT_BYTES
-    return memory
+_REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
+_FAMILY_OF_TYPE: Final = np.array([FAMILIES.index(t) if t in FAMILIES else -1 for t in TYPES])
+_CALL_COLUMNS: Final = np.array([[call_column(t, k) for k in KERNELS] for t in TYPES])
+
+
+def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
+    """Bytes of weights, optimizer state, gradients and cache of each shard."""
+    rows = shards.num_rows.astype(float)
+    weights = rows * shards.num_cols * shards.tables.element_bytes[shards.table]
+    state = rows * shards.state_bytes_per_row
+    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
+    in_host_memory |= shards.runs(ComputeKernel.FUSED_UVM_CACHING)
+    on_device = ~in_host_memory
+    memory[on_device, Memory.WEIGHTS] = weights[on_device]
+    memory[on_device, Memory.OPTIMIZER] = state[on_device]
+    memory[in_host_memory, Memory.HOST] = (weights + state)[in_host_memory]
+    ratio = shards.cache_load_factor_ratio
+    bookkeeping = np.where(ratio > 0, rows * (4.0 + 16.0 * ratio), 0.0)
+    cache = ratio * (weights + state) + bookkeeping
+    memory[in_host_memory, Memory.CACHE] = cache[in_host_memory]
+    dense = shards.runs(ComputeKernel.DENSE)
+    memory[dense, Memory.GRADIENTS] = (rows * shards.num_cols * _GRADIENT_BYTES)[dense]

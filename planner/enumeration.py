@@ -8,7 +8,8 @@ without any limit on memory then holds for them too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +21,7 @@ from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingT
 from planner.cuts import Names, names_to_list, table_cuts
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
-from planner.option_work import OptionWork
+from planner.option_work import ListingProgress, OptionWork, priced
 from planner.problem import Level, PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 _EVERY: Final = 1000
 """Up to this many options every kernel is listed whatever memory there is."""
@@ -87,6 +89,8 @@ def enumerate_options(
     *,
     device: str = "cuda",
     every_kernel: bool = False,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Listing:
     """Options of every table.
 
@@ -95,25 +99,25 @@ def enumerate_options(
         pipeline: prices the options.
         device: what TorchRec runs on, ``cuda`` or ``cpu``.
         every_kernel: list host kernels even where device memory is far from full.
+        progress: told how many of how many tables are priced, again and again.
+        should_stop: asked again and again; True ends the listing.
 
     Raises:
         InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
             table without any option.
+        Stopped: ``should_stop`` said so.
     """
     limits = table_limits(problem, device)
     names = listed_names(pipeline, limits)
     whole = every_kernel or _needs_every_kernel(problem, pipeline, limits, names)
-    found = tuple(_table_options(problem, pipeline, limit, names, whole) for limit in limits)
+    pricing = _Pricing(problem, pipeline, names, progress, should_stop)
+    found = pricing.of(limits, host_kernels=whole)
     _require_options(problem, limits, names, found)
     if not whole and _crowded(problem, found, pipeline):
-        whole = True
         smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
-        found = tuple(
-            options
-            if limit.table.weight_bytes < smallest
-            else _table_options(problem, pipeline, limit, names, whole)
-            for limit, options in zip(limits, found, strict=True)
-        )
+        wider = [limit for limit in limits if limit.table.weight_bytes >= smallest]
+        again = {t.table: t for t in pricing.of(wider, host_kernels=True)}
+        found = tuple(again.get(options.table, options) for options in found)
     if problem.move_limit is not None:
         given = zip(limits, found, strict=True)
         found = tuple(
@@ -190,21 +194,39 @@ def _nothing(option: ShardingOption) -> str | None:
 # ------------------------------------------------------------------ cuts
 
 
-def _table_options(
-    problem: PlanningProblem,
-    pipeline: CostPipeline,
-    limit: TableLimits,
-    names: Names,
-    host_kernels: bool,  # noqa: FBT001
-) -> TableOptions:
-    options = tuple(_options(problem, limit, names, host_kernels=host_kernels))
-    return TableOptions(
-        table=limit.table.name,
-        options=options,
-        works=tuple(OptionWork.of(pipeline.option_work(option)) for option in options),
-        ranks=limit.ranks,
-        hosts=limit.hosts,
-    )
+class _Pricing:
+    """Lists and prices the options of tables, many tables at a time."""
+
+    def __init__(
+        self,
+        problem: PlanningProblem,
+        pipeline: CostPipeline,
+        names: Names,
+        progress: ListingProgress | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> None:
+        self._problem, self._pipeline, self._names = problem, pipeline, names
+        self._progress, self._should_stop = progress, should_stop
+
+    def of(self, limits: Sequence[TableLimits], *, host_kernels: bool) -> tuple[TableOptions, ...]:
+        """Options of each table with their work."""
+        options = [
+            tuple(_options(self._problem, x, self._names, host_kernels=host_kernels))
+            for x in limits
+        ]
+        works = priced(
+            self._pipeline, options, progress=self._progress, should_stop=self._should_stop
+        )
+        return tuple(
+            TableOptions(
+                table=limit.table.name,
+                options=listed,
+                works=work,
+                ranks=limit.ranks,
+                hosts=limit.hosts,
+            )
+            for limit, listed, work in zip(limits, options, works, strict=True)
+        )
 
 
 def _with_given(
@@ -240,7 +262,7 @@ def _with_given(
     return replace(
         found,
         options=(*found.options, option),
-        works=(*found.works, OptionWork.of(pipeline.option_work(option))),
+        works=(*found.works, *pipeline.options_work((option,))),
     )
 
 
@@ -302,16 +324,21 @@ def _crowded(
         return True
     total, largest = np.zeros(len(found)), 0.0
     for t, table in enumerate(found):
-        sizes = [pipeline.device_bytes(work.full) for work in table.works]
-        total[t] = min(float(s.sum()) for s in sizes)
-        largest = max(largest, min(float(s.max()) for s in sizes))
+        rows, first = _joined(table.works)
+        sizes = pipeline.device_bytes(rows)
+        counts = np.concatenate([np.bincount(w.index.ravel()) for w in table.works])
+        total[t] = float(np.add.reduceat(sizes * counts, first).min())
+        largest = max(largest, float(np.maximum.reduceat(sizes, first).min()))
     if largest > _CROWDED_RATIO * float(limits.min()) / 2:
         return True
     local = problem.topology.local_world_size
-    places = [frozenset(table.ranks) for table in found]
-    for ranks in set(places):
-        inside = np.array([p <= ranks for p in places])
-        if total[inside].sum() > _CROWDED_RATIO * limits[sorted(ranks)].sum():
+    bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
+    for t, table in enumerate(found):
+        bytes_on[table.ranks] += float(total[t])
+    places = {ranks: frozenset(ranks) for ranks in bytes_on}
+    for ranks, every in places.items():
+        inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
+        if inside > _CROWDED_RATIO * float(limits[list(ranks)].sum()):
             return True
     for group in problem.constraints.together:
         members = [t for t, table in enumerate(found) if group.matches(table.table)]
@@ -332,6 +359,9 @@ def drop_unfit(
         device: device bytes per unit of work, from :func:`memory_coefficients`.
         host: host bytes per unit of work.
     """
+    rows, _ = _joined(table.works)
+    if len(rows) and _fit_anywhere(rows @ device, rows @ host, pipeline):
+        return table
     kept = [
         i
         for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
@@ -342,6 +372,23 @@ def drop_unfit(
         options=tuple(table.options[i] for i in kept),
         works=tuple(table.works[i] for i in kept),
     )
+
+
+def _joined(works: Sequence[OptionWork]) -> tuple[FloatArray, IntArray]:
+    """Rows of several options one after the other, and where each option's begin."""
+    counts = np.array([len(w.rows) for w in works], dtype=np.int64)
+    rows = np.concatenate([w.rows for w in works]) if works else np.zeros((0, 0))
+    return rows, np.cumsum(counts) - counts
+
+
+def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
+    """Whether the smallest device holds the largest shard, and the smallest host one per rank.
+
+    Then every option fits on empty devices and hosts.
+    """
+    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
+    together = host.max() * pipeline.topology.local_world_size
+    return bool(device.max() <= limit and together <= host_limit)
 
 
 def _fits_empty(

@@ -36,3 +36,10 @@ class InfeasibleError(PlannerError):
 
 class NoPlanFoundError(PlannerError):
     """The budget ran out before a plan that fits was found; not a proof that there is none."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """Raised where somebody asked to stop and there is nothing to hand back yet.
+
+    It stays inside :mod:`planner`; callers of the package see what stopping means there.
+    """

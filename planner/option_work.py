@@ -1,48 +1,62 @@
-"""Work of an option, with rows that repeat kept once.
-
-A row-wise table loads hundreds of ranks alike; kept in full, the options of a few thousand tables
-on 512 ranks take gigabytes.
-"""
+"""Work of options as the search sees it: priced for many tables at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+from costmodels.option_work import OptionWork
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ShardingOption
+from planner.errors import Stopped
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+__all__ = ["ListingProgress", "OptionWork", "priced"]
+
+ListingProgress = Callable[[int, int], None]
+"""Told how many of how many tables are priced."""
+
+_AT_ONCE: Final = 4096
+"""Options priced at a time; more would take gigabytes where no two ranks are alike."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OptionWork:
-    """``rows[index]`` is the work as :meth:`CostPipeline.option_work` gives it.
+def priced(
+    pipeline: CostPipeline,
+    options: Sequence[Sequence[ShardingOption]],
+    *,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[tuple[OptionWork, ...]]:
+    """The work of every option of every table.
 
-    Attributes:
-        rows: ``[distinct, F]``, neighbours that are equal once.
-        index: ``[W]``, ``[pieces]`` or ``[pieces, L]``, by the option's spread.
+    Args:
+        pipeline: prices them.
+        options: of each table.
+        progress: told of tables done and tables in all, after each part.
+        should_stop: asked before each part.
+
+    Raises:
+        Stopped: ``should_stop`` said so.
     """
+    works: list[tuple[OptionWork, ...]] = []
+    for part in _parts(options):
+        if should_stop is not None and should_stop():
+            raise Stopped
+        found = iter(pipeline.options_work([o for table in part for o in table]))
+        works += [tuple(next(found) for _ in table) for table in part]
+        if progress is not None:
+            progress(len(works), len(options))
+    return works
 
-    rows: FloatArray
-    index: IntArray
 
-    @staticmethod
-    def of(work: FloatArray) -> OptionWork:
-        """From ``[..., F]``."""
-        flat = work.reshape(-1, work.shape[-1])
-        if len(flat) == 1:
-            return OptionWork(rows=flat, index=np.zeros(work.shape[:-1], dtype=np.int64))
-        new = np.ones(len(flat), dtype=bool)
-        new[1:] = (flat[1:] != flat[:-1]).any(axis=-1)
-        index = (np.cumsum(new) - 1).reshape(work.shape[:-1])
-        return OptionWork(rows=flat[new], index=index)
-
-    @property
-    def full(self) -> FloatArray:
-        """The work itself."""
-        return np.asarray(self.rows[self.index])
-
-    def __matmul__(self, coefficients: FloatArray) -> FloatArray:
-        """``[...]`` of coefficients ``[F]``."""
-        return np.asarray((self.rows @ coefficients)[self.index])
+def _parts(options: Sequence[Sequence[ShardingOption]]) -> Iterator[list[Sequence[ShardingOption]]]:
+    """Neighbouring tables with so many options together."""
+    part: list[Sequence[ShardingOption]] = []
+    count = 0
+    for table in options:
+        part.append(table)
+        count += len(table)
+        if count >= _AT_ONCE:
+            yield part
+            part, count = [], 0
+    if part:
+        yield part

@@ -16,6 +16,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.estimates import MemoryLedger
 from costmodels.iteration.base import FloatArray
+from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.work import MEMORY, NUM_COLUMNS
@@ -63,9 +64,10 @@ class ScenarioPipeline(CostPipeline):
         self.pipelines = tuple(pipelines)
         self.num_features = NUM_COLUMNS * len(pipelines)
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Works of all scenarios side by side."""
-        return _side_by_side([p.option_work(option) for p in self.pipelines])
+        works = zip(*(p.options_work(options) for p in self.pipelines), strict=True)
+        return [_option_side_by_side(of_one) for of_one in works]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Works of all scenarios side by side."""
@@ -166,6 +168,14 @@ class RobustObjective(AbstractObjective):
             base=sum(c.base for c in cuts) / count,
             slopes=np.concatenate([c.slopes for c in cuts]) / count,
         )
+
+
+def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
+    """One option's work in every scenario; rows that differ in any of them are kept apart."""
+    first = works[0]
+    if all(np.array_equal(first.index, work.index) for work in works[1:]):
+        return OptionWork(rows=_side_by_side([w.rows for w in works]), index=first.index)
+    return OptionWork.of(_side_by_side([w.full for w in works]))
 
 
 def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:

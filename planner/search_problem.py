@@ -11,6 +11,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.arithmetic import refuse_hopeless
 from planner.enumeration import HOST_KERNELS, enumerate_options
 from planner.errors import InvalidInputError
 from planner.evaluation import SearchSpace
@@ -42,6 +43,7 @@ def search_space(
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
+        InfeasibleError: arithmetic alone rules out every plan.
     """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
@@ -58,6 +60,7 @@ def search_space(
     if problem.scenarios:
         others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
         pipeline = ScenarioPipeline([pipeline, *others])
+    refuse_hopeless(problem, pipeline)
     listing = enumerate_options(problem, pipeline, every_kernel=every_kernel)
     return SearchSpace(problem, pipeline, listing)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -109,11 +110,12 @@ def _limit(
         left = tuple(k for k in choices if _kernel_allowed(problem, table, k))
         if left:
             kernels[sharding_type] = left
-    hosts = _common(range(topology.num_hosts), [r.hosts for r in rules])
-    ranks = _common(range(topology.world_size), [r.ranks for r in rules])
-    ranks = tuple(r for r in ranks if topology.host_of(r) in hosts)
-    local = topology.local_world_size
-    hosts = tuple(h for h in hosts if set(range(h * local, (h + 1) * local)) <= set(ranks))
+    ranks, hosts = _places(
+        topology.num_hosts,
+        topology.local_world_size,
+        tuple(r.ranks for r in rules if r.ranks),
+        tuple(r.hosts for r in rules if r.hosts),
+    )
     if len(ranks) < topology.world_size:
         kernels.pop(ShardingType.DATA_PARALLEL, None)
         kernels.pop(ShardingType.ROW_WISE, None)
@@ -145,8 +147,19 @@ def _kernel_allowed(problem: PlanningProblem, table: Table, kernel: ComputeKerne
     return named and kernel in problem.constraints.kernels
 
 
-def _common(every: range, limits: list[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(i for i in every if all(not chosen or i in chosen for chosen in limits))
+@lru_cache(maxsize=256)
+def _places(
+    num_hosts: int,
+    local_world_size: int,
+    rank_limits: tuple[tuple[int, ...], ...],
+    host_limits: tuple[tuple[int, ...], ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ranks that all limits leave, and hosts of which they leave every rank."""
+    hosts = set(range(num_hosts)).intersection(*host_limits)
+    ranks = set(range(num_hosts * local_world_size)).intersection(*rank_limits)
+    left = sorted(r for r in ranks if r // local_world_size in hosts)
+    counts = Counter(r // local_world_size for r in left)
+    return tuple(left), tuple(sorted(h for h in hosts if counts[h] == local_world_size))
 
 
 def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:

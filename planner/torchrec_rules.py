@@ -8,7 +8,7 @@ of its runtime (``torchrec/distributed/sharding/*.py``), stated without importin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from costmodels.errors import InvalidValueError
@@ -328,7 +328,7 @@ def _group_problems(ranks: tuple[int, ...] | list[int], group: int) -> list[str]
 
 
 def _row_blocks_problems(
-    shards: tuple[Shard, ...], table: Table, parts: int, over: str, *, columns: bool = True
+    shards: Sequence[Shard], table: Table, parts: int, over: str, *, columns: bool = True
 ) -> list[str]:
     problems = []
     expected = row_blocks(table.num_embeddings, parts)
@@ -356,7 +356,7 @@ def _short(values: Iterable[object]) -> str:
     return f"[{', '.join(listed[:8])}{tail}]"
 
 
-def _cells(shards: tuple[Shard, ...]) -> str:
+def _cells(shards: Sequence[Shard]) -> str:
     return _short(
         f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in shards[:3]
     )

@@ -72,7 +72,7 @@ def table_seconds(
     coefficients = np.array(getattr(constants, f"{phase}_s"))
     residual = getattr(constants, f"{phase}_residual")
     alone = float(data.counts[0, 1:] @ coefficients[1:])
-    return alone * factor(residual, data.shapes[0])
+    return alone * float(factor(residual, data.shapes[0]))
 
 
 def point_access(point: LookupPoint) -> Access:
@@ -115,8 +115,7 @@ def _fit(data: _Data) -> tuple[FloatArray, Residual]:
 
 
 def _predict(data: _Data, coefficients: FloatArray, residual: Residual) -> FloatArray:
-    factors = np.array([factor(residual, shape) for shape in data.shapes])
-    return np.asarray(data.counts @ coefficients * factors)
+    return np.asarray(data.counts @ coefficients * factor(residual, data.shapes))
 
 
 def _part(data: _Data, rows: NDArray[np.int64]) -> _Data:

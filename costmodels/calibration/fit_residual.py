@@ -83,9 +83,7 @@ def _held_out(features: FloatArray, log_ratio: FloatArray, tables: FloatArray) -
     splits = GroupKFold(n_splits=min(_FOLDS, len(set(tables))))
     for kept, held in splits.split(features, log_ratio, tables):
         factor = _fit(features[kept], log_ratio[kept], tables[kept])
-        left[held] = [
-            r - math.log(factor.at(f)) for f, r in zip(features[held], log_ratio[held], strict=True)
-        ]
+        left[held] = log_ratio[held] - np.log(factor.at(features[held]))
     return left
 
 

@@ -147,7 +147,7 @@ def call_counts(
             dense=load.replicated,
         )
         alone = float(getattr(counted, phase)[1:] @ np.array(getattr(own, f"{phase}_s")[1:]))
-        alone *= factor(getattr(own, f"{phase}_residual"), counted.shape)
+        alone *= float(factor(getattr(own, f"{phase}_residual"), counted.shape))
         start = 2 + len(TOGETHER) if load.replicated else 1
         counts[start : start + 1 + len(TOGETHER)] += alone, *together(load.access)
     return counts

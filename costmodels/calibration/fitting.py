@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from costmodels.cpu.constants import Residual
 from costmodels.errors import require
@@ -32,6 +31,8 @@ def non_negative(counts: FloatArray, times_s: FloatArray) -> FloatArray:
     Weighted least squares on relative errors, repeated with smaller weights on points that lie far
     off (Huber).
     """
+    from scipy.optimize import nnls
+
     require(len(times_s) >= 1 and bool(np.all(times_s > 0)), "a fit needs times above 0")
     scale = np.maximum(np.abs(counts).max(axis=0), 1e-300)
     weights = np.ones(len(times_s))

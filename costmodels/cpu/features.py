@@ -7,18 +7,22 @@ gradients of bags are gathered row by row, and every distinct row is read, updat
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 LINE_BYTES: Final = 64.0
 _ELEMENT_BYTES: Final = 4.0
-_STEPS: Final = 60
+_STEPS: Final = 200
+"""Most steps to the root; ten are usual."""
+_SETTLED: Final = 1e-15
 
 FORWARD: Final = (
     "call",
@@ -82,34 +86,97 @@ class Access:
 
     def distinct(self) -> float:
         """Rows touched at least once."""
-        touched = -np.expm1(self.draws * np.log1p(-np.minimum(self.probability, 1.0 - 1e-12)))
-        return min(float(self.rows @ touched), self.num_indices)
+        return float(Accesses((self,)).distinct[0])
 
     def repeats(self) -> float:
         """Chance that two indices are the same row; how hot the hottest rows are."""
-        share = float(self.rows @ self.probability)
-        return float(self.rows @ np.square(self.probability)) / max(share * share, 1e-300)
+        return float(Accesses((self,)).repeats[0])
 
     def misses(self, cache_bytes: float) -> float:
         """Misses of an LRU cache that starts without a row of this shard (Che et al. 2002)."""
+        return float(Accesses((self,)).misses(cache_bytes)[0])
+
+
+class Accesses:
+    """Many shards as columns ``[n]``, their frequency bins one shard's after another's."""
+
+    def __init__(self, accesses: Sequence[Access]) -> None:
+        """Read the shards."""
+        sizes = [len(a.rows) for a in accesses]
+        self.rows = np.concatenate([a.rows for a in accesses])
+        self.probability = np.concatenate([a.probability for a in accesses])
+        self.draws = np.array([a.draws for a in accesses], dtype=float)
+        self.num_indices = np.array([a.num_indices for a in accesses], dtype=float)
+        self.num_bags = np.array([a.num_bags for a in accesses], dtype=float)
+        self.num_cols = np.array([a.num_cols for a in accesses], dtype=float)
+        self.num_rows = np.array([a.num_rows for a in accesses], dtype=float)
+        self.row_bytes = np.array([a.row_bytes for a in accesses], dtype=float)
+        self.lines = np.array([a.lines for a in accesses], dtype=float)
+        self._sizes: IntArray = np.array(sizes, dtype=np.int64)
+        self._begins: IntArray = np.cumsum(self._sizes) - self._sizes
+        self._of: IntArray = np.repeat(np.arange(len(sizes)), sizes)
+
+    @cached_property
+    def distinct(self) -> FloatArray:
+        """Rows touched at least once."""
+        missed = np.log1p(-np.minimum(self.probability, 1.0 - 1e-12))
+        touched = -np.expm1(self.draws[self._of] * missed)
+        return np.asarray(np.minimum(self._sums(self.rows * touched), self.num_indices))
+
+    @cached_property
+    def repeats(self) -> FloatArray:
+        """Chance that two indices are the same row."""
+        twice = self._sums(self.rows * np.square(self.probability))
+        return np.asarray(twice / np.maximum(self._share * self._share, 1e-300))
+
+    def misses(self, cache_bytes: float) -> FloatArray:
+        """Misses of an LRU cache that starts without a row of these shards.
+
+        It holds ``capacity`` rows after T draws, the root of sum_k 1 - exp(-p_k T) = capacity. The
+        sum is concave in T, so Newton's steps from the left approach it without passing it.
+        """
         capacity = cache_bytes / self.row_bytes
-        distinct = self.distinct()
-        if distinct <= capacity:
-            return distinct
-        low, high = 0.0, self.draws
+        misses, fills = self.distinct.copy(), np.flatnonzero(self.distinct > capacity)
+        if not len(fills):
+            return misses
+        draws, hits = self._filling(fills, capacity[fills])
+        missed = capacity[fills] + (self.draws[fills] - draws) * (self._share[fills] - hits)
+        misses[fills] = np.minimum(np.maximum(missed, misses[fills]), self.num_indices[fills])
+        return misses
+
+    def _filling(self, chosen: IntArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Draws after which caches of some shards are full, and hits per draw from then on."""
+        sizes = self._sizes[chosen]
+        begins, of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+        bins = np.arange(len(of)) + (self._begins[chosen] - begins)[of]
+        rows, probability = self.rows[bins], self.probability[bins]
+        mass, share, most = rows * probability, self._share[chosen], self.draws[chosen]
+        draws = np.minimum(capacity / share, most)
         for _ in range(_STEPS):
-            middle = 0.5 * (low + high)
-            held = float(self.rows @ -np.expm1(-self.probability * middle))
-            low, high = (low, middle) if held > capacity else (middle, high)
-        hits = self.rows * self.probability * -np.expm1(-self.probability * low)
-        share = float(self.rows @ self.probability)
-        missed = capacity + (self.draws - low) * (share - float(hits.sum()))
-        return float(min(max(missed, distinct), self.num_indices))
+            seen = -np.expm1(-probability * draws[of])
+            held, hits = (np.add.reduceat(w * seen, begins) for w in (rows, mass))
+            slope = np.maximum(share - hits, 1e-300)
+            later = np.minimum(np.maximum(draws + (capacity - held) / slope, draws), most)
+            if bool((later - draws <= _SETTLED * later).all()):
+                break
+            draws = later
+        return draws, hits
+
+    @cached_property
+    def _share(self) -> FloatArray:
+        """Share (0..1) of the table's accesses."""
+        return self._sums(self.rows * self.probability)
+
+    def _sums(self, values: FloatArray) -> FloatArray:
+        return np.asarray(np.add.reduceat(values, self._begins))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Counts of one shard: forward, backward, and its shape (logarithms) for the residual."""
+    """Counts of shards: forward, backward, and their shape (logarithms) for the residual.
+
+    ``[counts]`` of one shard, ``[n, counts]`` of many.
+    """
 
     forward: FloatArray
     backward: FloatArray
@@ -118,27 +185,33 @@ class Features:
 
 def features(access: Access, *, l2_bytes: float, l3_bytes: float, dense: bool) -> Features:
     """Counts in the order of FORWARD, BACKWARD (or DENSE_BACKWARD) and SHAPE."""
-    indices, bags, cols = access.num_indices, access.num_bags, float(access.num_cols)
-    distinct = access.distinct()
-    in_l2, in_l3 = access.misses(l2_bytes), access.misses(l3_bytes)
-    table_bytes = access.num_rows * access.row_bytes
-    cold = max(0.0, 1.0 - l3_bytes / max(table_bytes, 1.0))
+    found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, dense=dense)
+    return Features(forward=found.forward[0], backward=found.backward[0], shape=found.shape[0])
+
+
+def many_features(seen: Accesses, *, l2_bytes: float, l3_bytes: float, dense: bool) -> Features:
+    """The same of many shards, all of them replicated (``dense``) or none."""
+    indices, bags, cols, distinct = seen.num_indices, seen.num_bags, seen.num_cols, seen.distinct
+    in_l2, in_l3, lines = seen.misses(l2_bytes), seen.misses(l3_bytes), seen.lines
+    table_bytes = seen.num_rows * seen.row_bytes
+    cold = np.maximum(0.0, 1.0 - l3_bytes / np.maximum(table_bytes, 1.0))
     from_memory = cold * in_l3
-    lines = access.lines
-    passes = max(1.0, math.ceil(math.log2(max(access.num_rows, 2)) / 8.0))
-    beyond = max(0.0, 1.0 - l2_bytes / max(bags * cols * _ELEMENT_BYTES, 1.0))
-    forward = [1.0, bags, bags * cols, indices, indices * cols]
+    passes = np.maximum(1.0, np.ceil(np.log2(np.maximum(seen.num_rows, 2)) / 8.0))
+    gathered = np.maximum(bags * cols * _ELEMENT_BYTES, 1.0)
+    beyond = np.maximum(0.0, 1.0 - l2_bytes / gathered)
+    call = np.ones(len(indices))
+    forward = [call, bags, bags * cols, indices, indices * cols]
     forward += [in_l2, in_l2 * lines, from_memory, from_memory * lines]
-    backward = [1.0, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
+    backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
     backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
     backward += [from_memory, from_memory * lines]
     if dense:
-        cells = float(access.num_rows) * cols
-        backward += [cells, max(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
-    shape = [indices, distinct, cols, access.num_rows, bags, indices / max(distinct, 1e-9)]
-    shape += [access.repeats(), in_l2 / max(indices, 1e-9)]
+        cells = seen.num_rows * cols
+        backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
+    shape = [indices, distinct, cols, seen.num_rows, bags, indices / np.maximum(distinct, 1e-9)]
+    shape += [seen.repeats, in_l2 / np.maximum(indices, 1e-9)]
     return Features(
-        forward=np.array(forward),
-        backward=np.array(backward),
-        shape=np.log(np.maximum(np.array(shape, dtype=float), 1e-9)),
+        forward=np.stack(forward, axis=-1),
+        backward=np.stack(backward, axis=-1),
+        shape=np.log(np.maximum(np.stack(shape, axis=-1), 1e-9)),
     )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import numpy as np
 
 from costmodels.cpu.constants import CpuConstants, Residual
-from costmodels.cpu.features import Access, features
+from costmodels.cpu.features import Access, Accesses, many_features
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
     FloatArray,
     LookupShard,
+    LookupShards,
     LookupWork,
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 
+_AT_ONCE: Final = 64
+"""Shards priced at a time, each with some hundred bins: what stays in the caches."""
 TOGETHER: Final = ("table", "bags", "elements", "indices")
 
 
@@ -48,33 +50,46 @@ class CpuLookup(AbstractLookupModel):
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
         """Seconds of the shard, forward and backward, as effective bytes."""
-        work = np.zeros(NUM_LOOKUP_WORK)
-        if shard.num_rows <= 0 or shard.num_indices <= 0:
-            return work
-        forward_s, backward_s = self.shard_seconds(
-            _access(shard), replicated=shard.kernel is ComputeKernel.DENSE
-        )
+        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
+
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """The same of many shards."""
+        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        dense = shards.runs(ComputeKernel.DENSE)
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
-        work[LookupWork.INDICES] = shard.num_indices
-        work[LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
-        work[LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
+        for replicated in (False, True):
+            used = np.flatnonzero(shards.is_used & (dense == replicated))
+            for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
+                if not len(part):
+                    continue
+                seen = Accesses(_accesses(shards.chosen(part)))
+                forward_s, backward_s = self.seconds(seen, replicated=replicated)
+                work[part, LookupWork.INDICES] = seen.num_indices
+                work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
+                work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
 
     def shard_seconds(self, access: Access, *, replicated: bool) -> tuple[float, float]:
         """(forward, backward) seconds of one shard beyond the cost of its call."""
+        forward, backward = self.seconds(Accesses((access,)), replicated=replicated)
+        return float(forward[0]), float(backward[0])
+
+    def seconds(self, seen: Accesses, *, replicated: bool) -> tuple[FloatArray, FloatArray]:
+        """(forward, backward) seconds ``[n]`` of shards that are all replicated, or none."""
         machine = self.constants
-        counts = features(
-            access, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, dense=replicated
+        counts = many_features(
+            seen, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, dense=replicated
         )
         constants = machine.replicated if replicated else machine.fused
-        forward = float(counts.forward[1:] @ np.array(constants.forward_s[1:]))
-        backward = float(counts.backward[1:] @ np.array(constants.backward_s[1:]))
+        forward = (counts.forward[:, 1:] * np.array(constants.forward_s[1:])).sum(axis=-1)
+        backward = (counts.backward[:, 1:] * np.array(constants.backward_s[1:])).sum(axis=-1)
         forward *= factor(constants.forward_residual, counts.shape)
         backward *= factor(constants.backward_residual, counts.shape)
         group = machine.replicated_group if replicated else machine.group
+        others = _together(seen)
         return (
-            float(np.dot(group.forward_s, (forward, *together(access)))),
-            float(np.dot(group.backward_s, (backward, *together(access)))),
+            _joined(forward, others, group.forward_s),
+            _joined(backward, others, group.backward_s),
         )
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -99,25 +114,41 @@ def together(access: Access) -> tuple[float, ...]:
     return (1.0, bags, bags * access.num_cols, access.num_indices)
 
 
-def factor(residual: Residual, shape: FloatArray) -> float:
-    """The learned factor at a shape; 1 far from every measured point."""
+def _together(seen: Accesses) -> FloatArray:
+    """:func:`together` of many shards, ``[n, 4]``."""
+    bags = seen.num_bags
+    return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
+
+
+def _joined(alone_s: FloatArray, others: FloatArray, group_s: tuple[float, ...]) -> FloatArray:
+    """Seconds in a step from those alone, by the constants of a group."""
+    return np.asarray(alone_s * group_s[0] + (others * np.array(group_s[1:])).sum(axis=-1))
+
+
+def factor(residual: Residual, shape: FloatArray) -> FloatArray:
+    """The learned factors ``[...]`` at shapes ``[..., features]``; 1 far from measured points."""
     if not residual.points_ratio:
-        return 1.0
-    away = (np.array(residual.points_ratio) - shape) / np.array(residual.lengths_ratio)
-    closeness = np.exp(-0.5 * (away * away).sum(axis=1))
-    value = float(closeness @ np.array(residual.weights_ratio))
-    return math.exp(min(max(value, -residual.limit_ratio), residual.limit_ratio))
+        return np.ones(shape.shape[:-1])
+    points = np.array(residual.points_ratio)
+    away = (points - shape[..., None, :]) / np.array(residual.lengths_ratio)
+    closeness = np.exp(-0.5 * (away * away).sum(axis=-1))
+    value = (closeness * np.array(residual.weights_ratio)).sum(axis=-1)
+    return np.asarray(np.exp(np.clip(value, -residual.limit_ratio, residual.limit_ratio)))
 
 
-def _access(shard: LookupShard) -> Access:
-    law = shard.table.distribution
-    _, probability = law.frequency_bins()
-    return Access(
-        rows=law.range_rows(shard.row_offset, shard.num_rows),
-        probability=probability,
-        draws=law.effective_draws(shard.num_table_indices),
-        num_indices=shard.num_indices,
-        num_bags=shard.num_bags,
-        num_cols=shard.num_cols,
-        num_rows=shard.num_rows,
-    )
+def _accesses(shards: LookupShards) -> list[Access]:
+    laws, effective = shards.laws, shards.laws.effective_draws(shards.law, shards.num_table_indices)
+    bins = {at: laws.laws[at].frequency_bins()[1] for at in set(shards.law.tolist())}
+    every = [shards.shard(i) for i in range(len(shards))]
+    return [
+        Access(
+            rows=shard.table.distribution.range_rows(shard.row_offset, shard.num_rows),
+            probability=bins[at],
+            draws=draws,
+            num_indices=shard.num_indices,
+            num_bags=shard.num_bags,
+            num_cols=shard.num_cols,
+            num_rows=shard.num_rows,
+        )
+        for shard, at, draws in zip(every, shards.law.tolist(), effective.tolist(), strict=True)
+    ]

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.distribution._laws import Laws
 from costmodels.errors import require
 
-FloatArray = NDArray[np.float64]
+__all__ = [
+    "AbstractIndexDistribution",
+    "FloatArray",
+    "IntArray",
+    "Laws",
+    "check_rows",
+    "side_by_side",
+]
 
-_CURVE_POINTS = 256
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 class AbstractIndexDistribution(ABC):
@@ -60,14 +69,32 @@ class AbstractIndexDistribution(ABC):
         """
         return num_indices
 
+    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
+        """:meth:`range_rows` of several id ranges, ``[ranges, bins]``.
+
+        A law whose :meth:`range_rows` is slow may replace this one too.
+        """
+        pairs = zip(row_offset.tolist(), num_rows.tolist(), strict=True)
+        return np.array([self.range_rows(offset, rows) for offset, rows in pairs])
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether ids stand in the order of the bins, so that an id range is a range of bins."""
+        in_order = type(self).range_rows is AbstractIndexDistribution.range_rows
+        return in_order and not self.scattered
+
+    @property
+    def draws_are_indices(self) -> bool:
+        """Whether every index of a batch is an independent draw."""
+        return type(self).effective_draws is AbstractIndexDistribution.effective_draws
+
     @final
     def expected_unique_rows(self, num_indices: float) -> float:
         """Distinct rows expected in ``num_indices`` indices: sum_k 1 - (1 - p_k)^N.
 
         N is the effective number of independent draws.
         """
-        rows, probability = _bins(self)
-        return min(_unique(rows, probability, self.effective_draws(num_indices)), num_indices)
+        return float(_alone(self).unique_rows(_FIRST, _one(num_indices))[0])
 
     @final
     def access_share(self, num_hottest_rows: float) -> float:
@@ -78,19 +105,15 @@ class AbstractIndexDistribution(ABC):
     @final
     def range_share(self, row_offset: int, num_rows: int) -> float:
         """Share (0..1) of accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
-        if self.scattered:
-            return num_rows / self.num_embeddings
-        _, probability = _bins(self)
-        return min(float(self.range_rows(row_offset, num_rows) @ probability), 1.0)
+        return float(
+            _alone(self).range_share(_FIRST, np.array([row_offset]), np.array([num_rows]))[0]
+        )
 
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
         """Distinct rows of an id range expected when the *table* receives ``num_indices`` draws."""
-        if self.scattered:
-            return self.expected_unique_rows(num_indices) * num_rows / self.num_embeddings
-        _, probability = _bins(self)
-        inside = self.range_rows(row_offset, num_rows)
-        return _unique(inside, probability, self.effective_draws(num_indices))
+        offset, rows = np.array([row_offset]), np.array([num_rows])
+        return float(_alone(self).unique_rows_in_range(_FIRST, _one(num_indices), offset, rows)[0])
 
     @final
     def characteristic_draws(self, cached_rows: float) -> float:
@@ -99,23 +122,12 @@ class AbstractIndexDistribution(ABC):
         The root T of sum_k 1 - exp(-p_k T) = cached_rows, read off a curve of 256 log-spaced T;
         infinite when every row that is ever drawn fits.
         """
-        draws, filled, _ = _cache_curve(self)
-        if cached_rows >= filled[-1]:
-            return float("inf")
-        if cached_rows <= filled[0]:
-            return float(draws[0] * max(cached_rows, 0.0) / filled[0])
-        return float(np.exp(np.interp(np.log(cached_rows), np.log(filled), np.log(draws))))
+        return float(_alone(self).characteristic_draws(_FIRST, _one(cached_rows))[0])
 
     @final
     def hit_ratio(self, cached_rows: float) -> float:
         """Steady-state hit ratio (0..1) of an LRU cache, by Che's approximation."""
-        draws = self.characteristic_draws(cached_rows)
-        if np.isinf(draws):
-            return 1.0
-        grid, _, hits = _cache_curve(self)
-        if draws <= grid[0]:
-            return float(hits[0] * draws / grid[0])
-        return float(np.interp(np.log(draws), np.log(grid), hits))
+        return float(_alone(self).hit_ratio(_FIRST, _one(cached_rows))[0])
 
     @final
     def expected_misses(self, num_indices: float, cached_rows: float) -> float:
@@ -125,12 +137,7 @@ class AbstractIndexDistribution(ABC):
         misses while the cache fills, then (N - T)(1 - h). The expected unique rows when the working
         set fits.
         """
-        draws, effective = self.characteristic_draws(cached_rows), self.effective_draws(num_indices)
-        unique = self.expected_unique_rows(num_indices)
-        if draws >= effective:
-            return unique
-        misses = cached_rows + (effective - draws) * (1.0 - self.hit_ratio(cached_rows))
-        return min(max(misses, unique), num_indices)
+        return float(_alone(self).expected_misses(_FIRST, _one(num_indices), _one(cached_rows))[0])
 
     @final
     def expected_unique_misses(self, num_indices: float, cached_rows: float) -> float:
@@ -138,12 +145,13 @@ class AbstractIndexDistribution(ABC):
 
         A row is held if drawn in the last T draws, so: sum_k (1 - (1-p_k)^N) exp(-p_k T).
         """
-        draws = self.characteristic_draws(cached_rows)
-        if np.isinf(draws):
-            return 0.0
-        rows, probability = _bins(self)
-        cold = rows * np.exp(-probability * draws)
-        return _unique(cold, probability, self.effective_draws(num_indices))
+        cached = _one(cached_rows)
+        return float(_alone(self).expected_unique_misses(_FIRST, _one(num_indices), cached)[0])
+
+
+def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
+    """Laws that are asked together; what a law alone was asked is remembered between calls."""
+    return _alone(laws[0]) if len(laws) == 1 else Laws(laws)
 
 
 def check_rows(num_embeddings: int) -> None:
@@ -151,11 +159,17 @@ def check_rows(num_embeddings: int) -> None:
     require(num_embeddings >= 1, f"a table needs at least 1 row, got {num_embeddings}")
 
 
-def _unique(rows: FloatArray, probability: FloatArray, num_indices: float) -> float:
-    if num_indices < 1.0:
-        return float(rows @ probability * num_indices)
-    certain = np.minimum(probability, 1.0 - 1e-12)
-    return float(rows @ -np.expm1(num_indices * np.log1p(-certain)))
+_FIRST: Final = np.zeros(1, dtype=np.int64)
+_FIRST.flags.writeable = False
+
+
+def _one(value: float) -> FloatArray:
+    return np.array([value], dtype=float)
+
+
+@lru_cache(maxsize=8192)
+def _alone(law: AbstractIndexDistribution) -> Laws:
+    return Laws((law,))
 
 
 @lru_cache(maxsize=8192)
@@ -173,13 +187,3 @@ def _cumulative(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]
         np.concatenate([[0.0], np.cumsum(rows)]),
         np.concatenate([[0.0], np.minimum(np.cumsum(rows * probability), 1.0)]),
     )
-
-
-@lru_cache(maxsize=8192)
-def _cache_curve(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(draws T, rows held after T draws, hit ratio), until all but 1e-6 of the rows are held."""
-    rows, probability = _bins(law)
-    rows, probability = rows[probability > 0], probability[probability > 0]
-    draws = np.geomspace(0.5, 14.0 / probability.min(), _CURVE_POINTS)
-    seen = -np.expm1(-np.outer(draws, probability))
-    return draws, np.maximum.accumulate(seen @ rows), seen @ (rows * probability)

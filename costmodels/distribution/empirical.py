@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution._mixture import smooth
-from costmodels.distribution.base import AbstractIndexDistribution, FloatArray, check_rows
+from costmodels.distribution.base import (
+    AbstractIndexDistribution,
+    FloatArray,
+    IntArray,
+    check_rows,
+)
 from costmodels.errors import InvalidValueError, require
 
 _TOLERANCE_RATIO: Final = 1e-6
@@ -152,15 +157,21 @@ class Empirical(AbstractIndexDistribution):
         """Rows of every bin among some ids, as they were seen; even inside one range."""
         if self.scattered:
             return np.array(self.num_rows_per_bin) * (num_rows / self.num_embeddings)
+        found: FloatArray = self.ranges_rows(np.array([row_offset]), np.array([num_rows]))[0]
+        return found
+
+    def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
+        """The same of several id ranges."""
+        if self.scattered:
+            return np.outer(num_rows / self.num_embeddings, self.num_rows_per_bin)
         cumulative = _range_curve(self)
         ranges = len(cumulative) - 1
         ends = np.array([row_offset, row_offset + num_rows]) * (ranges / self.num_ids_in_ranges)
         ends = np.minimum(ends, ranges)
         whole = np.minimum(ends.astype(np.int64), ranges - 1)
-        part = (ends - whole)[:, None]
+        part = (ends - whole)[..., None]
         low, high = cumulative[whole] * (1.0 - part) + cumulative[whole + 1] * part
-        inside: FloatArray = np.maximum(high - low, 0.0)
-        return inside
+        return np.asarray(np.maximum(high - low, 0.0))
 
     def effective_draws(self, num_indices: float) -> float:
         """Independent draws that touch as many rows as were measured in a batch of that size.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -88,7 +89,10 @@ class Zipf(AbstractIndexDistribution):
 
 
 def _tail_edges(first: int, last: int) -> FloatArray:
-    count = max(2, int(np.ceil(np.log(last / first) / np.log(_BIN_RATIO))) + 1)
-    edges = np.unique(np.round(np.geomspace(first, last, count)))
+    """Whole ranks from ``first`` to ``last``, log-spaced by at most the bin ratio."""
+    count = max(2, math.ceil(math.log(last / first) / math.log(_BIN_RATIO)) + 1)
+    start, end = math.log10(first), math.log10(last)
+    exponents = np.arange(count) * ((end - start) / (count - 1)) + start
+    edges: FloatArray = np.round(np.power(10.0, exponents))
     edges[0], edges[-1] = first, last
-    return edges
+    return np.asarray(edges[np.append(np.diff(edges) > 0, True)])

@@ -8,18 +8,25 @@ fused call takes on the sum of the contributions.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.distribution.base import Laws, side_by_side
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.workload import Optimizer, Table
+from costmodels.workload import Optimizer, Pooling, Table
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+KERNELS: Final = tuple(ComputeKernel)
+"""Kernels in the order in which columns of shards number them."""
 
 
 class LookupWork(IntEnum):
@@ -67,6 +74,165 @@ class LookupShard:
     cache_load_factor_ratio: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableColumns:
+    """What shards need of their tables: arrays with one entry per table.
+
+    ``law[i]`` is the position of table i's law in ``laws``; equal laws are there once.
+    """
+
+    tables: tuple[Table, ...]
+    laws: Laws
+    law: IntArray
+    is_scattered: BoolArray
+    is_pooled: BoolArray
+    is_weighted: BoolArray
+    num_features: IntArray
+    num_embeddings: IntArray
+    embedding_dim: IntArray
+    pooling_factor: FloatArray
+    element_bytes: FloatArray
+
+    @staticmethod
+    def of(tables: Sequence[Table]) -> TableColumns:
+        """Read the tables once."""
+        known = {law: i for i, law in enumerate(dict.fromkeys(t.distribution for t in tables))}
+        return TableColumns(
+            tables=tuple(tables),
+            laws=side_by_side(tuple(known)),
+            law=np.array([known[t.distribution] for t in tables], dtype=np.int64),
+            is_scattered=np.array([t.distribution.scattered for t in tables], dtype=bool),
+            is_pooled=np.array([t.pooling is not Pooling.NONE for t in tables], dtype=bool),
+            is_weighted=np.array([t.is_weighted for t in tables], dtype=bool),
+            num_features=np.array([len(t.features) for t in tables], dtype=np.int64),
+            num_embeddings=np.array([t.num_embeddings for t in tables], dtype=np.int64),
+            embedding_dim=np.array([t.embedding_dim for t in tables], dtype=np.int64),
+            pooling_factor=np.array([t.pooling_factor for t in tables], dtype=float),
+            element_bytes=np.array([t.dtype.num_bytes for t in tables], dtype=float),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LookupShards:
+    """Many shards as columns ``[n]``; the fields of the same name are those of ``LookupShard``.
+
+    Attributes:
+        tables: the tables; ``table`` numbers them.
+        kernel: positions in ``KERNELS``.
+        cache_load_factor_ratio: 0 where there is none.
+    """
+
+    tables: TableColumns
+    table: IntArray
+    kernel: IntArray
+    row_offset: IntArray
+    num_rows: IntArray
+    num_cols: IntArray
+    num_indices: FloatArray
+    num_table_indices: FloatArray
+    num_bags: FloatArray
+    cache_load_factor_ratio: FloatArray
+    output_element_bytes: int
+    index_bytes: int
+    optimizer: Optimizer
+
+    def __len__(self) -> int:
+        """Number of shards."""
+        return len(self.table)
+
+    @staticmethod
+    def of(shard: LookupShard) -> LookupShards:
+        """A single shard as columns of one entry."""
+        return LookupShards(
+            tables=TableColumns.of((shard.table,)),
+            table=np.zeros(1, dtype=np.int64),
+            kernel=np.array([KERNELS.index(shard.kernel)]),
+            row_offset=np.array([shard.row_offset], dtype=np.int64),
+            num_rows=np.array([shard.num_rows], dtype=np.int64),
+            num_cols=np.array([shard.num_cols], dtype=np.int64),
+            num_indices=np.array([shard.num_indices], dtype=float),
+            num_table_indices=np.array([shard.num_table_indices], dtype=float),
+            num_bags=np.array([shard.num_bags], dtype=float),
+            cache_load_factor_ratio=np.array([shard.cache_load_factor_ratio or 0.0]),
+            output_element_bytes=shard.output_element_bytes,
+            index_bytes=shard.index_bytes,
+            optimizer=shard.optimizer,
+        )
+
+    def shard(self, index: int) -> LookupShard:
+        """One of the shards."""
+        kernel = KERNELS[int(self.kernel[index])]
+        ratio = float(self.cache_load_factor_ratio[index])
+        return LookupShard(
+            table=self.tables.tables[int(self.table[index])],
+            kernel=kernel,
+            row_offset=int(self.row_offset[index]),
+            num_rows=int(self.num_rows[index]),
+            num_cols=int(self.num_cols[index]),
+            num_indices=float(self.num_indices[index]),
+            num_table_indices=float(self.num_table_indices[index]),
+            num_bags=float(self.num_bags[index]),
+            output_element_bytes=self.output_element_bytes,
+            index_bytes=self.index_bytes,
+            optimizer=self.optimizer,
+            cache_load_factor_ratio=ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
+        )
+
+    def chosen(self, where: BoolArray | IntArray) -> LookupShards:
+        """Some of the shards."""
+        return LookupShards(
+            tables=self.tables,
+            table=self.table[where],
+            kernel=self.kernel[where],
+            row_offset=self.row_offset[where],
+            num_rows=self.num_rows[where],
+            num_cols=self.num_cols[where],
+            num_indices=self.num_indices[where],
+            num_table_indices=self.num_table_indices[where],
+            num_bags=self.num_bags[where],
+            cache_load_factor_ratio=self.cache_load_factor_ratio[where],
+            output_element_bytes=self.output_element_bytes,
+            index_bytes=self.index_bytes,
+            optimizer=self.optimizer,
+        )
+
+    @property
+    def is_used(self) -> BoolArray:
+        """Shards that have rows and receive indices; the others are not looked up."""
+        return np.asarray((self.num_rows > 0) & (self.num_indices > 0))
+
+    @property
+    def laws(self) -> Laws:
+        """The laws of all tables; ``law`` numbers them."""
+        return self.tables.laws
+
+    @property
+    def law(self) -> IntArray:
+        """Position of each shard's law."""
+        return np.asarray(self.tables.law[self.table])
+
+    @property
+    def row_bytes(self) -> FloatArray:
+        """Bytes of weights of one row of each shard."""
+        return np.asarray(self.num_cols * self.tables.element_bytes[self.table])
+
+    @property
+    def rows_ratio(self) -> FloatArray:
+        """Share (0..1) of the table's rows that each shard holds."""
+        return np.minimum(1.0, self.num_rows / self.tables.num_embeddings[self.table])
+
+    @property
+    def state_bytes_per_row(self) -> FloatArray:
+        """Bytes of optimizer state of one row of each shard."""
+        widths, index = np.unique(self.num_cols, return_inverse=True)
+        state = [self.optimizer.state_bytes_per_row(int(width)) for width in widths]
+        return np.array(state, dtype=float)[index]
+
+    def runs(self, kernel: ComputeKernel) -> BoolArray:
+        """Shards of one kernel."""
+        return np.asarray(self.kernel == KERNELS.index(kernel))
+
+
 class AbstractLookupModel(ABC):
     """Predicts the time of fused table-batched lookups on one kind of device."""
 
@@ -77,6 +243,17 @@ class AbstractLookupModel(ABC):
     @abstractmethod
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
         """What the shard adds to its kernel group, shape ``[NUM_LOOKUP_WORK]``, non-negative."""
+
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """:meth:`shard_work` of many shards, ``[n, NUM_LOOKUP_WORK]``.
+
+        Models that can, replace it by arithmetic on the columns: a large plan has many thousands of
+        shards that differ.
+        """
+        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        for index in range(len(shards)):
+            work[index] = self.shard_work(shards.shard(index), topology)
+        return work
 
     @abstractmethod
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:

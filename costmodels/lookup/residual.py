@@ -9,23 +9,34 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.errors import require
-from costmodels.lookup.base import AbstractLookupModel, FloatArray, LookupShard, LookupWork
+from costmodels.lookup.base import (
+    NUM_LOOKUP_WORK,
+    AbstractLookupModel,
+    FloatArray,
+    LookupShard,
+    LookupShards,
+    LookupWork,
+)
 from costmodels.topology import Topology
 
 _REUSE_BINS: Final = 17
 _SMALLEST: Final = 1e-3
 NUM_FEATURES: Final = 6 + _REUSE_BINS
-_FORWARD: Final = (
-    LookupWork.STREAM_DRAM,
-    LookupWork.FORWARD_ROWS_DRAM,
-    LookupWork.FORWARD_ROWS_L2,
-    LookupWork.FORWARD_HOST_LINK,
+_FORWARD: Final = np.array(
+    [
+        LookupWork.STREAM_DRAM,
+        LookupWork.FORWARD_ROWS_DRAM,
+        LookupWork.FORWARD_ROWS_L2,
+        LookupWork.FORWARD_HOST_LINK,
+    ]
 )
-_BACKWARD: Final = (
-    LookupWork.INDICES,
-    LookupWork.BACKWARD_GRADIENTS_L2,
-    LookupWork.BACKWARD_ROWS_DRAM,
-    LookupWork.BACKWARD_HOST_LINK,
+_BACKWARD: Final = np.array(
+    [
+        LookupWork.INDICES,
+        LookupWork.BACKWARD_GRADIENTS_L2,
+        LookupWork.BACKWARD_ROWS_DRAM,
+        LookupWork.BACKWARD_HOST_LINK,
+    ]
 )
 
 
@@ -51,11 +62,11 @@ class LearnedFactor:
         )
         require(all(s > 0 for s in self.spread_ratio), "spreads of features must be above 0")
 
-    def at(self, features: FloatArray) -> float:
-        """The factor for one shard's features ``[NUM_FEATURES]``."""
+    def at(self, features: FloatArray) -> FloatArray:
+        """The factors ``[...]`` of shards with these features, ``[..., NUM_FEATURES]``."""
         scaled = (features - np.array(self.center_ratio)) / np.array(self.spread_ratio)
-        value = self.intercept_ratio + float(scaled @ np.array(self.weights_ratio))
-        return math.exp(min(max(value, -self.limit_ratio), self.limit_ratio))
+        value = self.intercept_ratio + (scaled * np.array(self.weights_ratio)).sum(axis=-1)
+        return np.asarray(np.exp(np.clip(value, -self.limit_ratio, self.limit_ratio)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +99,22 @@ class Corrected(AbstractLookupModel):
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
         """Work of ``inner``, corrected."""
-        work = self.inner.shard_work(shard, topology).copy()
-        if shard.num_rows <= 0 or shard.num_indices <= 0:
+        work = self.inner.shard_work(shard, topology)
+        return np.asarray(self._corrected(LookupShards.of(shard), work)[0])
+
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """Work of ``inner``, corrected, of many shards."""
+        return self._corrected(shards, self.inner.shards_work(shards, topology))
+
+    def _corrected(self, shards: LookupShards, work: FloatArray) -> FloatArray:
+        work, used = work.reshape(len(shards), NUM_LOOKUP_WORK).copy(), shards.is_used
+        factors = (self.residual.forward, self.residual.backward)
+        if not used.any() or factors == (None, None):
             return work
-        seen = shard_features(shard)
-        for columns, factor in (
-            (_FORWARD, self.residual.forward),
-            (_BACKWARD, self.residual.backward),
-        ):
+        seen = shards_features(shards.chosen(used))
+        for columns, factor in zip((_FORWARD, _BACKWARD), factors, strict=True):
             if factor is not None:
-                work[list(columns)] *= factor.at(seen)
+                work[np.ix_(np.flatnonzero(used), columns)] *= factor.at(seen)[:, None]
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -119,27 +136,32 @@ def shard_features(shard: LookupShard) -> FloatArray:
     Logarithms of bags, rows, mean bag, columns (Lin et al.), distinct rows and reuse; then the
     share of the batch's distinct rows that it touches (2^(k-1), 2^k] times, the last bin open.
     """
-    law = shard.table.distribution
-    unique = law.unique_rows_in_range(shard.num_table_indices, shard.row_offset, shard.num_rows)
-    unique = max(unique, _SMALLEST)
-    sizes = (
-        shard.num_bags,
-        shard.num_rows,
-        shard.num_indices / max(shard.num_bags, 1.0),
-        shard.num_cols,
-        unique,
-        shard.num_indices / unique,
+    return np.asarray(shards_features(LookupShards.of(shard))[0])
+
+
+def shards_features(shards: LookupShards) -> FloatArray:
+    """:func:`shard_features` of many shards, ``[n, NUM_FEATURES]``."""
+    law, indices, bags = shards.law, shards.num_indices, shards.num_bags
+    unique = shards.laws.unique_rows_in_range(
+        law, shards.num_table_indices, shards.row_offset, shards.num_rows
     )
-    logs = np.log(np.maximum(np.array(sizes, dtype=float), _SMALLEST))
-    return np.concatenate([logs, _reuse_shares(shard)])
+    unique = np.maximum(unique, _SMALLEST)
+    mean_bag, reuse = indices / np.maximum(bags, 1.0), indices / unique
+    sizes = (bags, shards.num_rows, mean_bag, shards.num_cols, unique, reuse)
+    logs = np.log(np.maximum(np.stack(sizes, axis=-1), _SMALLEST))
+    draws = shards.laws.effective_draws(law, shards.num_table_indices)
+    kinds, index = np.unique(np.stack([law, draws]), axis=1, return_inverse=True)
+    shares = [
+        _reuse_shares(*shards.laws.laws[int(at)].frequency_bins(), count)
+        for at, count in kinds.T.tolist()
+    ]
+    return np.concatenate([logs, np.array(shares)[index.ravel()]], axis=-1)
 
 
-def _reuse_shares(shard: LookupShard) -> FloatArray:
+def _reuse_shares(rows: FloatArray, probability: FloatArray, draws: float) -> FloatArray:
     """Lin et al.'s reuse factors, by expectation: counts of a row are Poisson."""
     from scipy.special import pdtr
 
-    rows, probability = shard.table.distribution.frequency_bins()
-    draws = shard.table.distribution.effective_draws(shard.num_table_indices)
     mean = probability * draws
     edges = 2.0 ** np.arange(_REUSE_BINS - 1)
     below = pdtr(edges[:, None], mean[None, :])

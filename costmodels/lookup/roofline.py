@@ -12,11 +12,11 @@ from costmodels.lookup.base import (
     AbstractLookupModel,
     FloatArray,
     LookupShard,
+    LookupShards,
     LookupWork,
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.workload import Pooling
 
 _OFFSET_BYTES = 8.0
 _GRADIENT_ELEMENT_BYTES = 4.0
@@ -68,35 +68,13 @@ class Roofline(AbstractLookupModel):
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
         """Traffic of one shard; see the class for the formulas."""
-        work = np.zeros(NUM_LOOKUP_WORK)
-        if shard.num_rows <= 0 or shard.num_indices <= 0:
-            return work
-        device, law = topology.device, shard.table.distribution
-        row = shard.num_cols * shard.table.dtype.num_bytes
-        unique = law.unique_rows_in_range(shard.num_table_indices, shard.row_offset, shard.num_rows)
-        share = min(1.0, shard.num_rows / shard.table.num_embeddings)
-        cache_rows = device.l2_capacity_bytes / row / share
-        misses = share * law.expected_misses(shard.num_table_indices, cache_rows)
-        misses = min(max(misses, unique), shard.num_indices)
-        weight = 4.0 if shard.table.is_weighted else 0.0
-        pooled = shard.table.pooling is not Pooling.NONE
-        output = (
-            shard.num_cols * shard.output_element_bytes / (1.0 if pooled else _SEQUENCE_EFFICIENCY)
-        )
-        work[LookupWork.INDICES] = shard.num_indices
-        work[LookupWork.STREAM_DRAM] = shard.num_indices * (
-            shard.index_bytes + weight
-        ) + shard.num_bags * (_OFFSET_BYTES + output)
-        work[LookupWork.FORWARD_ROWS_L2] = shard.num_indices * row
-        gradient = shard.num_cols * _GRADIENT_ELEMENT_BYTES
-        first = min(shard.num_bags, shard.num_indices)
-        work[LookupWork.BACKWARD_GRADIENTS_L2] = (shard.num_indices - first) * gradient
-        work[LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
-        if shard.kernel is ComputeKernel.FUSED_UVM:
-            _add_host_rows(work, shard, topology, unique, row)
-        else:
-            work[LookupWork.FORWARD_ROWS_DRAM] = misses * (row + device.row_half_bytes)
-            _add_updates(work, shard, topology, unique, row)
+        return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
+
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """Traffic of many shards."""
+        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+        used = shards.is_used
+        work[used] = _traffic(shards.chosen(used), topology)
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -134,41 +112,89 @@ class Roofline(AbstractLookupModel):
         return device.hbm_bandwidth_bytes_per_s >= link and update >= _BOTH_WAYS * link
 
 
+def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
+    """Work of shards that are looked up, ``[n, NUM_LOOKUP_WORK]``."""
+    work = np.zeros((len(shards), NUM_LOOKUP_WORK))
+    indices, bags = shards.num_indices, shards.num_bags
+    gradient = shards.num_cols * _GRADIENT_ELEMENT_BYTES
+    first = np.minimum(bags, indices)
+    work[:, LookupWork.INDICES] = indices
+    work[:, LookupWork.STREAM_DRAM] = _streamed(shards)
+    work[:, LookupWork.FORWARD_ROWS_L2] = indices * shards.row_bytes
+    work[:, LookupWork.BACKWARD_GRADIENTS_L2] = (indices - first) * gradient
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
+    unique = shards.laws.unique_rows_in_range(
+        shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows
+    )
+    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
+    for where, add in ((in_host_memory, _add_host_rows), (~in_host_memory, _add_device_rows)):
+        if where.any():
+            part = work[where]
+            add(part, shards.chosen(where), topology, unique[where])
+            work[where] = part
+    return work
+
+
+def _streamed(shards: LookupShards) -> FloatArray:
+    """Bytes of indices, weights, offsets and outputs."""
+    weight = np.where(shards.tables.is_weighted[shards.table], 4.0, 0.0)
+    pooled = shards.tables.is_pooled[shards.table]
+    output = (
+        shards.num_cols * shards.output_element_bytes / np.where(pooled, 1.0, _SEQUENCE_EFFICIENCY)
+    )
+    indices = shards.num_indices * (shards.index_bytes + weight)
+    return np.asarray(indices + shards.num_bags * (_OFFSET_BYTES + output))
+
+
+def _misses(shards: LookupShards, unique: FloatArray, cache_bytes: float) -> FloatArray:
+    """Rows that a cache of the device fetches, at least once each."""
+    share = shards.rows_ratio
+    held = cache_bytes / shards.row_bytes / share
+    misses = share * shards.laws.expected_misses(shards.law, shards.num_table_indices, held)
+    return np.minimum(np.maximum(misses, unique), shards.num_indices)
+
+
 def _add_host_rows(
-    work: FloatArray, shard: LookupShard, topology: Topology, unique: float, row: float
+    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
     """Rows that stay in host memory: read over the link, updated in place over the link."""
-    device, table = topology.device, shard.table
-    share = min(1.0, shard.num_rows / table.num_embeddings)
-    held = min(_HELD_BYTES, device.l2_capacity_bytes) / row / share
-    misses = share * table.distribution.expected_misses(shard.num_table_indices, held)
-    state = shard.optimizer.state_bytes_per_row(shard.num_cols)
+    device, row = topology.device, shards.row_bytes
     half = device.row_half_bytes
-    work[LookupWork.FORWARD_HOST_LINK] = min(max(misses, unique), shard.num_indices) * (row + half)
-    work[LookupWork.BACKWARD_HOST_LINK] = 2.0 * unique * (row + state + half) / _BOTH_WAYS
+    misses = _misses(shards, unique, min(_HELD_BYTES, device.l2_capacity_bytes))
+    whole = row + shards.state_bytes_per_row + half
+    work[:, LookupWork.FORWARD_HOST_LINK] = misses * (row + half)
+    work[:, LookupWork.BACKWARD_HOST_LINK] = 2.0 * unique * whole / _BOTH_WAYS
 
 
-def _add_updates(
-    work: FloatArray, shard: LookupShard, topology: Topology, unique: float, row: float
+def _add_device_rows(
+    work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
-    """Updates of rows in device memory; with a cache, also what moves between it and the host."""
-    device = topology.device
+    """Rows in device memory, read and updated; with a cache, what it exchanges with the host."""
+    device, row, state = topology.device, shards.row_bytes, shards.state_bytes_per_row
     half, rho = device.row_half_bytes, device.update_efficiency_ratio
-    state = shard.optimizer.state_bytes_per_row(shard.num_cols)
+    misses = _misses(shards, unique, device.l2_capacity_bytes)
+    work[:, LookupWork.FORWARD_ROWS_DRAM] = misses * (row + half)
     whole = unique * (row + state + half)
-    if shard.kernel is ComputeKernel.DENSE:
-        passes = _DENSE_PASSES * shard.num_rows * shard.num_cols * _GRADIENT_ELEMENT_BYTES
-        work[LookupWork.BACKWARD_ROWS_DRAM] += passes + whole / rho
-        return
-    if shard.kernel is not ComputeKernel.FUSED_UVM_CACHING:
-        work[LookupWork.BACKWARD_ROWS_DRAM] += 2.0 * whole / rho
-        return
-    table = shard.table
-    cached = (shard.cache_load_factor_ratio or 0.0) * table.num_embeddings
-    share = shard.num_rows / table.num_embeddings
-    missing = share * table.distribution.expected_unique_misses(shard.num_table_indices, cached)
-    work[LookupWork.CACHE_INDICES] = shard.num_indices
-    work[LookupWork.FORWARD_HOST_LINK] = 2.0 * missing * (row + half) / _BOTH_WAYS
-    work[LookupWork.BACKWARD_ROWS_DRAM] += 2.0 * unique * (row + half) / rho
-    if state > 0:
-        work[LookupWork.BACKWARD_HOST_LINK] = 2.0 * unique * (state + half) / _BOTH_WAYS
+    updates = 2.0 * whole / rho
+    dense = shards.runs(ComputeKernel.DENSE)
+    cells = shards.num_rows.astype(float) * shards.num_cols
+    passes = _DENSE_PASSES * cells * _GRADIENT_ELEMENT_BYTES
+    updates = np.where(dense, passes + whole / rho, updates)
+    cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
+    updates = np.where(cached, 2.0 * unique * (row + half) / rho, updates)
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] += updates
+    if cached.any():
+        outside = np.where(state > 0, 2.0 * unique * (state + half) / _BOTH_WAYS, 0.0)
+        moved = 2.0 * _missing(shards.chosen(cached)) * (row[cached] + half) / _BOTH_WAYS
+        work[cached, LookupWork.CACHE_INDICES] = shards.num_indices[cached]
+        work[cached, LookupWork.FORWARD_HOST_LINK] = moved
+        work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]
+
+
+def _missing(shards: LookupShards) -> FloatArray:
+    """Rows of a batch that a cache in front of host memory does not hold."""
+    tables = shards.tables
+    cached = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
+    share = shards.num_rows / tables.num_embeddings[shards.table]
+    misses = shards.laws.expected_unique_misses(shards.law, shards.num_table_indices, cached)
+    return np.asarray(share * misses)

@@ -11,7 +11,7 @@ TorchRec leaves those of virtual tables out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from costmodels.estimates import IterationEstimate
 from costmodels.memory import FloatArray
+from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages import CostModels
@@ -187,11 +188,13 @@ class KeyValuePipeline(CostPipeline):
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an unplaced option, with the memory of its cache alone."""
-        work = super().option_work(option)
-        kept = self.key_values.get(option.table)
-        return work if kept is None else _only_cache(work, kept)
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of unplaced options, those of key-value tables with the memory of a cache alone."""
+        kept = [self.key_values.get(option.table) for option in options]
+        return [
+            work if cache is None else replace(work, rows=_only_cache(work.rows, cache))
+            for work, cache in zip(super().options_work(options), kept, strict=True)
+        ]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, columns]``."""

@@ -9,6 +9,8 @@ part and for inputs by its storage reservation.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -17,6 +19,7 @@ from torchrec.distributed.planner.storage_reservations import HeuristicalStorage
 from torchrec.distributed.planner.types import StorageReservation
 
 from costmodels.memory import FloatArray
+from costmodels.option_work import OptionWork
 from costmodels.sharding import Plan, ShardingOption
 from costmodels.work import MEMORY, Memory
 from planner.integrations.torchrec_key_value import KeyValuePipeline
@@ -32,9 +35,10 @@ _GB: Final = 2.0**30
 class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
-    def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an unplaced option, with smaller buffers."""
-        return self._recounted(super().option_work(option))
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of unplaced options, with smaller buffers."""
+        works = super().options_work(options)
+        return [replace(work, rows=self._recounted(work.rows)) for work in works]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, with smaller buffers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from costmodels.sharding import SPREAD, Shard, ShardingOption, ShardingType, Spread, place
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
@@ -13,7 +15,7 @@ def shards_of(
     table: Table | None,
     world_size: int | None,
     local_world_size: int | None,
-) -> tuple[Shard, ...]:
+) -> Sequence[Shard]:
     """The shards as written, or as TorchRec lays them out on the ranks that are named.
 
     Args:
@@ -53,7 +55,7 @@ def shards_of(
 
 def _laid_out(
     entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
-) -> tuple[Shard, ...]:
+) -> Sequence[Shard]:
     if not ranks:
         msg = "has neither shards nor ranks; give one of them"
         raise InvalidInputError(msg)

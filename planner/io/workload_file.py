@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner.errors import InvalidInputError
@@ -26,6 +26,8 @@ from planner.io.workload_schema import (
     WorkloadSchema,
 )
 from planner.problem import Constraints, TableConstraint
+
+_NO_LIMITS: Final = TableConstraintSchema()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
             table = collect(problems, where, build)
             if table is not None:
                 tables.append(table)
-            if entry.constraints != TableConstraintSchema():
+            if entry.constraints != _NO_LIMITS:
                 limits.append(table_constraint(_literal(name), entry.constraints))
     problems += _duplicates(schema, document)
     names = [name for entry in schema.tables for name in _names(entry)]

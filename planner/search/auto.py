@@ -305,7 +305,7 @@ class _Run:
         """Plans from one option per table."""
         peaks = self.model.mean[self.space.first[:-1] + choice].sum(axis=0)
         targets = self.model.targets(peaks)
-        found = []
+        found: list[Assignment] = []
         for power in POWERS:
             first = self.record.best is None and not found
             if (self.record.stopped and not first) or Part.ROUNDING in self.without:
