@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tests.differential.case import Case
 from tests.differential.check import Kind, Run, Verdict, check
-from tests.differential.named import TOO_LARGE, named
+from tests.differential.named import has_every_plan, named
 from tests.differential.problems import draw, draw_larger
 from tests.differential.show import verdict_text
 from tests.differential.stored import save
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     if flags.seed is not None or flags.case is not None:
         drawn = draw_larger if flags.larger else draw
         case = drawn(flags.seed) if flags.case is None else named(flags.case)
-        exact = not flags.larger and flags.case not in TOO_LARGE
+        exact = has_every_plan(flags.case) if flags.case else not flags.larger
         verdict = checked(case, settings, exact=exact)
         console.print(verdict_text(verdict), highlight=False, markup=False, soft_wrap=True)
         return 1 if verdict.faults else 0

@@ -38,7 +38,7 @@ def test_random_problems(chunk: int) -> None:
 
 @pytest.mark.parametrize("name", named.names())
 def test_named_cases(name: str) -> None:
-    exact = name not in named.TOO_LARGE
+    exact = named.has_every_plan(name)
     verdict = check(named.named(name), exact=exact, max_evaluations=EVALUATIONS)
     found = complaints([verdict])
     assert not found, f"\n{found}\nsee python -m tests.differential.run --case {name}"
