@@ -143,7 +143,7 @@ def _check_relocations(space: SearchSpace, usage: Usage, found: Assignment) -> N
     for table, piece, rank in _free(space, found):
         mask = usage.relocations(np.array([table]), np.array([piece]), rank)[0]
         for to in range(space.world_size):
-            assert mask[to] == space.keeps_rules(_moved(found, table, piece, to))
+            assert mask[to] == space.usage(_moved(found, table, piece, to)).kept
 
 
 def _check_swaps(space: SearchSpace, usage: Usage, found: Assignment) -> None:

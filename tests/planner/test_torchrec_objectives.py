@@ -224,7 +224,7 @@ def test_machine_of_torchrecs_own_figures() -> None:
     assert theirs.world_size == 8
     assert theirs.local_world_size == 4
     assert theirs.hbm_capacity_by_rank_bytes == (32 * GIB,) * 8
-    assert theirs.ddr_capacity_bytes == 128 * GIB
+    assert theirs.ddr_limits_bytes == (128 * GIB,) * 8
     ours = TorchrecMachine.of(topology)
     assert ours.ddr_capacity_bytes == GIB / 4
     assert ours.inter_host_bandwidth_bytes_per_s == topology.network_link.bandwidth_bytes_per_s
