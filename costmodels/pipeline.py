@@ -12,13 +12,14 @@ import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
+from costmodels.floor import IterationFloor
 from costmodels.iteration._closed_form import Schedule, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
 from costmodels.option_work import OptionWork
 from costmodels.phases import PhaseModel
-from costmodels.sharding import Plan, ShardingOption, check_plan
+from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages import CostModels, Scale, StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import faster_probability, sampled_factors, sigmas
@@ -46,6 +47,7 @@ class CostPipeline:
         self._stages = StageModel(workload, topology, self.models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
+        self.floor = IterationFloor(self._stages, self._pipeline)
 
     @property
     def dense_flops(self) -> float:
@@ -81,6 +83,29 @@ class CostPipeline:
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, num_features]``."""
         return self._work.plan_work(plan)
+
+    @property
+    def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
+        """Groups of sharding types that cost the same for the same shards.
+
+        The most general one comes first. Where exchanges are priced with the copies around them,
+        these differ between whole tables and column pieces. On one host, rows over the ranks of the
+        host are rows over all ranks. On hosts of one rank, rows over a host are a whole table on a
+        rank, with collectives that have nothing to do.
+        """
+        ranks: tuple[ShardingType, ...] = (
+            ShardingType.COLUMN_WISE,
+            ShardingType.TABLE_WISE,
+            ShardingType.TABLE_COLUMN_WISE,
+        )
+        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
+        if self.models.exchange is not None:
+            ranks = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+        if self.topology.num_hosts == 1:
+            return ranks, (ShardingType.ROW_WISE, *hosts)
+        if self.topology.local_world_size == 1 and self.models.exchange is None:
+            return (*ranks, *hosts), hosts
+        return ranks, hosts
 
     # -- memory -------------------------------------------------------------------------------
 

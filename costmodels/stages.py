@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -94,15 +94,24 @@ class StageModel:
         self.dense: DenseTimes = models.dense.times(workload, topology)
         self._layers = dense_layers(workload)
         self._host = HostCosts.of(topology.device.launch_latency_s, cuda_graph=workload.cuda_graph)
-        self._fixed_s = models.collective.fixed_s(
+        self.lengths_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
+
+    @cached_property
+    def least_collective(self) -> AbstractCollectiveModel:
+        """The collective model, or one nowhere above it that is subadditive."""
+        return self.models.collective.subadditive()
 
     @property
     def pays_for_others(self) -> bool:
         """Whether a rank's exchange costs more when others have more to send it."""
         return self.models.exchange is not None or not self.models.collective.full_duplex
+
+    def num_outputs(self, kind: ShardingType) -> int:
+        """Collectives in the output exchange of a sharding type."""
+        return 2 if kind in _HIERARCHICAL and self.topology.num_hosts > 1 else 1
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
@@ -134,23 +143,40 @@ class StageModel:
         self, work: FloatArray, family: int, all_to_all: _AllToAll, reduce_scatter: _Reduction
     ) -> tuple[FloatArray, ...]:
         """First exchange, second exchange, index exchange per rank, as the two price them."""
-        out, arriving = work[..., OUTPUT + family], work[..., INPUT + family]
-        local, domain = self.topology.local_world_size, self.topology.domain_size
-        zero = np.zeros_like(out)
-        own, others = spread_by_level(arriving, local=local, domain=domain)
-        indices = all_to_all(others, own, self.topology)
-        kind = FAMILIES[family]
+        out, kind = work[..., OUTPUT + family], FAMILIES[family]
+        return (
+            self.first_exchange(kind, out, all_to_all, reduce_scatter),
+            self.across_hosts(out, all_to_all) if kind in _HIERARCHICAL else np.zeros_like(out),
+            self.index_exchange(work[..., INPUT + family], all_to_all),
+        )
+
+    def first_exchange(
+        self,
+        kind: ShardingType,
+        out: FloatArray,
+        all_to_all: _AllToAll,
+        reduce_scatter: _Reduction,
+    ) -> FloatArray:
+        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank."""
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
-            return reduce_scatter(world_bytes, self.topology, within_host=False), zero, indices
+            return reduce_scatter(world_bytes, self.topology, within_host=False)
         if kind in _HIERARCHICAL:
-            first = reduce_scatter(world_bytes, self.topology, within_host=True)
-            return first, self._across_hosts(out, all_to_all), indices
-        own, others = spread_by_level(out, local=local, domain=domain)
-        return all_to_all(own, others, self.topology), zero, indices
+            return reduce_scatter(world_bytes, self.topology, within_host=True)
+        own, others = self._by_level(out)
+        return all_to_all(own, others, self.topology)
 
-    def _across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
-        """All-to-all among ranks of the same local index, one per host."""
+    def index_exchange(self, arriving: FloatArray, all_to_all: _AllToAll) -> FloatArray:
+        """Exchange of indices; ``arriving`` bytes from each rank."""
+        own, others = self._by_level(arriving)
+        return all_to_all(others, own, self.topology)
+
+    def _by_level(self, per_peer: FloatArray) -> tuple[FloatArray, FloatArray]:
+        local, domain = self.topology.local_world_size, self.topology.domain_size
+        return spread_by_level(per_peer, local=local, domain=domain)
+
+    def across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
+        """All-to-all among ranks of the same local index, one per host; bytes to each."""
         topology = self.topology
         hosts, local = topology.num_hosts, topology.local_world_size
         if hosts == 1:
@@ -180,7 +206,7 @@ class StageModel:
             outputs = [("reduce-scatter", first)]
         elif kind in _HIERARCHICAL:
             outputs = [("reduce-scatter", first)]
-            if self.topology.num_hosts > 1:
+            if self.num_outputs(kind) > 1:
                 outputs.append(("all-to-all", second))
         return FamilyTimes(
             name=kind.value,
@@ -200,7 +226,7 @@ class StageModel:
         first, second, indices = self._exchanges(
             work, family, model.all_to_all_s, model.reduce_scatter_s
         )
-        return first, second, indices + self._fixed_s
+        return first, second, indices + self.lengths_s
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage for one or many plans, scaled by ``scale``."""
@@ -212,28 +238,57 @@ class StageModel:
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
+        return replace(
+            self._without_tables(calls, self.speeds, scale),
+            lookup_forward_s=(forward / self.speeds + gap) * scale.lookup_ratio,
+            lookup_backward_s=(backward / self.speeds + BACKWARD_KERNELS * gap)
+            * scale.lookup_ratio,
+            cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
+            families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
+            tail_bucket_s=tail_s * scale.collective_ratio,
+            overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
+        )
+
+    def least_times(self, calls: FloatArray) -> StageTimes:
+        """Stage times of ranks without lookups, exchanges or replicated tables.
+
+        They make so many fused calls each, ``[R]``, on the fastest device, where overlap does not
+        slow compute.
+        """
+        gap = calls * self.topology.device.kernel_latency_s
+        times = self._without_tables(calls, self.speeds.max(keepdims=True), Scale())
+        return replace(times, lookup_forward_s=gap, lookup_backward_s=BACKWARD_KERNELS * gap)
+
+    def _without_tables(self, calls: FloatArray, speeds: FloatArray, scale: Scale) -> StageTimes:
+        """Stage times with nothing to look up, to exchange or to replicate.
+
+        Args:
+            calls: fused calls of each rank, ``[..., W]``; the host issues them.
+            speeds: of the ranks, ``[W]``.
+            scale: factors on all times.
+        """
         bottom_host_s, top_host_s = self._operators
-        dense, speeds, host = self.dense, self.speeds, scale.host_ratio
+        dense, host, none = self.dense, scale.host_ratio, np.zeros(1)
         return StageTimes(
             bottom_forward_s=dense.bottom_forward_s / speeds * scale.dense_ratio,
             top_forward_s=dense.top_forward_s / speeds * scale.dense_ratio,
             top_backward_s=dense.top_backward_s / speeds * scale.dense_ratio,
             bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense_ratio,
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
-            lookup_forward_s=(forward / speeds + gap) * scale.lookup_ratio,
-            lookup_backward_s=(backward / speeds + BACKWARD_KERNELS * gap) * scale.lookup_ratio,
-            cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
-            families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
+            lookup_forward_s=none,
+            lookup_backward_s=none,
+            cache_fetch_s=none,
+            families=(),
             input_splits_s=self._splits_s * scale.collective_ratio,
             bucket_s=tuple(
                 self._all_reduce_s(np.array(b)) * scale.collective_ratio for b in self._buckets[:-1]
             ),
-            tail_bucket_s=tail_s * scale.collective_ratio,
+            tail_bucket_s=none,
             bottom_host_s=bottom_host_s * host,
             top_host_s=top_host_s * host,
             lookup_host_s=calls * (self._host.lookup_s + 3 * self._host.launch_s) * host,
             collective_host_s=self._host.collective_s * host,
-            overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
+            overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
         )
@@ -241,14 +296,14 @@ class StageModel:
     @property
     def _splits_s(self) -> float:
         """Exchange of split sizes, or what exchanges priced as a whole cost once."""
-        return self.models.exchange.once_s if self.models.exchange is not None else self._fixed_s
+        return self.models.exchange.once_s if self.models.exchange is not None else self.lengths_s
 
     def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
         """The last all-reduce: bottom MLP, the last bucket of the top, replicated tables."""
         exchange = self.models.exchange
         if exchange is None:
-            return self._all_reduce_s(self._tail_bytes() + replicated_bytes)
-        grown = exchange.gradient_growth(self._tail_bytes() + replicated_bytes)
+            return self._all_reduce_s(self.tail_bytes() + replicated_bytes)
+        grown = exchange.gradient_growth(self.tail_bytes() + replicated_bytes)
         return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
@@ -275,13 +330,14 @@ class StageModel:
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
 
-    def _tail_bytes(self) -> float:
+    def tail_bytes(self) -> float:
+        """Gradients in the last all-reduce beside those of replicated tables."""
         bottom = self._layers.bottom_parameters * self.workload.gradient_dtype.num_bytes
         return self._buckets[-1] + bottom
 
     def tail_all_reduce_s(self) -> float:
         """Growing part of the last dense all-reduce, without replicated tables."""
-        return float(self.all_reduce_growth(np.array(self._tail_bytes())))
+        return float(self.all_reduce_growth(np.array(self.tail_bytes())))
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s

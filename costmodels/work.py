@@ -48,8 +48,16 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
-FAMILIES: Final = tuple(t for t in ShardingType if t is not ShardingType.DATA_PARALLEL)
-"""Sharding types with collectives of their own: TorchRec runs one set per type."""
+FAMILIES: Final = (
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.TABLE_ROW_WISE,
+    ShardingType.GRID_SHARD,
+)
+"""Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
+alike stand beside each other, so that a table by another name keeps its turn on the streams."""
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,

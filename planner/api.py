@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,16 +20,25 @@ from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
-from planner.column_pieces import merged_pieces
+from planner.budget import Deadline, search_evaluator
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.evaluation import AbstractObjective, Assignment, Budget, Evaluator, SearchSpace
+from planner.evaluation import Assignment, Evaluator, SearchSpace
+from planner.guard import guarded
 from planner.models import default_models
+from planner.objective import AbstractObjective
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport, Status
 from planner.robust import Robust
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.parts.feasibility import least_excess_bytes, require_feasible
-from planner.search_problem import search_objective, search_space, with_context
+from planner.search.parts.objectives import MEMORY
+from planner.search_problem import (
+    MakePipeline,
+    search_objective,
+    search_space,
+    searched_options,
+    with_context,
+)
 from planner.torchrec_space import priced_for
 
 BASELINES: Final = (
@@ -45,11 +54,6 @@ _Point = tuple[float, Assignment]
 """A plan with its value."""
 
 _RUNNERS_UP: Final = 3
-_BASELINE_LIMIT_S: Final = 1.0
-_BASELINE_SHARE: Final = 0.02
-"""Most time of one baseline, in seconds and as a share of the limit."""
-_LEAST_SEARCH_SHARE: Final = 0.2
-"""The search gets at least this share of the limit, however long the rest takes."""
 
 
 def plan(
@@ -59,7 +63,7 @@ def plan(
     constraints: Constraints = NO_CONSTRAINTS,
     strategy: str | AbstractStrategy = "auto",
     objective: str = "iteration",
-    time_limit_s: float | None = 10.0,
+    time_limit_s: float | None = None,
     max_evaluations: int | None = None,
     seed: int = 0,
     progress: Callable[[SearchProgress], None] | None = None,
@@ -79,10 +83,14 @@ def plan(
         strategy: name of a file in :mod:`planner.search`, or an instance.
         objective: ``iteration`` (seconds), ``memory`` (bytes on the fullest device), ``cost`` (US
             dollars per billion samples), or another that ``shardplan list`` names.
-        time_limit_s: from the listing of options to the pricing of the result; None for no limit.
-            Part of it is kept back for the baselines, which run last.
-        max_evaluations: the search ends after pricing this many plans; None for no limit.
-        seed: of the search. The same seed gives the same plan when the search ends by itself.
+        time_limit_s: by the clock, from the listing of options to the pricing of the result; None
+            for no limit. Part of it is kept back for the baselines, which run last. The result says
+            so where it cut the search (status ``time_limit``).
+        max_evaluations: the search ends with work worth the pricing of so many plans. None for a
+            budget that follows from the problem's size, or from the time limit if there is one;
+            see :func:`planner.budget.default_work_s`.
+        seed: of the search. The same seed and inputs give the same plan on any machine, busy or
+            not, unless the clock cuts the search.
         progress: called with every improvement.
         should_stop: asked often; True ends the search with what it has.
         make_pipeline: prices plans; another one can count memory in another way.
@@ -98,15 +106,23 @@ def plan(
         InfeasibleError: proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
     """
-    deadline = _Deadline(time_limit_s, with_baselines=with_baselines)
+    baselines = len(BASELINES) if with_baselines else 0
+    deadline = Deadline(
+        time_limit_s, num_plans=1 + _RUNNERS_UP + baselines, num_baselines=baselines
+    )
     problem = _problem(workload, topology, constraints, moves, scenarios)
     chosen = strategy if isinstance(strategy, AbstractStrategy) else strategy_named(strategy)
-    with _collector_paused():
-        space = search_space(problem, priced_for(objective, make_pipeline))
-        require_feasible(space)
-        budget = Budget(time_limit_s=deadline.for_search(space), max_evaluations=max_evaluations)
-    evaluate = Evaluator(space, search_objective(objective, space, robust), budget)
-    outcome = chosen.search(space, evaluate, seed=seed, progress=progress, should_stop=should_stop)
+
+    priced = priced_for(objective, make_pipeline)
+    for every_kernel in dict.fromkeys((objective == MEMORY, True)):
+        space, target = _asked(problem, priced, objective, robust, every_kernel=every_kernel)
+        limit_s = deadline.for_search(partial(_candidate, space, _any(space), "probe"))
+        evaluate = search_evaluator(space, target, limit_s, max_evaluations)
+        outcome = chosen.search(
+            space, evaluate, seed=seed, progress=progress, should_stop=should_stop
+        )
+        if outcome.assignments or not space.listing.left_out_tables:
+            break
     points = _baselines(space, evaluate.objective, seed, deadline) if with_baselines else {}
     return _result(strategy, outcome, points, evaluate, seed)
 
@@ -174,6 +190,25 @@ def _problem(
     )
 
 
+def _asked(
+    problem: PlanningProblem,
+    make_pipeline: MakePipeline,
+    objective: str,
+    robust: Robust,
+    *,
+    every_kernel: bool,
+) -> tuple[SearchSpace, AbstractObjective]:
+    """The space of plans and what to make small; refuses a problem that provably has no plan.
+
+    Where kernels were left out, that nothing fits without them proves nothing.
+    """
+    with _collector_paused():
+        space = search_space(problem, make_pipeline, every_kernel=every_kernel)
+        if not space.listing.left_out_tables:
+            require_feasible(space)
+        return space, search_objective(objective, space, robust)
+
+
 def _result(
     strategy: str | AbstractStrategy,
     outcome: SearchOutcome,
@@ -183,9 +218,11 @@ def _result(
 ) -> PlanningResult:
     """What was found and proven, beside the baselines' plans."""
     space = evaluate.space
+    known = [p for p in points.values() if p is not None]
     if strategy == "auto":
-        outcome = _no_worse(outcome, [p for p in points.values() if p is not None])
+        outcome = _no_worse(outcome, known)
     _check_found(space, outcome)
+    outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [_candidate(space, a, name) for a in outcome.assignments[: 1 + _RUNNERS_UP]]
     return with_context(
@@ -197,7 +234,8 @@ def _result(
             runners_up=tuple(found[1:]),
             baselines=tuple(_candidate(space, p[1], n) for n, p in points.items() if p),
             unfit_baselines=tuple(n for n, p in points.items() if p is None),
-            warnings=found[0].estimate.warnings,
+            warnings=(*remarks, *found[0].estimate.warnings),
+            searched=searched_options(space),
         ),
     )
 
@@ -212,6 +250,7 @@ def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -
         seconds=evaluate.seconds,
         seed=seed,
         evaluations=evaluate.num_evaluations,
+        work=evaluate.work,
         separable_value=_separable_value(outcome, evaluate),
         balanced_value=_balanced_value(outcome, evaluate),
         progress=tuple((p.seconds, p.incumbent, p.bound) for p in outcome.progress if p.incumbent),
@@ -266,7 +305,7 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
 
 
 def _candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
-    found = merged_pieces(space.plan(assignment))
+    found = space.plan(assignment)
     pipeline = space.pipeline
     return Candidate(
         name=name, plan=found, estimate=pipeline.estimate(found), memory=pipeline.memory(found)
@@ -274,13 +313,12 @@ def _candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candida
 
 
 def _baselines(
-    space: SearchSpace, objective: AbstractObjective, seed: int, deadline: _Deadline
+    space: SearchSpace, objective: AbstractObjective, seed: int, deadline: Deadline
 ) -> dict[str, _Point | None]:
     """Best plan of each baseline strategy; None for those that found none that fits."""
     points: dict[str, _Point | None] = {}
     for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
-        limit = Budget(time_limit_s=deadline.for_baseline(left))
-        evaluate = Evaluator(space, objective, limit)
+        evaluate = Evaluator(space, objective, deadline.for_baseline(space, left))
         outcome = strategy_named(name).search(space, evaluate, seed=seed)
         points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
     return points
@@ -298,7 +336,7 @@ def _no_worse(outcome: SearchOutcome, points: list[_Point]) -> SearchOutcome:
     )
 
 
-def _any_assignment(space: SearchSpace) -> Assignment:
+def _any(space: SearchSpace) -> Assignment:
     """Each table's first option, its pieces in turn; whether it fits is not looked at."""
     places = []
     for t in range(space.num_tables):
@@ -321,42 +359,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class _Deadline:
-    """Shares a time limit out between listing, search, pricing and baselines."""
-
-    def __init__(self, limit_s: float | None, *, with_baselines: bool) -> None:
-        self._limit_s = limit_s
-        self._started = time.perf_counter()
-        self._plans = 1 + _RUNNERS_UP + (len(BASELINES) if with_baselines else 0)
-        self._baselines = len(BASELINES) if with_baselines else 0
-        self._pricing_s = 0.0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the limit; infinite without one."""
-        if self._limit_s is None:
-            return np.inf
-        return self._limit_s - (time.perf_counter() - self._started)
-
-    def for_search(self, space: SearchSpace) -> float | None:
-        """What is left for the search once the pricing of all plans is kept back.
-
-        Prices one plan to see how long that takes.
-        """
-        if self._limit_s is None:
-            return None
-        begun = time.perf_counter()
-        _candidate(space, _any_assignment(space), "probe")
-        self._pricing_s = time.perf_counter() - begun
-        share = _BASELINE_SHARE * self._baselines * self._limit_s
-        kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
-        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self._limit_s)
-
-    def for_baseline(self, left: int) -> float:
-        """Seconds for the next of ``left`` baselines."""
-        if self._limit_s is None:
-            return _BASELINE_LIMIT_S
-        each = (self.left_s - left * self._pricing_s) / left
-        return min(max(each, 0.0), _BASELINE_LIMIT_S)

@@ -1,17 +1,20 @@
 """Ways to cut a table, without kernels and places.
 
-Left out, because another cut does the same or better:
+Some sharding types are several names for one thing: a whole table on one rank is ``table_wise``,
+``column_wise`` with one piece, and ``table_column_wise`` with one piece; each name has collectives
+of its own. Two collectives never take less than one with the bytes of both, so where every table
+may go by the most general name of such a group, only that one is listed (:func:`names_to_list`);
+bounds hold for the other names as well, because they price the group by a subadditive model.
+Otherwise every name is listed for every table that may have it.
 
-- ``table_wise`` where ``column_wise`` is allowed: one column piece on one rank is the same shard,
-  and one sharding type means one set of collectives. Likewise ``table_row_wise``, ``grid_shard``.
-- ``table_column_wise`` where ``column_wise`` is allowed: its places are a subset.
-- splits over hosts when there is one host and rows can be split over all ranks.
-- more column pieces than ranks (or hosts).
+Also left out are more column pieces than there are ranks (or hosts), and unequal pieces where the
+columns divide equally.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from costmodels.sharding import ShardingType
@@ -26,47 +29,78 @@ Cut = tuple[ShardingType, tuple[int, ...]]
 _UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
 """Numbers of column pieces tried with unequal widths where equal ones do not exist."""
 
+PLAIN_NAMES: Final = {
+    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
+    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
+}
+"""What people call a general type that splits no columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Sharding types by which cuts are listed.
+
+    Attributes:
+        stands_for: (left out, listed) pairs of types: one type and the other that stands for it.
+    """
+
+    stands_for: tuple[tuple[ShardingType, ShardingType], ...] = ()
+
+    @property
+    def left_out(self) -> frozenset[ShardingType]:
+        """Types that another one stands for."""
+        return frozenset(left_out for left_out, _ in self.stands_for)
+
+    def listed(self, sharding_type: ShardingType) -> ShardingType:
+        """The type under which a cut of this type is listed."""
+        return dict(self.stands_for).get(sharding_type, sharding_type)
+
+    @property
+    def plain(self) -> dict[ShardingType, ShardingType]:
+        """Plain name in the plan of each listed type, for plans in which it splits no columns."""
+        names = self.stands_for
+        return {k: plain for k, plain in PLAIN_NAMES.items() if (plain, k) in names}
+
+
+def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
+    """Which names of one thing are listed.
+
+    Args:
+        limits: of every table.
+        alike: groups of types that cost the same for the same shards, the most general one first.
+    """
+    stands_for: dict[ShardingType, ShardingType] = {}
+    for general, *others in alike:
+        users = [limit for limit in limits if any(limit.allows(t) for t in (general, *others))]
+        if general not in stands_for and all(limit.allows(general) for limit in users):
+            stands_for.update({t: general for t in others if t not in stands_for})
+    return Names(stands_for=tuple(stands_for.items()))
+
 
 def table_cuts(
-    problem: PlanningProblem, limit: TableLimits, *, every: bool = False
+    problem: PlanningProblem, limit: TableLimits, names: Names, *, every: bool = False
 ) -> Iterator[Cut]:
-    """Sharding types with column widths, dominated ones left out (see the module).
+    """Sharding types with column widths (see the module for what is left out).
 
-    With ``every`` only those are left out that are dominated under any cost model, and TorchRec's
-    own cut is among the rest even if it has more pieces than there are ranks.
+    With ``every``, TorchRec's own column cut is listed even if it has more pieces than there are
+    ranks.
     """
     topology, whole = problem.topology, (limit.table.embedding_dim,)
-    for sharding_type in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE):
-        if limit.allows(sharding_type):
-            yield sharding_type, whole
-    yield from _rank_cuts(problem, limit)
-    own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
-    if every and len(own) > len(limit.ranks) and limit.allows(ShardingType.COLUMN_WISE):
-        yield ShardingType.COLUMN_WISE, own
-    columns, rows = limit.allows(ShardingType.COLUMN_WISE), limit.allows(ShardingType.ROW_WISE)
-    alone = topology.local_world_size == 1 and columns and not every
-    if (topology.num_hosts == 1 and rows) or alone:
-        return
-    if limit.allows(ShardingType.GRID_SHARD):
-        for widths in _splits(limit, len(limit.hosts), uneven=False):
-            yield ShardingType.GRID_SHARD, widths
-    elif limit.allows(ShardingType.TABLE_ROW_WISE):
-        yield ShardingType.TABLE_ROW_WISE, whole
-
-
-def _rank_cuts(problem: PlanningProblem, limit: TableLimits) -> Iterator[Cut]:
-    """Cuts whose pieces go to one rank each."""
-    if limit.allows(ShardingType.COLUMN_WISE):
-        for widths in _splits(limit, len(limit.ranks)):
-            yield ShardingType.COLUMN_WISE, widths
-        return
-    table_wise = limit.allows(ShardingType.TABLE_WISE)
-    if table_wise:
-        yield ShardingType.TABLE_WISE, (limit.table.embedding_dim,)
-    if limit.allows(ShardingType.TABLE_COLUMN_WISE):
-        for widths in _splits(limit, problem.topology.local_world_size):
-            if len(widths) > 1 or not table_wise:
-                yield ShardingType.TABLE_COLUMN_WISE, widths
+    allowed = [t for t in ShardingType if limit.allows(t) and t not in names.left_out]
+    for sharding_type in allowed:
+        if sharding_type is ShardingType.COLUMN_WISE:
+            found = list(_splits(limit, len(limit.ranks)))
+            own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
+            if every and own not in found:
+                found.append(own)
+        elif sharding_type is ShardingType.TABLE_COLUMN_WISE:
+            found = list(_splits(limit, topology.local_world_size))
+        elif sharding_type is ShardingType.GRID_SHARD:
+            found = list(_splits(limit, len(limit.hosts), uneven=False))
+        else:
+            found = [whole]
+        for widths in found:
+            yield sharding_type, widths
 
 
 def _splits(limit: TableLimits, most: int, *, uneven: bool = True) -> Iterator[tuple[int, ...]]:

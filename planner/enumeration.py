@@ -1,11 +1,14 @@
 """Problem in, options out: every way to cut each table that could be part of the best plan.
 
-Cuts that another does as well as are left out, see :mod:`planner.cuts`, and so are kernels that
-keep weights in host memory, as long as device memory is far from full.
+Names that another one stands for are left out, see :mod:`planner.cuts`. Kernels that keep weights
+in host memory are left out of large problems, as long as device memory is far from full: a table is
+never looked up faster from host memory, so they could only help where device memory binds. A bound
+without any limit on memory then holds for them too.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
-from planner.cuts import table_cuts
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from planner.cuts import Names, names_to_list, table_cuts
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
 from planner.option_work import ListingProgress, OptionWork, priced
-from planner.problem import PlanningProblem
+from planner.problem import Level, PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 
 __all__ = [
     "CACHE_LOAD_FACTORS",
     "HOST_KERNELS",
+    "Listing",
     "TableOptions",
     "drop_unfit",
     "enumerate_options",
@@ -34,6 +38,9 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+_EVERY: Final = 1000
+"""Up to this many options every kernel is listed whatever memory there is."""
 
 _CROWDED_RATIO: Final = 0.7
 """Host kernels are listed from this share of the device memory on; below it, tables fit without."""
@@ -58,20 +65,40 @@ class TableOptions:
     hosts: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listing:
+    """Options of every table, in the workload's order, and what they stand for.
+
+    Attributes:
+        tables: options, some of them perhaps too large for any rank.
+        names: sharding types that are listed under another name.
+        left_out_tables: tables without the host kernels that they may have. Bounds hold for these
+            kernels too if they leave memory out.
+        is_pruned: options were dropped that are in no better plan than one already known.
+    """
+
+    tables: tuple[TableOptions, ...]
+    names: Names
+    left_out_tables: tuple[str, ...] = ()
+    is_pruned: bool = False
+
+
 def enumerate_options(
     problem: PlanningProblem,
     pipeline: CostPipeline,
     *,
     device: str = "cuda",
+    every_kernel: bool = False,
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> tuple[TableOptions, ...]:
-    """Options of every table, in the workload's order; some may be too large for any rank.
+) -> Listing:
+    """Options of every table.
 
     Args:
         problem: tables, topology and constraints.
         pipeline: prices the options.
         device: what TorchRec runs on, ``cuda`` or ``cpu``.
+        every_kernel: list host kernels even where device memory is far from full.
         progress: told how many of how many tables are priced, again and again.
         should_stop: asked again and again; True ends the listing.
 
@@ -81,28 +108,73 @@ def enumerate_options(
         Stopped: ``should_stop`` said so.
     """
     limits = table_limits(problem, device)
-    listing = _Listing(problem, pipeline, progress, should_stop)
-    found = listing.of(limits)
-    _require_options(problem, limits, found)
-    if _crowded(found, pipeline):
+    names = listed_names(pipeline, limits)
+    whole = every_kernel or _needs_every_kernel(problem, pipeline, limits, names)
+    pricing = _Pricing(problem, pipeline, names, progress, should_stop)
+    found = pricing.of(limits, host_kernels=whole)
+    _require_options(problem, limits, names, found)
+    if not whole and _crowded(problem, found, pipeline):
         smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
-        wider = [x for x in limits if not x.keeps_host_kernels and x.table.weight_bytes >= smallest]
-        again = {t.table: t for t in listing.of(wider, host_kernels=True)}
+        wider = [limit for limit in limits if limit.table.weight_bytes >= smallest]
+        again = {t.table: t for t in pricing.of(wider, host_kernels=True)}
         found = tuple(again.get(options.table, options) for options in found)
     if problem.move_limit is not None:
         given = zip(limits, found, strict=True)
-        found = tuple(_with_given(problem, pipeline, limit, options) for limit, options in given)
-    return found
+        found = tuple(
+            _with_given(problem, pipeline, limit, names, options) for limit, options in given
+        )
+    left_out = [
+        limit.table.name
+        for limit, options in zip(limits, found, strict=True)
+        if _lacks_host_kernels(limit, options)
+    ]
+    return Listing(tables=found, names=names, left_out_tables=tuple(left_out))
+
+
+def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names:
+    """Sharding types by which cuts are listed."""
+    return names_to_list(limits, pipeline.alike_types)
+
+
+def _needs_every_kernel(
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    limits: Sequence[TableLimits],
+    names: Names,
+) -> bool:
+    """Whether host kernels may matter, or are few enough to be listed anyway."""
+    if not pipeline.models.lookup.prefers_device(problem.topology):
+        return True
+    count = 0
+    for limit in limits:
+        kinds = {t: len(list(kernel_choices(limit, t))) for t in limit.kernels}
+        count += sum(kinds[cut[0]] for cut in table_cuts(problem, limit, names))
+        if count > _EVERY:
+            return False
+    return True
+
+
+def _lacks_host_kernels(limit: TableLimits, found: TableOptions) -> bool:
+    may = any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)
+    has = any(
+        o.kernel in HOST_KERNELS and not limit.needs_host(o.sharding_type) for o in found.options
+    )
+    never = all(limit.needs_host(t) for t in limit.kernels if t is not ShardingType.DATA_PARALLEL)
+    return may and not has and not never
 
 
 def _require_options(
-    problem: PlanningProblem, limits: tuple[TableLimits, ...], found: tuple[TableOptions, ...]
+    problem: PlanningProblem,
+    limits: tuple[TableLimits, ...],
+    names: Names,
+    found: tuple[TableOptions, ...],
 ) -> None:
     """Refuse group rules under which some table can only break them."""
     problems = []
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
-            cuts = _options(problem, replace(limit, obstacle=_nothing), host_kernels=True)
+            free = replace(limit, obstacle=_nothing)
+            cuts = _options(problem, free, names, host_kernels=True)
             tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
             types = ", ".join(tried)
             rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
@@ -122,25 +194,24 @@ def _nothing(option: ShardingOption) -> str | None:
 # ------------------------------------------------------------------ cuts
 
 
-class _Listing:
+class _Pricing:
     """Lists and prices the options of tables, many tables at a time."""
 
     def __init__(
         self,
         problem: PlanningProblem,
         pipeline: CostPipeline,
+        names: Names,
         progress: ListingProgress | None,
         should_stop: Callable[[], bool] | None,
     ) -> None:
-        self._problem, self._pipeline = problem, pipeline
+        self._problem, self._pipeline, self._names = problem, pipeline, names
         self._progress, self._should_stop = progress, should_stop
 
-    def of(
-        self, limits: Sequence[TableLimits], *, host_kernels: bool = False
-    ) -> tuple[TableOptions, ...]:
+    def of(self, limits: Sequence[TableLimits], *, host_kernels: bool) -> tuple[TableOptions, ...]:
         """Options of each table with their work."""
         options = [
-            tuple(_options(self._problem, x, host_kernels=host_kernels or x.keeps_host_kernels))
+            tuple(_options(self._problem, x, self._names, host_kernels=host_kernels))
             for x in limits
         ]
         works = priced(
@@ -159,9 +230,16 @@ class _Listing:
 
 
 def _with_given(
-    problem: PlanningProblem, pipeline: CostPipeline, limit: TableLimits, found: TableOptions
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    limit: TableLimits,
+    names: Names,
+    found: TableOptions,
 ) -> TableOptions:
-    """With the option of the plan in use, if the constraints allow it and it is not listed."""
+    """With the option of the plan in use, if the constraints allow it and it is not listed.
+
+    It goes by the name that stands for it, so that its table shares the collectives of the others.
+    """
     if problem.move_limit is None:
         return found
     topology = problem.topology
@@ -171,7 +249,12 @@ def _with_given(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
     )
-    if option is None or option in found.options or limit.obstacle(option) is not None:
+    if option is None or limit.obstacle(option) is not None:
+        return found
+    listed = names.listed(option.sharding_type)
+    splits = SPREAD[listed] is not Spread.UNIFORM or len(option.column_widths) == 1
+    option = replace(option, sharding_type=listed) if splits else option
+    if option in found.options:
         return found
     kernels = limit.kernels.get(option.sharding_type, ())
     if option.kernel not in kernels or min(option.column_widths) < limit.min_column_width:
@@ -184,11 +267,12 @@ def _with_given(
 
 
 def _options(
-    problem: PlanningProblem, limit: TableLimits, *, host_kernels: bool
+    problem: PlanningProblem, limit: TableLimits, names: Names, *, host_kernels: bool
 ) -> Iterator[ShardingOption]:
-    for sharding_type, widths in table_cuts(problem, limit):
+    for sharding_type, widths in table_cuts(problem, limit, names):
+        host = host_kernels or limit.needs_host(sharding_type)
         for kernel, factor in kernel_choices(limit, sharding_type):
-            if kernel in HOST_KERNELS and not host_kernels:
+            if kernel in HOST_KERNELS and not host:
                 continue
             option = ShardingOption(
                 table=limit.table.name,
@@ -227,20 +311,41 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
     return pipeline.device_bytes(probe)[:, 0], pipeline.host_bytes(probe)[:, 0]
 
 
-def _crowded(found: tuple[TableOptions, ...], pipeline: CostPipeline) -> bool:
-    """Whether device memory could keep tables from their fastest option."""
+def _crowded(
+    problem: PlanningProblem, found: Sequence[TableOptions], pipeline: CostPipeline
+) -> bool:
+    """Whether device memory could keep tables from their fastest option.
+
+    Looked at: all ranks together, the largest shard, the ranks that tables are tied to, and those
+    that tables kept together share.
+    """
     limits = pipeline.device_limits
     if limits.min() <= 0:
         return True
-    total = largest = 0.0
-    for table in found:
+    total, largest = np.zeros(len(found)), 0.0
+    for t, table in enumerate(found):
         rows, first = _joined(table.works)
         sizes = pipeline.device_bytes(rows)
         counts = np.concatenate([np.bincount(w.index.ravel()) for w in table.works])
-        total += float(np.add.reduceat(sizes * counts, first).min())
+        total[t] = float(np.add.reduceat(sizes * counts, first).min())
         largest = max(largest, float(np.maximum.reduceat(sizes, first).min()))
-    share = _CROWDED_RATIO * float(limits.min())
-    return total > _CROWDED_RATIO * float(limits.sum()) or largest > share / 2
+    if largest > _CROWDED_RATIO * float(limits.min()) / 2:
+        return True
+    local = problem.topology.local_world_size
+    bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
+    for t, table in enumerate(found):
+        bytes_on[table.ranks] += float(total[t])
+    places = {ranks: frozenset(ranks) for ranks in bytes_on}
+    for ranks, every in places.items():
+        inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
+        if inside > _CROWDED_RATIO * float(limits[list(ranks)].sum()):
+            return True
+    for group in problem.constraints.together:
+        members = [t for t, table in enumerate(found) if group.matches(table.table)]
+        room = float(limits.min()) * (1 if group.level is Level.RANK else local)
+        if total[members].sum() > _CROWDED_RATIO * room:
+            return True
+    return False
 
 
 def drop_unfit(

@@ -6,19 +6,21 @@ sum of its tables' rows, so neighbours cost one addition; its value is a functio
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
-from planner.enumeration import TableOptions, drop_unfit, memory_coefficients
+from planner.effort import Meter, priced_s
+from planner.enumeration import Listing, drop_unfit, memory_coefficients
 from planner.errors import InvalidInputError
+from planner.objective import AbstractObjective
 from planner.option_work import OptionWork
 from planner.placement_rules import PlacementRules, Usage
 from planner.problem import PlanningProblem
@@ -37,12 +39,6 @@ FITTING: Final = 1.0 - 1e-12
 _MOST_ENTRIES: Final = 400_000
 """Entries of work priced at a time; more fall out of the caches and take gigabytes."""
 
-WHOLE_NAMES: Final = {
-    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
-    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
-}
-"""What a plan without a column split calls these types; see :mod:`planner.enumeration`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
@@ -56,7 +52,8 @@ class Assignment:
 class Budget:
     """How long a search may go on; None means no limit.
 
-    ``max_evaluations`` counts priced plans, so that a search ends at the same point on any machine.
+    ``max_evaluations`` is work worth the pricing of so many plans (:mod:`planner.effort`), so that
+    a search ends at the same point on any machine. ``time_limit_s`` is by the clock.
     """
 
     time_limit_s: float | None = None
@@ -75,17 +72,16 @@ class SearchSpace:
         mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
         device, host: ``[F]`` bytes per unit of work.
         rules: what tables have to keep together; false if there is nothing.
+        listing: the options as they were listed.
     """
 
-    def __init__(
-        self, problem: PlanningProblem, pipeline: CostPipeline, tables: Sequence[TableOptions]
-    ) -> None:
-        """Flatten the options of ``tables``."""
+    def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
+        """Flatten the options of a listing."""
         self.problem = problem
         self.pipeline = pipeline
         self.device, self.host = memory_coefficients(pipeline)
-        self.listed = tuple(tables)
-        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in tables)
+        self.listing = listing
+        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in listing.tables)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size
         self.num_hosts = problem.topology.num_hosts
@@ -102,6 +98,9 @@ class SearchSpace:
             [self.pool[r].sum(axis=tuple(range(r.ndim))) / self.world_size for r in self.rows]
         ).reshape(len(self.rows), pipeline.num_features)
         self.rules = PlacementRules.of(problem)
+        self._is_uneven: BoolArray = np.array(
+            [len(set(o.column_widths)) > 1 for o in self.options], dtype=bool
+        )
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
 
@@ -160,7 +159,14 @@ class SearchSpace:
         return Usage(self.rules, list(zip(options, assignment.places, strict=True)))
 
     def keeps_rules(self, assignment: Assignment) -> bool:
-        """Whether an assignment keeps the rules on groups, counts and moves."""
+        """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's.
+
+        TorchRec holds all pieces of a table on one rank as one tensor of one width
+        (``TableBatchedEmbeddingSlice``), so unequal pieces have to be apart.
+        """
+        for t in np.flatnonzero(self._is_uneven[self.first[:-1] + assignment.options]):
+            if len(set(assignment.places[t])) < len(assignment.places[t]):
+                return False
         return not self.rules or self.usage(assignment).kept
 
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
@@ -174,8 +180,9 @@ class SearchSpace:
     def plan(self, assignment: Assignment) -> Plan:
         """The plan of an assignment.
 
-        A sharding type that never splits columns goes by its plain name: ``table_wise`` for
-        ``column_wise``, ``table_row_wise`` for ``grid_shard``.
+        Where one sharding type stands for another and splits no columns, tables go by the plain
+        name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``. That leaves
+        the price as it is, for no other table has the plain name then.
         """
         names = self._names(assignment)
         return Plan(
@@ -205,10 +212,10 @@ class SearchSpace:
 
     def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
         """Option index and places of a placement; None if no option is cut like it."""
-        split = {whole: kind for kind, whole in WHOLE_NAMES.items()}
         kind = placement.sharding_type
+        listed = self.listing.names.listed(kind)
         for index, option in enumerate(self.tables[table].options):
-            if option.sharding_type not in (kind, split.get(kind)):
+            if option.sharding_type not in (kind, listed):
                 continue
             step = self.local_world_size if option.spread is Spread.HOSTS else 1
             places = tuple(r // step for r in placement.ranks[::step])
@@ -223,11 +230,11 @@ class SearchSpace:
     def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = {}
-        for split, whole in WHOLE_NAMES.items():
-            users = [t for t, o in enumerate(options) if o.sharding_type is split]
-            plain = all(len(options[t].column_widths) == 1 for t in users)
-            if plain and all(self._allows(t, whole) for t in users):
-                names[split] = whole
+        for general, plain in self.listing.names.plain.items():
+            users = [t for t, o in enumerate(options) if o.sharding_type is general]
+            whole = all(len(options[t].column_widths) == 1 for t in users)
+            if whole and all(self._allows(t, plain) for t in users):
+                names[general] = plain
         return names
 
     def _allows(self, table: int, sharding_type: ShardingType) -> bool:
@@ -277,71 +284,6 @@ def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
     return mask
 
 
-class AbstractObjective(ABC):
-    """What is minimised: a value of a plan's work, with phases that bound it from below.
-
-    Phases are convex and homogeneous in one rank's work and have tangents. With ``z[k]`` the
-    largest phase k over the ranks, the value is at least ``base + slopes @ z`` for each cut.
-    """
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def values(self, work: FloatArray) -> FloatArray:
-        """Objective of each plan, ``[...]`` from work ``[..., W, F]``."""
-
-    @abstractmethod
-    def gradient(self, row: FloatArray) -> FloatArray:
-        """Tangents ``[K, F]`` of the phases at one rank's work."""
-
-    @property
-    @abstractmethod
-    def weights(self) -> FloatArray:
-        """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
-
-    @property
-    def prices(self) -> FloatArray | None:
-        """``[F]`` what a unit of work adds to its rank's share of the value.
-
-        None unless phases are linear and the value is their weighted sum; then no rank's priced
-        work exceeds the value.
-        """
-        return None
-
-    @property
-    def sees_types(self) -> bool:
-        """Whether :meth:`cut` says more where it is told the sharding types of a plan."""
-        return type(self).cut is not AbstractObjective.cut
-
-    @abstractmethod
-    def always(self) -> Cut:
-        """A cut that holds for every plan."""
-
-    def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
-        """The least value that bounds know of plans with the phases of this one, from ``[W, F]``.
-
-        None where the objective is a function of its phases alone, so that it is the value itself.
-        """
-        del work, types
-        return None
-
-    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
-        """A cut that holds for plans with exactly these types, best at ``phases`` (``[K]``).
-
-        None if there is nothing better than :meth:`always`.
-        """
-        del phases, types
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
-    """``value >= base + slopes @ z`` with z the phases' maxima over ranks."""
-
-    base: float
-    slopes: FloatArray
-
-
 class Evaluator:
     """Prices work and assignments, counts both, and knows when the budget is spent."""
 
@@ -357,6 +299,10 @@ class Evaluator:
         self.objective = objective
         self.budget = budget
         self.num_evaluations = 0
+        self._plan_entries = space.world_size * space.pipeline.num_features
+        self._plan_s = priced_s(1, self._plan_entries)
+        most = budget.max_evaluations
+        self.meter = Meter(math.inf if most is None else most * self._plan_s)
         self._clock = clock
         self._started = clock()
         self._known: dict[Assignment, float] = {}
@@ -367,16 +313,26 @@ class Evaluator:
         return self._clock() - self._started
 
     @property
+    def late(self) -> bool:
+        """Whether the time limit has passed."""
+        limit = self.budget.time_limit_s
+        return limit is not None and self.seconds >= limit
+
+    @property
     def exhausted(self) -> bool:
         """Whether the budget is spent."""
-        limit, most = self.budget.time_limit_s, self.budget.max_evaluations
-        late = limit is not None and self.seconds >= limit
-        return late or (most is not None and self.num_evaluations >= most)
+        return self.meter.is_empty or self.late
+
+    @property
+    def work(self) -> int:
+        """What has been done, in priced plans."""
+        return round(self.meter.spent_s / self._plan_s)
 
     def values(self, work: FloatArray) -> FloatArray:
         """Objective of many plans, infinite where memory does not suffice."""
         count = int(np.prod(work.shape[:-2]))
         self.num_evaluations += count
+        self.meter.spend(priced_s(count, self._plan_entries))
         if work.ndim == 3 and work.size > _MOST_ENTRIES:
             parts = np.array_split(work, min(-(-work.size // _MOST_ENTRIES), count))
             return np.concatenate([self._price(part) for part in parts])

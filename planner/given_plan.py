@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from costmodels.sharding import ShardingOption, ShardingType, Spread, TablePlacement, place
 from costmodels.workload import Table
-
-SPLIT_NAMES: Final = {
-    ShardingType.TABLE_WISE: ShardingType.COLUMN_WISE,
-    ShardingType.TABLE_ROW_WISE: ShardingType.GRID_SHARD,
-}
-"""Types whose only piece is cut like one piece of another type."""
 
 
 def option_of(
     placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
 ) -> ShardingOption | None:
     """The option that a placement is, whatever its places; None for a tiling that is no option."""
-    for kind in (SPLIT_NAMES.get(placement.sharding_type), placement.sharding_type):
-        if kind is None:
-            continue
-        widths = _widths(placement, kind, table, local_world_size)
-        option = ShardingOption(
-            table=table.name,
-            sharding_type=kind,
-            kernel=placement.kernel,
-            column_widths=widths,
-            cache_load_factor_ratio=placement.cache_load_factor_ratio,
-        )
-        step = local_world_size if option.spread is Spread.HOSTS else 1
-        places = tuple(r // step for r in placement.ranks[::step])
-        places = () if option.spread is Spread.UNIFORM else places
-        if len(places) != option.num_pieces:
-            continue
-        same = place(
-            option,
-            table.num_embeddings,
-            places,
-            world_size=world_size,
-            local_world_size=local_world_size,
-        )
-        if same.shards == placement.shards:
-            return option
-    return None
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=placement.sharding_type,
+        kernel=placement.kernel,
+        column_widths=_widths(placement, placement.sharding_type, table, local_world_size),
+        cache_load_factor_ratio=placement.cache_load_factor_ratio,
+    )
+    step = local_world_size if option.spread is Spread.HOSTS else 1
+    places = tuple(r // step for r in placement.ranks[::step])
+    places = () if option.spread is Spread.UNIFORM else places
+    if len(places) != option.num_pieces:
+        return None
+    same = place(
+        option,
+        table.num_embeddings,
+        places,
+        world_size=world_size,
+        local_world_size=local_world_size,
+    )
+    return option if same.shards == placement.shards else None
 
 
 def _widths(

@@ -15,15 +15,18 @@ class Status(StrEnum):
     """Why the search ended.
 
     ``optimal``: the gap to the proven bound is below 0.01 %. ``gap``: the strategy's own work was
-    done and a gap remains. ``time_limit`` and ``interrupted``: stopped, the incumbent is reported.
-    ``heuristic``: the strategy proves nothing.
+    done and a gap remains. ``work_limit``: the budget of work was spent. ``time_limit`` and
+    ``interrupted``: stopped, the incumbent is reported. ``heuristic``: the strategy proves nothing.
+    ``no_proof``: a plan was priced below the bound, so the bound is wrong and was withdrawn.
     """
 
     OPTIMAL = "optimal"
     GAP = "gap"
+    WORK_LIMIT = "work_limit"
     TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
     HEURISTIC = "heuristic"
+    NO_PROOF = "no_proof"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class SolverReport:
     has none. ``separable_value`` is the part of ``value`` that follows from the largest phases of
     the plan, which is all that bounds can see; None if that is all of it. ``balanced_value`` is
     what would be left of it if the plan's work were spread evenly over its ranks; None where ranks
-    differ. ``progress`` holds (seconds, incumbent, bound) as the search went.
+    differ. ``evaluations`` is the number of plans priced, ``work`` all that was done, in priced
+    plans. ``progress`` holds (seconds, incumbent, bound) as the search went.
     """
 
     strategy: str
@@ -46,6 +50,7 @@ class SolverReport:
     seconds: float
     seed: int
     evaluations: int
+    work: int = 0
     separable_value: float | None = None
     balanced_value: float | None = None
     progress: tuple[tuple[float, float, float | None], ...] = ()
@@ -118,8 +123,9 @@ class ScenarioTime:
 class PlanningResult:
     """The answer to a planning problem. ``baselines`` are priced by the same models.
 
-    ``reshard`` is set when a plan in use was given; ``scenarios`` holds the time in each scenario
-    of a robust search, the workload itself first.
+    ``searched`` says which options were tried, one line each: the best plan and its bound are about
+    these. ``reshard`` is set when a plan in use was given; ``scenarios`` holds the time in each
+    scenario of a robust search, the workload itself first.
     """
 
     problem: PlanningProblem
@@ -129,6 +135,7 @@ class PlanningResult:
     baselines: tuple[Candidate, ...] = ()
     unfit_baselines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
     reshard: Reshard | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
 

@@ -22,7 +22,7 @@ from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.work import MEMORY, NUM_COLUMNS
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.evaluation import AbstractObjective, Cut
+from planner.objective import AbstractObjective, Cut
 
 
 class Robust(StrEnum):

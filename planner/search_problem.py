@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -12,23 +12,33 @@ from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.arithmetic import refuse_hopeless
-from planner.enumeration import enumerate_options
+from planner.enumeration import HOST_KERNELS, enumerate_options
 from planner.errors import InvalidInputError
-from planner.evaluation import AbstractObjective, SearchSpace
+from planner.evaluation import SearchSpace
 from planner.models import default_models
+from planner.objective import AbstractObjective
 from planner.problem import PlanningProblem
 from planner.replan import reshard
 from planner.result import PlanningResult, ScenarioTime
 from planner.robust import Robust, RobustObjective, ScenarioPipeline, check_scenarios
 from planner.search.parts.objectives import objective_named
 from planner.torchrec_pipeline import TorchrecPipeline
+from planner.torchrec_rules import COLUMN_MULTIPLE
 from planner.torchrec_space import torchrec_space
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 
 
-def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> SearchSpace:
+def search_space(
+    problem: PlanningProblem, make_pipeline: MakePipeline, *, every_kernel: bool = False
+) -> SearchSpace:
     """Every plan the problem allows, with its work in each scenario.
+
+    Args:
+        problem: the question.
+        make_pipeline: prices plans.
+        every_kernel: list kernels that keep weights in host memory even where device memory is far
+            from full.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
@@ -51,7 +61,40 @@ def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> Searc
         others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
         pipeline = ScenarioPipeline([pipeline, *others])
     refuse_hopeless(problem, pipeline)
-    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+    listing = enumerate_options(problem, pipeline, every_kernel=every_kernel)
+    return SearchSpace(problem, pipeline, listing)
+
+
+def searched_options(space: SearchSpace) -> tuple[str, ...]:
+    """Which options a search looked at, and what is known of the others, one line each."""
+    listing, topology = space.listing, space.problem.topology
+    kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
+    named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
+    kernels = sorted({o.kernel for t in listing.tables for o in t.options})
+    factors = {o.cache_load_factor_ratio for t in listing.tables for o in t.options} - {None}
+    lines = [
+        f"sharding types {', '.join(sorted(set(named)))}",
+        f"kernels {', '.join(kernels)}"
+        + (f", with {_percentages(factors)} of a table cached" if factors else ""),
+    ]
+    if any(len(o.column_widths) > 1 for t in listing.tables for o in t.options):
+        lines.append(
+            f"columns in equal pieces of a multiple of {COLUMN_MULTIPLE}, at most one for each of "
+            f"{topology.world_size} ranks; unequal pieces only where equal ones do not exist"
+        )
+    if listing.left_out_tables:
+        lines.append(
+            f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
+            f"{len(listing.tables)} tables, since device memory is far from full; the bound holds "
+            "for them too"
+        )
+    if listing.is_pruned:
+        lines.append("left out: options that a quick plan and a bound rule out of any better plan")
+    return tuple(lines)
+
+
+def _percentages(ratios: Iterable[float | None]) -> str:
+    return ", ".join(f"{100 * r:g} %" for r in sorted(r for r in ratios if r is not None))
 
 
 def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractObjective:

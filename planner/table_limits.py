@@ -34,12 +34,15 @@ class TableLimits:
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
     cache_load_factors: tuple[float, ...]
-    keeps_host_kernels: bool
     obstacle: Callable[[ShardingOption], str | None]
 
     def allows(self, sharding_type: ShardingType) -> bool:
         """Whether the type is left."""
         return bool(self.kernels.get(sharding_type))
+
+    def needs_host(self, sharding_type: ShardingType) -> bool:
+        """Whether the type is left with kernels alone that keep weights in host memory."""
+        return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
 
 def table_limits(problem: PlanningProblem, device: str) -> tuple[TableLimits, ...]:
@@ -126,7 +129,6 @@ def _limit(
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=_load_factors([r.cache_load_factors for r in rules]),
-        keeps_host_kernels=not _any_device_kernel(kernels),
         obstacle=obstacle,
     )
     if kernels and ranks and limit.cache_load_factors:
@@ -143,10 +145,6 @@ def _kernel_allowed(problem: PlanningProblem, table: Table, kernel: ComputeKerne
     rules = problem.constraints.for_table(table.name)
     named = all(not r.kernels or kernel in r.kernels for r in rules)
     return named and kernel in problem.constraints.kernels
-
-
-def _any_device_kernel(kernels: dict[ShardingType, tuple[ComputeKernel, ...]]) -> bool:
-    return any(k not in HOST_KERNELS for choices in kernels.values() for k in choices)
 
 
 @lru_cache(maxsize=256)

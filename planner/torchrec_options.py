@@ -15,7 +15,7 @@ import numpy as np
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.torchrec_estimates import TorchrecTable, shard_perf, shard_storage
 from planner.cuts import Cut, table_cuts
-from planner.enumeration import TableOptions, kernel_choices
+from planner.enumeration import Listing, TableOptions, kernel_choices, listed_names
 from planner.evaluation import BoolArray, FloatArray, IntArray
 from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
@@ -73,12 +73,13 @@ class EveryOption:
         """
         self._pipeline = pipeline
         self._limits = table_limits(problem, _DEVICE)
+        self._names = listed_names(pipeline, self._limits)
         self._rows: list[tuple[int, Cut, Kind]] = []
         counts = []
         for t, limit in enumerate(self._limits):
             before = len(self._rows)
             kinds = {s: [(s, *k) for k in kernel_choices(limit, s)] for s in limit.kernels}
-            for cut in table_cuts(problem, limit, every=True):
+            for cut in table_cuts(problem, limit, self._names, every=True):
                 self._rows += [(t, cut, kind) for kind in kinds[cut[0]]]
             counts.append(len(self._rows) - before)
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -87,10 +88,11 @@ class EveryOption:
         self._places = np.where(inside, self.first[:-1, None] + most, len(self._rows))
         self.columns = self._price()
 
-    def chosen(self, keep: BoolArray) -> tuple[TableOptions, ...]:
+    def chosen(self, keep: BoolArray) -> Listing:
         """The options marked in ``keep [n]``, with their work."""
         spans = enumerate(itertools.pairwise(self.first.tolist()))
-        return tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, (a, b) in spans)
+        tables = tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, (a, b) in spans)
+        return Listing(tables=tables, names=self._names, is_pruned=not keep.all())
 
     def each_table(self, values: FloatArray) -> FloatArray:
         """Least value of each table's options, at each of its options: ``[n]`` to ``[n]``."""

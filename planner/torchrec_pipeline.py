@@ -124,6 +124,19 @@ class TorchrecPipeline(CostPipeline):
         shape = (*ddr.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
         return np.asarray(ddr.reshape(shape).sum(axis=-1))
 
+    @property
+    def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
+        """TorchRec prices rows over a host of one rank unlike a whole table on it."""
+        ranks = (
+            ShardingType.COLUMN_WISE,
+            ShardingType.TABLE_WISE,
+            ShardingType.TABLE_COLUMN_WISE,
+        )
+        hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
+        if self.topology.num_hosts == 1:
+            return ranks, (ShardingType.ROW_WISE, *hosts)
+        return ranks, hosts
+
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Rows of the shards: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` by spread."""
         if option.spread is Spread.UNIFORM:

@@ -26,16 +26,10 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
-from planner.enumeration import TableOptions
-from planner.evaluation import (
-    AbstractObjective,
-    Budget,
-    Cut,
-    Evaluator,
-    FloatArray,
-    IntArray,
-    SearchSpace,
-)
+from planner.cuts import Names
+from planner.enumeration import Listing, TableOptions
+from planner.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
+from planner.objective import AbstractObjective, Cut
 from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
@@ -315,7 +309,8 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
         dense=DenseArch(num_dense_features=1, bottom_mlp=(8,), top_mlp=(1,)),
     )
     problem = PlanningProblem(workload=workload, topology=topology)
-    return SearchSpace(problem, AdditivePipeline(workload, topology), listed)
+    listing = Listing(tables=tuple(listed), names=Names())
+    return SearchSpace(problem, AdditivePipeline(workload, topology), listing)
 
 
 def _table(name: str, table: Drawn) -> Table:

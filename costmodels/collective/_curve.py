@@ -48,6 +48,22 @@ class Table:
         rate = math.exp(float((self._fine_bytes - self._fine_time).max()))
         return Law(math.exp(float(self._fine_time[0])), rate)
 
+    @cached_property
+    def subadditive(self) -> Table:
+        """The table, or the largest one below it whose time per byte never rises with size.
+
+        Two messages by this table never take less time than one with the bytes of both. Measured
+        rates drop here and there, where a library changes its protocol.
+        """
+        rate = self._fine_time - self._fine_bytes
+        least = np.minimum.accumulate(rate)
+        if np.array_equal(rate, least):
+            return self
+        lower = Table.__new__(Table)
+        lower.log_bytes, lower.log_time = self.log_bytes, self.log_time
+        lower._fine_bytes, lower._fine_time = self._fine_bytes, self._fine_bytes + least
+        return lower
+
     def moved(self, law: Law) -> Table:
         """The same shape between another floor and another rate."""
         own = self.law

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import ClassVar
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,10 +194,52 @@ class AbstractCollectiveModel(ABC):
         del topology
         return None
 
+    def subadditive(self) -> AbstractCollectiveModel:
+        """This model, or one nowhere above it in which two collectives never take less than one.
+
+        One stands for a collective with the bytes of both. A fixed time plus a growing part is so;
+        a model with ``_s`` methods of its own should say which one is, or its growing part has to
+        do.
+        """
+        own, base = type(self), AbstractCollectiveModel
+        names = ("all_to_all_s", "reduce_scatter_s", "all_gather_s", "all_reduce_s")
+        plain = all(getattr(own, name) is getattr(base, name) for name in names)
+        return self if plain else GrowingPart(inner=self)
+
     def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
         ranks = topology.local_world_size if within_host else topology.world_size
         across = not within_host and topology.num_hosts > 1
         return self.fixed_s(topology, ranks=ranks, across_hosts=across)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingPart(AbstractCollectiveModel):
+    """The growing part of another model alone: what is known of every model's times."""
+
+    inner: AbstractCollectiveModel
+    sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Nothing."""
+        del topology, ranks, across_hosts
+        return 0.0
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """That of the model."""
+        return self.inner.all_to_all(send, receive, topology)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """That of the model."""
+        return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """That of the model."""
+        return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
 
 def default_model() -> AbstractCollectiveModel:

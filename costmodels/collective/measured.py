@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, final
 
 import numpy as np
@@ -46,10 +46,12 @@ class Measured(AbstractCollectiveModel):
     Args:
         curves: of this system, or of like ones with a priority above 0.
         otherwise: prices what no curve covers.
+        is_subadditive: read curves where their time per byte never rises with size, for bounds.
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
     otherwise: AbstractCollectiveModel = field(default_factory=default_model)
+    is_subadditive: bool = False
     _catalogue: Catalogue = field(init=False, repr=False, compare=False)
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -122,7 +124,7 @@ class Measured(AbstractCollectiveModel):
         seconds = np.zeros_like(moved[0])
         for num_bytes, table in zip(moved, tables, strict=True):
             if table is not None:
-                seconds = np.maximum(seconds, table.time_s(num_bytes))
+                seconds = np.maximum(seconds, self._read(table, num_bytes))
         return seconds
 
     def reduce_scatter_s(
@@ -168,7 +170,15 @@ class Measured(AbstractCollectiveModel):
             return 0.0
         return self.confidence(Collective.ALL_TO_ALL, _TYPICAL_BYTES, topology).spread_ratio
 
+    def subadditive(self) -> Measured:
+        """The same curves, lowered where their time per byte rises with size."""
+        return replace(self, otherwise=self.otherwise.subadditive(), is_subadditive=True)
+
     # -- private --------------------------------------------------------------------------------
+
+    def _read(self, table: Table, num_bytes: FloatArray) -> FloatArray:
+        """Seconds for bytes on the busiest link."""
+        return (table.subadditive if self.is_subadditive else table).time_s(num_bytes)
 
     def _curve_s(
         self, collective: Collective, num_bytes: FloatArray, group: Group
@@ -178,7 +188,8 @@ class Measured(AbstractCollectiveModel):
         found = self._catalogue.find(collective, group)
         if found is None:
             return None
-        return found.table.time_s(np.asarray(num_bytes) * bus_factor(collective, group.ranks))
+        moved = np.asarray(num_bytes) * bus_factor(collective, group.ranks)
+        return self._read(found.table, moved)
 
     def _all_to_all_tables(self, group: Group) -> tuple[Table | None, Table | None] | None:
         """Tables of fabric and network, None for a level that the group lacks or nothing tells."""

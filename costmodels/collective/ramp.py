@@ -99,6 +99,10 @@ class Ramp(AbstractCollectiveModel):
             Collective.ALL_REDUCE, num_bytes, group_of(topology, within_host=within_host)
         )
 
+    def subadditive(self) -> Ramp:
+        """The model itself: the law's time per byte falls with size."""
+        return self
+
     @staticmethod
     def _time_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
         if group.ranks <= 1:

@@ -102,6 +102,11 @@ class CpuLookup(AbstractLookupModel):
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         return np.asarray(work[..., LookupWork.BACKWARD_ROWS_DRAM] / bandwidth)
 
+    def prefers_device(self, topology: Topology) -> bool:
+        """All memory of a CPU is the same, so it is never slower there."""
+        del topology
+        return True
+
 
 def together(access: Access) -> tuple[float, ...]:
     """Counts in the order of TOGETHER: what a table costs beyond its time alone."""

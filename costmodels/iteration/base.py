@@ -20,6 +20,7 @@ BoolArray = NDArray[np.bool_]
 
 
 LOOKUP_FORWARD: Final = "lookup forward"
+LOOKUP_BACKWARD: Final = "lookup backward"
 
 
 class Stream(StrEnum):
@@ -253,7 +254,7 @@ class ProgramBuilder:
                 buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
         arrived = self.gradient_dist(step)
         self.add(
-            "lookup backward",
+            LOOKUP_BACKWARD,
             Stream.COMPUTE,
             t.lookup_backward_s,
             after=arrived,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.iteration.base import AbstractPipeline, Program, ProgramBuilder, StageTimes, Stream
+from costmodels.iteration.base import (
+    LOOKUP_BACKWARD,
+    LOOKUP_FORWARD,
+    AbstractPipeline,
+    Program,
+    ProgramBuilder,
+    StageTimes,
+    Stream,
+)
 
 
 @final
@@ -39,7 +47,7 @@ class HugeCtr(AbstractPipeline):
         t, builder = times, ProgramBuilder(times)
         fetch = builder.add("cache fetch", Stream.COMPUTE, t.cache_fetch_s)
         lookup = builder.add(
-            "lookup forward",
+            LOOKUP_FORWARD,
             Stream.COMPUTE,
             t.lookup_forward_s,
             after=(fetch,),
@@ -72,7 +80,7 @@ class HugeCtr(AbstractPipeline):
             "gradient all-reduce", Stream.COMMUNICATION, seconds, after=(bottom,)
         )
         builder.add(
-            "lookup backward",
+            LOOKUP_BACKWARD,
             Stream.COMPUTE,
             t.lookup_backward_s,
             after=gradients,

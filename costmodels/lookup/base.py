@@ -265,3 +265,13 @@ class AbstractLookupModel(ABC):
     @abstractmethod
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds of backward and optimizer update, with the same properties."""
+
+    def prefers_device(self, topology: Topology) -> bool:
+        """Whether no lookup gets faster where shards move from device memory to host memory.
+
+        Shards of any tables, all at once, from ``fused`` to kernels that keep weights in host
+        memory. A search then need not look at those as long as device memory suffices. False unless
+        a model knows better.
+        """
+        del topology
+        return False

@@ -125,6 +125,10 @@ class Corrected(AbstractLookupModel):
         """As ``inner``."""
         return self.inner.backward_time(work, topology)
 
+    def prefers_device(self, topology: Topology) -> bool:
+        """As ``inner``: a factor does not depend on where the rows are."""
+        return self.inner.prefers_device(topology)
+
 
 def shard_features(shard: LookupShard) -> FloatArray:
     """What the factor knows of a shard, ``[NUM_FEATURES]``.

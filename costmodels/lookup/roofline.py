@@ -101,6 +101,16 @@ class Roofline(AbstractLookupModel):
             / topology.host.device_link_bandwidth_bytes_per_s
         )
 
+    def prefers_device(self, topology: Topology) -> bool:
+        """Where rows come faster from device memory than over the host link, read and updated.
+
+        What a shard saves in the smooth maximum of a forward call is no more than its rows take in
+        device memory, which is less than they take over the link; backward times just add up.
+        """
+        device, link = topology.device, topology.host.device_link_bandwidth_bytes_per_s
+        update = device.update_efficiency_ratio * device.hbm_bandwidth_bytes_per_s
+        return device.hbm_bandwidth_bytes_per_s >= link and update >= _BOTH_WAYS * link
+
 
 def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     """Work of shards that are looked up, ``[n, NUM_LOOKUP_WORK]``."""

@@ -9,6 +9,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.sharding import ShardingType
+from planner.effort import placing_s
 from planner.evaluation import Assignment, Evaluator, IntArray, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
@@ -26,7 +27,7 @@ from planner.search.parts.leave_out import Part
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.makespan import Makespan
 from planner.search.parts.proving import Prover, left_s
-from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.parts.relaxation import Relaxation, TypeSet, optional_types, type_sets
 from planner.search.parts.rule_search import finish_under_rules, start_under_rules
 from planner.search.parts.second_search import SecondSearch
 from planner.search.parts.walk import count_assignments, price_all
@@ -114,15 +115,17 @@ class _Run:
         self.record = record
         self.rng = np.random.default_rng(seed)
         self.model = LinearModel(space, record.evaluate.objective)
-        self._merged = space.num_tables > _EXACT_TABLES
-        self.bounds = RankFreeBound(self.model, merged=self._merged)
+        replicated = frozenset({ShardingType.DATA_PARALLEL})
+        given = replicated if space.num_tables > _EXACT_TABLES else frozenset()
+        optional = optional_types(space, given)
+        self.meter = record.evaluate.meter
+        self.bounds = RankFreeBound(self.model, optional=optional, meter=self.meter)
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.improver = Improver(
             space,
             record,
             self.bounds,
             self.relaxed,
-            merged=self._merged,
             rng=self.rng,
             without=without,
         )
@@ -135,8 +138,12 @@ class _Run:
         """Find plans and bounds, with a second search beside it where that is worth it."""
         try:
             self._search()
-            if self.second is not None and (plan := self.second.plan(lambda: self.improver.done)):
-                self.record.consider(plan, "second search")
+            if self.prover is not None:
+                self.prover.collect(self.record)
+            if self.second is not None and not self.record.proven:
+                plan = self.second.plan(lambda: self.record.cut)
+                if plan is not None:
+                    self.record.consider(plan, "second search")
         finally:
             for other in (self.second, self.prover):
                 if other is not None:
@@ -159,7 +166,7 @@ class _Run:
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
         """Cycles and descents, with stronger programs for the bound beside them."""
-        self._prove(wait=False)
+        self._prove()
         self._first_cycles()
         self.improver.improve(starts)
         self.improver.improve(self._pack())
@@ -171,7 +178,7 @@ class _Run:
             self.improver.improve(self._pack())
             self._refine()
         for _ in range(_PROOFS):
-            if self.record.stopped or self.record.proven or not self._prove(wait=True):
+            if self.record.stopped or self.record.proven or not self._prove():
                 break
             self.improver.explore(1.0)
         for _ in range(_ANEW if Part.PROOFS not in self.without and not self._boxes else 0):
@@ -188,14 +195,13 @@ class _Run:
         """Linear bound for each set of sharding types; a general one first, for it is quick."""
         self.relaxed[None] = self.bounds.relax(None)
         self.record.raise_bound(self._least().bound, "linear bound")
-        if not self.record.stopped:
-            self._round(self.relaxed[None])
-            self._begin_second()
+        self._round(self.relaxed[None])
+        self._begin_second()
         found: dict[TypeSet | None, Relaxation] = {}
         if not self.record.evaluate.objective.sees_types:
             return
-        for types in type_sets(self.space, merged=self._merged):
-            if types is None or self.record.stopped:
+        for types in type_sets(self.space, self.bounds.optional):
+            if self.record.stopped:
                 return
             found[types] = self.bounds.relax(types)
         del self.relaxed[None]
@@ -216,7 +222,7 @@ class _Run:
         done = self.record.stopped or self.record.proven or math.isinf(self.record.value)
         if prices is None or self.record.bound is None or done:
             return []
-        makespan = Makespan(self.space, prices)
+        makespan = Makespan(self.space, prices, self.meter)
         found = makespan.bound(self.record.bound, self.record.value, lambda: self.record.stopped)
         self.record.raise_bound(found.bound, "packing bound")
         value = self.record.evaluate.value
@@ -268,8 +274,8 @@ class _Run:
         return self.branching is not None and self.branching.possible
 
     def _certain(self, types: TypeSet) -> TypeSet:
-        """Types that all plans of a set have: merged sets need not replicate."""
-        return types - {ShardingType.DATA_PARALLEL} if self._merged else types
+        """Types that all plans of a set have."""
+        return types - self.bounds.optional
 
     def _least(self) -> Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)
@@ -284,6 +290,7 @@ class _Run:
     def _greedy_starts(self) -> list[Assignment]:
         """Plans of the greedy planners; the best is a start."""
         for proposal in greedy_plans(self.model):
+            self.meter.spend(self._placing_s)
             if self.record.stopped:
                 break
             self.record.consider(proposal, "greedy")
@@ -298,11 +305,13 @@ class _Run:
         """Plans from one option per table."""
         peaks = self.model.mean[self.space.first[:-1] + choice].sum(axis=0)
         targets = self.model.targets(peaks)
-        found = []
+        found: list[Assignment] = []
         for power in POWERS:
-            if self.record.stopped or Part.ROUNDING in self.without:
-                break
+            first = self.record.best is None and not found
+            if (self.record.stopped and not first) or Part.ROUNDING in self.without:
+                break  # however little may be done, one plan is made
             pressure = Pressure(targets=targets, power=power)
+            self.meter.spend(self._placing_s)
             found.append(place_options(self.model, choice, pressure))
             self.record.consider(found[-1], "rounding")
         self.starts += found
@@ -325,13 +334,17 @@ class _Run:
                 helped.append(self.record.value < value * (1 - _GAIN))
                 if self._nodes < _EARLY_NODES or way == ways[-1]:
                     self.improver.improve(self._branch(self._nodes))
-                self._prove(wait=False)
+                self._prove()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = 2.0 if gained or idle else 0.5
                 efforts[i] = min(max(efforts[i] * factor, _LEAST_EFFORT), _MOST_EFFORT)
 
-    def _prove(self, *, wait: bool) -> bool:
+    @property
+    def _placing_s(self) -> float:
+        return placing_s(self.space.num_tables, self.space.world_size)
+
+    def _prove(self) -> bool:
         """Take and begin programs for the bound; False if there are none.
 
         Boxes gain more from being split, which the search does itself.
@@ -340,13 +353,13 @@ class _Run:
             return False
         if self.prover is None:
             self.prover = Prover(self.bounds, self.relaxed)
-        return self.prover.advance(self.record, wait=wait)
+        return self.prover.advance(self.record)
 
     def _first_cycles(self) -> None:
         """One cycle for the best start of each set of sharding types, then sampled prices."""
         for start in self.improver.families(self.starts):
             self.improver.cycle(start, 0.5)
-            self._prove(wait=False)
+            self._prove()
         if self._nodes < _EARLY_NODES:
             self.improver.improve(self._branch(self._nodes))
         if self.second is None or not self._boxes:

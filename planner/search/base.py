@@ -32,9 +32,11 @@ class Termination(StrEnum):
 
     OPTIMAL = "optimal"
     GAP = "gap"
+    WORK_LIMIT = "work_limit"
     TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
     HEURISTIC = "heuristic"
+    NO_PROOF = "no_proof"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +118,14 @@ class Record:
     @property
     def stopped(self) -> bool:
         """Whether the search has to end now: asked to, or out of budget."""
+        return self.cut or self.evaluate.exhausted
+
+    @property
+    def cut(self) -> bool:
+        """Whether something outside ends the search: the user, or the clock."""
         if not self._interrupted and self._should_stop is not None:
             self._interrupted = self._should_stop()
-        return self._interrupted or self.evaluate.exhausted
+        return self._interrupted or self.evaluate.late
 
     def offer(self, assignment: Assignment, value: float, phase: str) -> bool:
         """Keep a plan if it is good enough; infinite values and broken rules are ignored.
@@ -191,8 +198,10 @@ class Record:
             return Termination.OPTIMAL
         if self._interrupted:
             return Termination.INTERRUPTED
-        if self.evaluate.exhausted:
+        if self.evaluate.late:
             return Termination.TIME_LIMIT
+        if self.evaluate.exhausted:
+            return Termination.WORK_LIMIT
         return Termination.GAP if proves else Termination.HEURISTIC
 
 

@@ -115,10 +115,10 @@ def menu_of(
             message = "--groups: groups of ranks need ranks that are all alike; leave it out"
             raise InvalidInputError(message)
         sizes = _group_sizes(topology)
-    space = enumerate_options(
+    listing = enumerate_options(
         problem, CostPipeline(problem.workload, topology, default_models(topology))
     )
-    options = [o for table in space for o in table.options]
+    options = [o for table in listing.tables for o in table.options]
     caching = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
     fixed = any(c.cache_load_factors for c in problem.constraints.tables)
     widest = max((max(o.column_widths) for o in options), default=4)

@@ -69,7 +69,7 @@ def test_every_enumerated_option_is_accepted(
     workload, world = described.workload, hosts * local
     ours, theirs = make_topology(num_hosts=hosts, local=local), torchrec_topology(world, local)
     problem = PlanningProblem(workload=workload, topology=ours)
-    listed = [t.options for t in enumerate_options(problem, CostPipeline(workload, ours))]
+    listed = [t.options for t in enumerate_options(problem, CostPipeline(workload, ours)).tables]
     rng, sharders = np.random.default_rng(seed), get_default_sharders()
     for turn in range(max(len(options) for options in listed)):
         chosen = [options[turn % len(options)] for options in listed]

@@ -93,7 +93,7 @@ def check(case: Case) -> None:
     problem = PlanningProblem(
         workload=described.workload, topology=ours, constraints=described.constraints
     )
-    listed = enumerate_options(problem, CostPipeline(described.workload, ours))
+    listed = enumerate_options(problem, CostPipeline(described.workload, ours)).tables
     rng = np.random.default_rng(case.seed)
     placements = []
     for table, found in zip(described.workload.tables, listed, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel
 from costmodels.topology import Device, Host, Link, Topology
 from costmodels.workload import (
     DataType,
@@ -25,11 +26,15 @@ from costmodels.workload import (
 )
 from planner import load_system
 from planner.enumeration import enumerate_options
-from planner.evaluation import AbstractObjective, SearchSpace
+from planner.evaluation import SearchSpace
+from planner.objective import AbstractObjective
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.search.parts.walk import every_assignment
 
 GIB = 2**30
+
+DEVICE_ONLY = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
+"""No kernel that keeps weights in host memory: a fifth of the options."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,7 +184,7 @@ def tiny(seed: int) -> SearchSpace:
     slow = replace(system.device, overlap_slowdown_ratio=float(rng.choice([0.0, 0.3])))
     speeds = tuple(rng.uniform(0.8, 1.2, hosts * local).tolist()) if seed % 7 == 6 else ()
     system = replace(system, device=slow, speed_by_rank_ratio=speeds)
-    return space(model, system)
+    return space(model, system, NO_CONSTRAINTS if seed % 5 == 4 else DEVICE_ONLY)
 
 
 def two_tables(seed: int) -> PlanningProblem:
@@ -187,7 +192,7 @@ def two_tables(seed: int) -> PlanningProblem:
     hosts, local = ((1, 3), (2, 2), (1, 2), (3, 1))[seed % 4]
     system = load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
     model = synthetic(2, seed=seed, batch=(512, 8192)[seed % 2])
-    return PlanningProblem(workload=model, topology=system)
+    return PlanningProblem(workload=model, topology=system, constraints=DEVICE_ONLY)
 
 
 def least_value(space: SearchSpace, objective: AbstractObjective) -> float:

@@ -12,6 +12,7 @@ import pytest
 import planner
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api
+from planner.budget import Deadline, default_work_s
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.evaluation import Evaluator, SearchSpace
 from planner.problem import Constraints, TableConstraint
@@ -182,7 +183,7 @@ def test_statuses() -> None:
     assert greedy.solver.status is Status.HEURISTIC
     assert greedy.bound is None
     stopped = api.plan(model, system, strategy="random", max_evaluations=40)  # type: ignore[arg-type]
-    assert stopped.solver.status is Status.TIME_LIMIT
+    assert stopped.solver.status is Status.WORK_LIMIT
 
 
 def test_public_names_are_lazy_and_complete() -> None:
@@ -212,11 +213,39 @@ def test_a_plan_is_never_worse_than_a_baseline_however_short_the_search() -> Non
 
 
 def test_the_time_limit_is_shared_out_and_leaves_the_search_its_least() -> None:
-    deadline = api._Deadline(1e-6, with_baselines=True)
     space = cases.space(*small())  # type: ignore[arg-type]
-    assert deadline.for_search(space) == pytest.approx(0.2e-6)
-    assert deadline.for_baseline(3) == 0.0
-    free = api._Deadline(None, with_baselines=True)
-    assert free.for_search(space) is None
-    roomy = api._Deadline(1000.0, with_baselines=True)
-    assert 900 < (roomy.for_search(space) or 0.0) < 1000
+
+    def deadline(limit_s: float | None) -> Deadline:
+        return Deadline(limit_s, num_plans=9, num_baselines=5)
+
+    assert deadline(1e-6).for_search(lambda: None) == pytest.approx(0.2e-6)
+    assert deadline(1e-6).for_baseline(space, 3).time_limit_s == 0.0
+    assert deadline(None).for_search(lambda: None) is None
+    assert deadline(None).for_baseline(space, 3).time_limit_s is None
+    assert 900 < (deadline(1000.0).for_search(lambda: None) or 0.0) < 1000
+
+
+def test_a_budget_that_follows_from_the_problem_and_not_from_the_clock() -> None:
+    """Fewer tables, less work; a time limit gives as much as it can take."""
+    assert default_work_s(3, None) < default_work_s(26, None) < default_work_s(300, None)
+    assert default_work_s(300, None) == default_work_s(3000, None)
+    assert default_work_s(3, 60.0) == default_work_s(300, 60.0) < 60.0
+    model, system = small()
+    results = [api.plan(model, system) for _ in range(2)]  # type: ignore[arg-type]
+    assert results[0].plan == results[1].plan
+    assert results[0].bound == results[1].bound
+    assert results[0].solver.work == results[1].solver.work
+
+
+def test_a_bound_above_a_known_plan_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a proof says, a plan that is better than it is the better argument."""
+
+    def lie(self: Record, bound: float, phase: str) -> None:
+        self.bound = 1e9 * bound
+
+    monkeypatch.setattr(Record, "raise_bound", lie)
+    model, system = small()
+    result = api.plan(model, system, max_evaluations=200)  # type: ignore[arg-type]
+    assert result.solver.status is Status.NO_PROOF
+    assert result.bound is None
+    assert any("withdrawn" in text for text in result.warnings)

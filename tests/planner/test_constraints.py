@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.sharding import Plan
+from costmodels.sharding import ComputeKernel, Plan
 from planner.api import BASELINES, strategy_named
 from planner.errors import InvalidInputError
 from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -115,7 +115,7 @@ def test_masks_of_moves_equal_the_check_after_the_move(seed: int, limits: Constr
             space.problem,
             move_limit=MoveLimit(start=space.plan(random_assignment(space, rng)), max_tables=2),
         )
-        space = SearchSpace(problem, space.pipeline, space.listed)
+        space = SearchSpace(problem, space.pipeline, space.listing)
     kept = [a for a in (random_assignment(space, rng) for _ in range(60)) if space.keeps_rules(a)]
     for found in [start, *kept][-3:]:
         usage = space.usage(found)
@@ -174,7 +174,7 @@ def filtered_optimum(space: SearchSpace) -> float:
     free = SearchSpace(
         PlanningProblem(workload=space.problem.workload, topology=space.problem.topology),
         space.pipeline,
-        space.listed,
+        space.listing,
     )
     evaluate = Evaluator(free, objective_named("iteration", free), Budget())
     best = np.inf
@@ -222,7 +222,8 @@ def test_auto_keeps_rules_that_bind_and_its_bound_holds(
             tables=(TableConstraint(pattern="t1", hosts=(0,)),),
         ),
     ][seed]
-    space = cases.space(cases.tiny(seed).problem.workload, cases.topology(2, 2), limits)
+    few = replace(limits, kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
+    space = cases.space(cases.tiny(seed).problem.workload, cases.topology(2, 2), few)
     best = search("exhaustive", space, most=None)
     found = search("auto", space)
     assert found.assignments

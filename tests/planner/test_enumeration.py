@@ -30,7 +30,7 @@ def options(
     problem = PlanningProblem(
         workload=model, topology=system, constraints=constraints or Constraints()
     )
-    return enumerate_options(problem, CostPipeline(model, system), device=device)
+    return enumerate_options(problem, CostPipeline(model, system), device=device).tables
 
 
 def cuts(table: TableOptions) -> set[tuple[ShardingType, int]]:
@@ -63,6 +63,7 @@ def test_they_return_where_constraints_forbid_the_other() -> None:
     a, _ = options(constraints=limited)
     assert cuts(a) == {
         (T.TABLE_WISE, 1),
+        (T.TABLE_COLUMN_WISE, 1),
         (T.TABLE_COLUMN_WISE, 2),
         (T.TABLE_COLUMN_WISE, 3),
         (T.TABLE_COLUMN_WISE, 4),
@@ -72,8 +73,13 @@ def test_they_return_where_constraints_forbid_the_other() -> None:
     assert (T.TABLE_COLUMN_WISE, 1) in cuts(options(constraints=Constraints(tables=(only,)))[0])
 
 
-def test_host_kernels_appear_when_memory_is_scarce_or_nothing_else_is_allowed() -> None:
+def test_host_kernels_appear_when_memory_is_scarce_or_nothing_else_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     big = (cases.table("a", 10_000_000, 64), cases.table("b", 100, 64))
+    few = options(big)
+    assert ComputeKernel.FUSED_UVM in {o.kernel for o in few[1].options}
+    monkeypatch.setattr("planner.enumeration._EVERY", 0)
     roomy = options(big)
     assert {o.kernel for o in roomy[0].options} == {ComputeKernel.FUSED, ComputeKernel.DENSE}
     scarce = options(big, hbm_gib=0.6)

@@ -79,7 +79,7 @@ def limited(free: SearchSpace, limit: MoveLimit) -> SearchSpace:
     problem = PlanningProblem(
         workload=free.problem.workload, topology=free.problem.topology, move_limit=limit
     )
-    return SearchSpace(problem, free.pipeline, free.listed)
+    return SearchSpace(problem, free.pipeline, free.listing)
 
 
 def optimum(free: SearchSpace, start: Plan, most_bytes: float, most_tables: float) -> float:

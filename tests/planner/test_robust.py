@@ -48,7 +48,12 @@ def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
     free = cases.tiny(seed)
     model, system = free.problem.workload, free.problem.topology
     scenarios = (variant(model, seed), variant(model, seed + 50))
-    problem = PlanningProblem(workload=model, topology=system, scenarios=scenarios)
+    problem = PlanningProblem(
+        workload=model,
+        topology=system,
+        scenarios=scenarios,
+        constraints=free.problem.constraints,
+    )
     space = search_space(problem, CostPipeline)
     objective = search_objective("iteration", space, how)
     if count_assignments(space, 8000) > 8000:

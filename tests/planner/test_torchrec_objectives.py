@@ -24,7 +24,7 @@ from costmodels.workload import Pooling, Workload
 from planner import api
 from planner import torchrec_space as torchrec_space_module
 from planner.cuts import torchrec_widths
-from planner.enumeration import TableOptions
+from planner.enumeration import Listing
 from planner.errors import InvalidInputError
 from planner.evaluation import SearchSpace
 from planner.models import default_models
@@ -81,7 +81,7 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
     return {NAMES[0]: max(load.values()), NAMES[1]: path}
 
 
-def all_options(problem: PlanningProblem, pipeline: TorchrecPipeline) -> tuple[TableOptions, ...]:
+def all_options(problem: PlanningProblem, pipeline: TorchrecPipeline) -> Listing:
     every = EveryOption(problem, pipeline)
     return every.chosen(np.ones(len(every.columns.total_s), dtype=bool))
 
@@ -130,7 +130,7 @@ def test_columns_are_the_sums_of_the_work(num_hosts: int, is_pooled: bool) -> No
     problem = replace(problem, workload=replace(problem.workload, tables=tuple(tables)))
     pipeline = pipeline_of(problem, NAMES[0])
     every = EveryOption(problem, pipeline)
-    works = [w.full for t in every.chosen(every.columns.total_s > 0) for w in t.works]
+    works = [w.full for t in every.chosen(every.columns.total_s > 0).tables for w in t.works]
     flat = [w.reshape(-1, pipeline.num_features) for w in works]
     columns = every.columns
     assert len(works) == len(columns.total_s)
@@ -152,7 +152,7 @@ def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.Monke
 def test_every_option_of_torchrec_is_listed() -> None:
     problem = problem_of(num_hosts=2)
     pipeline = pipeline_of(problem, NAMES[0])
-    for listed in all_options(problem, pipeline):
+    for listed in all_options(problem, pipeline).tables:
         dim = problem.workload.table(listed.table).embedding_dim
         found = {(o.sharding_type, o.kernel, o.column_widths) for o in listed.options}
         factors = {o.cache_load_factor_ratio for o in listed.options}

@@ -32,9 +32,11 @@ OBJECTIVE_KINDS = {
 STATUS_WORDS = {
     Status.OPTIMAL: "proven optimal",
     Status.GAP: "search complete",
-    Status.TIME_LIMIT: "time limit",
+    Status.WORK_LIMIT: "budget of work spent",
+    Status.TIME_LIMIT: "cut by the time limit",
     Status.INTERRUPTED: "interrupted",
     Status.HEURISTIC: "search complete",
+    Status.NO_PROOF: "proof withdrawn",
 }
 """How the search ended, before "after 5 s"."""
 

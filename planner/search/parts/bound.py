@@ -25,18 +25,19 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
-from planner.evaluation import BoolArray, Cut, FloatArray
+from planner.effort import Meter
+from planner.evaluation import BoolArray, FloatArray
+from planner.objective import Cut
 from planner.search.parts.bound_program import Name, RankFreeProgram
 from planner.search.parts.boxes import Box
 from planner.search.parts.every_rank import alike
 from planner.search.parts.linear import LinearModel
-from planner.search.parts.programs import Program, Rows, Solution, solve
+from planner.search.parts.programs import Program, Rows, Solution, effort_of, node_s, solve
 from planner.search.parts.relaxation import Relaxation, TypeSet, uses
 
 _TOLERANCE: Final = 1e-5
-_SAFETY: Final = 1e-6
-"""Share taken off a bound for the solver's tolerances."""
+_ROUNDING: Final = 1e-9
+"""Share taken off a bound for the rounding of loads: sums of many products each."""
 _LARGE: Final = 0.25
 """Share of a phase's maximum from which on a piece is worth a special rank."""
 _EXACT_TABLES: Final = 400
@@ -46,15 +47,23 @@ _EXACT_TABLES: Final = 400
 class RankFreeBound:
     """Solves the rank-free problem, again and again as tangents, rows and cuts are added."""
 
-    def __init__(self, model: LinearModel, *, merged: bool = False) -> None:
+    def __init__(
+        self,
+        model: LinearModel,
+        *,
+        optional: TypeSet = frozenset(),
+        meter: Meter | None = None,
+    ) -> None:
         """Begin with the rows on means alone.
 
         Args:
             model: tangents and options.
-            merged: let sets with ``data_parallel`` stand for those without it as well, which halves
-                their number and gives up the launches of replicated tables.
+            meter: told of the work done.
+            optional: sharding types that plans of a set may have or not; what these cost by being
+                there is given up.
         """
-        self._merged = merged
+        self.optional = optional
+        self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
         self._made = RankFreeProgram(model)
@@ -88,7 +97,7 @@ class RankFreeBound:
             program = self._program(
                 types, whole=False, kept=kept, more=more, box=box, special=special
             )
-            solution = solve(program)
+            solution = self._solve(program)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -134,11 +143,8 @@ class RankFreeBound:
         """Bound by the mixed-integer program: one whole option per table."""
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            solution = solve(
-                self._program(types, whole=True, box=box, kept=kept, special=special),
-                time_limit_s=time_limit_s,
-                gap_ratio=gap_ratio,
-            )
+            program = self._program(types, whole=True, box=box, kept=kept, special=special)
+            solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             result = self._relaxation(solution, types)
@@ -161,7 +167,7 @@ class RankFreeBound:
     def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
         program = self._program(types, whole=True, special=special)
-        return program, self._made.scale * (1 - _SAFETY)
+        return program, self._made.scale * (1 - _ROUNDING)
 
     @property
     def ranks_size(self) -> float:
@@ -184,7 +190,7 @@ class RankFreeBound:
             upper=np.array([math.inf]),
         )
         program = replace(program, upper=upper, rows=Rows.stack([program.rows, least]))
-        return program, scale * (1 - _SAFETY)
+        return program, scale * (1 - _ROUNDING)
 
     def least_phase(
         self,
@@ -205,10 +211,10 @@ class RankFreeBound:
         cost, upper = np.zeros_like(program.cost), program.upper.copy()
         cost[len(self.space.options) + int(where[0])] = 1.0
         upper[-1] = most / self._made.scale
-        solution = solve(replace(program, cost=cost, upper=upper))
+        solution = self._solve(replace(program, cost=cost, upper=upper))
         if solution.infeasible:
             return math.inf
-        return max(0.0, solution.bound * self._made.scale * (1 - 1e-6))
+        return max(0.0, solution.bound * self._made.scale * (1 - _ROUNDING))
 
     def special(self, relaxation: Relaxation, count: int) -> tuple[int, ...]:
         """Tables with the largest pieces, measured by the solution's maxima, most first."""
@@ -235,7 +241,17 @@ class RankFreeBound:
         inside = uses(types, self.space)
         loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return float(least.max()) * (1 - _SAFETY) if np.isfinite(least).all() else 0.0
+        return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
+
+    def _solve(
+        self, program: Program, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+    ) -> Solution:
+        nodes = self._meter.left_s / node_s(program)
+        if program.integer.any() and nodes < (program.max_nodes or math.inf):
+            program = replace(program, max_nodes=max(int(nodes), 1))
+        solution = solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
+        self._meter.spend(effort_of(program, solution))
+        return solution
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -273,7 +289,7 @@ class RankFreeBound:
         reduced = solution.reduced_costs
         return Relaxation(
             types=types,
-            bound=solution.bound * scale * (1 - _SAFETY),
+            bound=solution.bound * scale * (1 - _ROUNDING),
             shares=None if solution.x is None else solution.x[:count],
             phases=None if solution.x is None else self._phases(solution.x),
             reduced_costs=None if reduced is None else reduced[:count] * scale,
@@ -317,8 +333,7 @@ class RankFreeBound:
         if types is None:
             return False
         phases = self.model.all_phases(self.model.phase_maxima(peaks))
-        certain = types - {ShardingType.DATA_PARALLEL} if self._merged else types
-        cut = self.model.objective.cut(phases, certain)
+        cut = self.model.objective.cut(phases, types - self.optional)
         if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
             return False
         known = self.cuts.setdefault(types, [])
@@ -332,7 +347,7 @@ class RankFreeBound:
         """Add a box's own longest path at a solution, if it is longer than ``value``."""
         phases = self._phases(x)
         cut = box.cut(phases)
-        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+        if cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
             return False
         box.cuts.append(cut)
         return True
@@ -343,7 +358,10 @@ class RankFreeBound:
         within = (
             np.arange(len(groups)) - np.append(self.model.starts, self.model.num_tangents)[groups]
         )
-        where = np.argwhere(loads > allowed)
+        broken = loads > allowed
+        if not self._made.counts_memory:
+            broken[:, self.model.num_tangents :] = False
+        where = np.argwhere(broken)
         return {(int(i), int(groups[c]), int(within[c])) for i, c in where}
 
     def _uniform_loads(self, uniform: FloatArray) -> FloatArray:

@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from costmodels.sharding import Spread
-from planner.evaluation import ROUNDING, BoolArray, Cut, FloatArray
+from planner.evaluation import ROUNDING, BoolArray, FloatArray
+from planner.objective import Cut
 from planner.search.parts.boxes import Box
 from planner.search.parts.every_rank import EveryRank
 from planner.search.parts.linear import LinearModel
@@ -35,6 +36,8 @@ class RankFreeProgram:
 
     Attributes:
         uniform: ``[n]`` options that load every rank.
+        counts_memory: whether programs limit memory. They must not where options are missing that
+            only differ from others in needing less of it, for the bound is about those, too.
         shards: ``[n]`` shards of the other options.
         uniform_rows: ``[uniform options, W]`` their rows in the pool.
     """
@@ -42,6 +45,7 @@ class RankFreeProgram:
     def __init__(self, model: LinearModel) -> None:
         """Keep the model; nothing is built yet."""
         self.model, self.space = model, model.space
+        self.counts_memory = not model.space.listing.left_out_tables
         spreads = [o.spread is Spread.UNIFORM for o in self.space.options]
         self.uniform: BoolArray = np.array(spreads, dtype=bool)
         self.shards = np.array(
@@ -120,16 +124,12 @@ class RankFreeProgram:
         own = self._end + len(calls)
         ranks = own + len(special) * self._special.size
         size = ranks + (self.every_rank.size if every_rank else 0) + 1
-        cost, upper = np.zeros(size), np.full(size, math.inf)
-        cost[-1] = 1.0
-        inside = uses(types, self.space)
-        upper[: self.options] = inside if kept is None else inside & kept
+        lower, upper = self._limits_of(types, kept, box, size)
         upper[self._end : own] = 1.0
+        upper[own:ranks] = np.tile(self._special.upper, len(special))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
-        if box is not None:
-            parts.append(self._inside(box, scale, size))
-            if calls:
-                parts.append(self._launched(box, scale, size))
+        if box is not None and calls:
+            parts.append(self._launched(box, scale, size))
         for i, table in enumerate(special):
             first = own + i * self._special.size
             key = ("special", table, first)
@@ -137,9 +137,33 @@ class RankFreeProgram:
         integer = (np.arange(size) < self.options) & whole
         if every_rank:
             base = self.options + len(self.model.used)
-            parts.append(self.every_rank.rows(ranks, self.options, base, self._unit))
+            unit, memory = self._unit, self.counts_memory
+            parts.append(
+                self.every_rank.rows(ranks, self.options, base, unit, counts_memory=memory)
+            )
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
-        return Program(cost=cost, upper=upper, rows=Rows.stack([*parts, *more]), integer=integer)
+        return Program(
+            cost=(np.arange(size) == size - 1).astype(float),
+            lower=lower,
+            upper=upper,
+            rows=Rows.stack([*parts, *more]),
+            integer=integer,
+            groups=self.space.table_of,
+        )
+
+    def _limits_of(
+        self, types: TypeSet | None, kept: BoolArray | None, box: Box | None, size: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """(least, most) of every variable: options, phases in a box, and the uniform loads."""
+        lower, upper = np.zeros(size), np.full(size, math.inf)
+        inside = uses(types, self.space)
+        upper[: self.options] = inside if kept is None else inside & kept
+        upper[self._end - len(self._unit) : self._end] = self._most_uniform
+        if box is not None:
+            for g, k in self._boxed(box):
+                lower[self.options + k] = box.low[g] / self.scale * (1 - _LIMIT_SLACK)
+                upper[self.options + k] = box.high[g] / self.scale * (1 + _LIMIT_SLACK)
+        return lower, upper
 
     def members(self, group: int) -> range:
         """Loads of phase ``group``; the group after the phases is memory."""
@@ -190,7 +214,15 @@ class RankFreeProgram:
         )
 
     def _means(self, unit: FloatArray) -> Rows:
-        return self._below(self.model.mean / unit, range(len(unit)), base=False)
+        counted = len(unit) if self.counts_memory else self.model.num_tangents
+        return self._below(self.model.mean / unit, range(counted), base=False)
+
+    @property
+    def _most_uniform(self) -> FloatArray:
+        """``[P + 2]`` most that ``u`` can be: the dearest uniform option of every table."""
+        least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
+        each = np.maximum.reduceat(least, self.space.first[:-1], axis=0)
+        return np.asarray(each.sum(axis=0) / self._unit * (1 + _LIMIT_SLACK))
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
         """``u`` equals the least load of the uniform options."""
@@ -263,16 +295,6 @@ class RankFreeProgram:
         """(group, phase in use) for each side of a box."""
         used = {int(phase): k for k, phase in enumerate(self.model.used)}
         return [(g, used[int(p)]) for g, p in enumerate(box.first) if int(p) in used]
-
-    def _inside(self, box: Box, scale: float, size: int) -> Rows:
-        """``low <= z <= high`` for the phases that a box limits."""
-        limits = self._boxed(box)
-        matrix = np.zeros((len(limits), size))
-        for i, (_, k) in enumerate(limits):
-            matrix[i, self.options + k] = 1.0
-        lower = np.array([box.low[g] / scale for g, _ in limits]) * (1 - _LIMIT_SLACK)
-        upper = np.array([box.high[g] / scale for g, _ in limits]) * (1 + _LIMIT_SLACK)
-        return Rows.dense(matrix, lower, upper)
 
     def _launched(self, box: Box, scale: float, size: int) -> Rows:
         """Calls are loads too: their mean, beyond the first on each rank, is part of the phase.

@@ -20,7 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.evaluation import AbstractObjective, BoolArray, FloatArray
+from planner.evaluation import BoolArray, FloatArray
+from planner.objective import AbstractObjective
 from planner.search.parts.bound import RankFreeBound
 from planner.search.parts.boxes import Box
 from planner.search.parts.priced import Cost, TimeObjective

@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.evaluation import Assignment, BoolArray, Cut, FloatArray, IntArray, SearchSpace
+from planner.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.objective import Cut
 from planner.search.base import Record
 from planner.search.parts.field import Field
 from planner.search.parts.linear import LinearModel
@@ -74,7 +75,8 @@ class Cycles:
         """
         model = self._model(start, cuts)
         kept = self._kept(start, allowed)
-        ruiner = Ruiner(model, self.menu, kept, self.rng, lambda: self.record.stopped)
+        meter = self.record.evaluate.meter
+        ruiner = Ruiner(model, self.menu, kept, self.rng, lambda: self.record.stopped, meter)
         self._found = (self.record.evaluate.value(start), start)
         self._minorant = np.inf
         current = start

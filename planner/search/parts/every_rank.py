@@ -65,7 +65,9 @@ class EveryRank:
         """``[size]`` most pieces on one place."""
         return np.repeat(self._pieces, np.diff(self._starts))
 
-    def rows(self, first: int, phase: int, base: int, unit: FloatArray) -> Rows:
+    def rows(
+        self, first: int, phase: int, base: int, unit: FloatArray, *, counts_memory: bool
+    ) -> Rows:
         """All rows.
 
         Args:
@@ -73,9 +75,12 @@ class EveryRank:
             phase: position of the first phase in use.
             base: position of the first of the least uniform loads.
             unit: ``[P + 2]`` seconds and bytes that are 1.
+            counts_memory: limit the memory of ranks and hosts.
         """
-        return Rows.stack([self._all_placed(first), *self._loads(first, phase, base, unit),
-                           *self._ordered(first)])  # fmt: skip
+        parts = [self._all_placed(first), *self._loads(first, phase, base, unit)]
+        if counts_memory:
+            parts += self._memory(first, base, unit)
+        return Rows.stack([*parts, *self._ordered(first)])
 
     def _all_placed(self, first: int) -> Rows:
         number = np.repeat(np.arange(len(self._placed)), np.diff(self._starts))
@@ -90,25 +95,43 @@ class EveryRank:
 
     def _loads(self, first: int, phase: int, base: int, unit: FloatArray) -> list[Rows]:
         """Each rank with the least piece of every option there, for the pieces may differ."""
-        tangents, local = self._model.num_tangents, self._space.local_world_size
-        least = self._model.extreme(np.minimum)[self._option] / unit
+        least = self._least(unit)
         parts = []
         for rank in range(self._space.world_size):
-            here = np.where(self._on_host, self._place == rank // local, self._place == rank)
-            for c in range(tangents + 1):
-                z = [phase + int(self._model.phase_index[c])] if c < tangents else []
+            here = self._here(rank)
+            for c in range(self._model.num_tangents):
                 there = np.flatnonzero(here & (least[:, c] > _TINY))
-                column = np.concatenate([first + there, [base + c], z])
-                values = np.concatenate([least[there, c], [1.0], [-1.0] * len(z)])
-                parts.append(_row(column, values, 0.0 if z else 1.0))
-        # The ranks of a host share its memory.
+                z = phase + int(self._model.phase_index[c])
+                column = np.concatenate([first + there, [base + c, z]])
+                values = np.concatenate([least[there, c], [1.0, -1.0]])
+                parts.append(_row(column, values, 0.0))
+        return parts
+
+    def _memory(self, first: int, base: int, unit: FloatArray) -> list[Rows]:
+        """Each device, and each host, whose ranks share its memory."""
+        space, local = self._space, self._space.local_world_size
+        least, tangents = self._least(unit), self._model.num_tangents
+        parts = []
+        for rank in range(space.world_size):
+            there = np.flatnonzero(self._here(rank) & (least[:, tangents] > _TINY))
+            column = np.concatenate([first + there, [base + tangents]])
+            parts.append(_row(column, np.append(least[there, tangents], 1.0), 1.0))
         host_of = np.where(self._on_host, self._place, self._place // local)
         share = least[:, -1] * np.where(self._on_host, local, 1)
-        for host in range(self._space.num_hosts):
+        for host in range(space.num_hosts):
             there = np.flatnonzero((host_of == host) & (share > _TINY))
             column = np.concatenate([first + there, [base + tangents + 1]])
-            parts.append(_row(column, np.concatenate([share[there], [local]]), float(local)))
+            parts.append(_row(column, np.append(share[there], float(local)), float(local)))
         return parts
+
+    def _least(self, unit: FloatArray) -> FloatArray:
+        """Loads of the least piece of each variable's option."""
+        return np.asarray(self._model.extreme(np.minimum)[self._option] / unit)
+
+    def _here(self, rank: int) -> BoolArray:
+        """Variables of pieces on a rank."""
+        place = np.where(self._on_host, rank // self._space.local_world_size, rank)
+        return np.asarray(self._place == place, dtype=bool)
 
     def _ordered(self, first: int) -> list[Rows]:
         """``key(next) - key(this) <= 0``."""

@@ -29,7 +29,7 @@ def require_feasible(space: SearchSpace) -> None:
     """
     if not len(space.pipeline.device_limits) or float(space.pipeline.device_limits.max()) <= 0:
         _no_room(space)
-    for listed, fitting in zip(space.listed, space.tables, strict=True):
+    for listed, fitting in zip(space.listing.tables, space.tables, strict=True):
         if not fitting.options:
             _too_large(space, listed)
     _check_totals(space)
@@ -164,7 +164,7 @@ def _check_large_shards(space: SearchSpace) -> None:
 
 def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
     lines = ["use more GPUs, or GPUs with more memory"]
-    tables = space.listed if table is None else (table,)
+    tables = space.listing.tables if table is None else (table,)
     if not any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     else:

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
 from planner.evaluation import Assignment, SearchSpace
 from planner.search.base import Record
 from planner.search.parts.bound import RankFreeBound
@@ -47,7 +46,6 @@ class Improver:
         record: is offered every plan.
         bounds: the rank-free problem, with its model.
         relaxed: bounds of the sets of sharding types; looked up again at every step.
-        merged: as for :class:`RankFreeBound`.
         rng: of everything random.
         without: parts to leave out.
     """
@@ -59,13 +57,12 @@ class Improver:
         bounds: RankFreeBound,
         relaxed: Mapping[TypeSet | None, Relaxation],
         *,
-        merged: bool,
         rng: np.random.Generator,
         without: frozenset[Part],
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self._space, self._record, self._rng = space, record, rng
-        self._bounds, self._relaxed, self._merged = bounds, relaxed, merged
+        self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
         self._without = without
         self._pool: list[State] = []
@@ -167,9 +164,13 @@ class Improver:
         types = frozenset(
             self._space.option(t, i).sharding_type for t, i in enumerate(start.options)
         )
-        if self._merged and types not in self._relaxed:
-            types |= {ShardingType.DATA_PARALLEL}
-        return types
+        return types if types in self._relaxed else self._with_optional(types)
+
+    def _with_optional(self, types: TypeSet) -> TypeSet:
+        """The set that plans with these types belong to."""
+        known = (t for t in self._relaxed if t is not None)
+        optional = self._bounds.optional
+        return next((t for t in known if t - optional == types - optional), types)
 
     def _relaxation(self, types: TypeSet) -> Relaxation:
         known = self._relaxed.get(types)

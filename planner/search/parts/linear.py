@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.evaluation import AbstractObjective, Cut, FloatArray, IntArray, SearchSpace
+from planner.evaluation import FloatArray, IntArray, SearchSpace
+from planner.objective import AbstractObjective, Cut
 
 _SAME_TANGENT: Final = 1e-4
 _MOST_TANGENTS: Final = 6
@@ -58,6 +59,11 @@ class LinearModel:
                 self._gradients.append(gradient[k])
                 self._phases.append(int(k))
                 added = True
+        if not self._gradients:  # nothing is ever looked up or sent
+            first = int(np.argmax(self.objective.weights > 0))
+            self._gradients.append(gradient[first])
+            self._phases.append(first)
+            added = True
         if added or not hasattr(self, "phase"):
             self._rebuild()
         return added

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType
+from planner.effort import neighbours_s
 from planner.evaluation import Assignment, FloatArray
 from planner.search.base import Record
 from planner.search.parts.guide import Guide
@@ -20,6 +21,9 @@ _POLISH_TRIES: Final = (12, 6)
 """Tables whose options are tried at a time, and options of each."""
 _SHORTLIST: Final = 48
 """Neighbours priced in full at a time."""
+_DESCENT_LOOKS: Final = 2
+_POLISH_LOOKS: Final = 8
+"""Times that all moves from some ranks are looked at in a step, on average."""
 _GAIN: Final = 1e-6
 """A plan has to gain this share of the objective to count as better."""
 _DESCENT_GAIN: Final = 1e-8
@@ -42,6 +46,8 @@ class LocalSearch:
         self.record = record
         self.guide = guide
         self.rng = rng
+        self._meter = record.evaluate.meter
+        self._look_s = neighbours_s(self.space.world_size * (model.num_tangents + 2))
 
     def improve(self, start: Assignment, phase: str) -> State:
         """Descend from ``start`` and polish; offers what it finds."""
@@ -85,6 +91,7 @@ class LocalSearch:
         ruler = Ruler.at(state)
         threshold = -_DESCENT_GAIN * ruler.scale
         while not self.record.stopped:
+            self._meter.spend(_DESCENT_LOOKS * self._look_s)
             around = Neighbourhood(state, ruler)
             ranks = around.critical_ranks(_CRITICAL_RANKS)
             best = self._best_shard_move(around, ranks)
@@ -140,6 +147,7 @@ class LocalSearch:
             value = float(values[at])
 
     def _shortlist(self, state: State, ruler: Ruler) -> list[Scored]:
+        self._meter.spend(_POLISH_LOOKS * self._look_s)
         around = Neighbourhood(state, ruler)
         ranks = around.critical_ranks(_CRITICAL_RANKS)
         found: list[Scored] = []

@@ -26,9 +26,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import Spread
+from planner.effort import Meter
 from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 from planner.search.parts.cutting_stock import CELLS, worth_by_size
-from planner.search.parts.programs import Program, Rows, solve
+from planner.search.parts.programs import Program, Rows, effort_of, solve
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound for the solver's tolerances."""
@@ -42,9 +43,8 @@ _MOST_SIZES: Final = 60
 """With more sizes than this, column generation takes longer than it is worth."""
 _WHOLE_TABLES: Final = 150
 """Above this many tables shares of options are as good as whole ones."""
-_WHOLE_S: Final = 1.0
-_LINEAR_S: Final = 5.0
-"""Time for one program; what is not solved by then is not decided."""
+_WHOLE_NODES: Final = 100
+"""Nodes of one mixed-integer program; what is not solved by then is not decided."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 _THRESHOLDS: Final = (*(i / 50 for i in range(1, 25)), *(1 / i - 1e-6 for i in range(3, 16)))
 _CHOICES: Final = 3
@@ -71,9 +71,16 @@ class Packing:
 class Makespan:
     """The makespan problem of a search space under one price per unit of work."""
 
-    def __init__(self, space: SearchSpace, prices: FloatArray) -> None:
-        """``prices``: seconds (or whatever is minimised) per unit of each work column."""
+    def __init__(self, space: SearchSpace, prices: FloatArray, meter: Meter | None = None) -> None:
+        """Keep what each shard costs.
+
+        Args:
+            space: options and places.
+            prices: seconds (or whatever is minimised) per unit of each work column.
+            meter: told of the work done.
+        """
         self._space = space
+        self._meter = Meter() if meter is None else meter
         costs = space.pool @ prices
         rows = [r.ravel() for r in space.rows]
         self._owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
@@ -139,10 +146,9 @@ class Makespan:
         shares: FloatArray | None = None
         for integer in (False, True) if whole else (False,):
             for _ in range(_ROUNDS):
-                solution = solve(
-                    self._program(rows, limits, fits, whole=integer),
-                    time_limit_s=_WHOLE_S if integer else _LINEAR_S,
-                )
+                program = self._program(rows, limits, fits, whole=integer)
+                solution = solve(program)
+                self._meter.spend(effort_of(program, solution))
                 if solution.infeasible:
                     return None
                 if solution.x is None:
@@ -198,6 +204,8 @@ class Makespan:
             upper=fits.astype(float),
             rows=Rows.stack([one_each, below]),
             integer=np.full(count, whole),
+            groups=self._space.table_of,
+            max_nodes=_WHOLE_NODES,
         )
 
 

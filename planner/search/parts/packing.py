@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
+from planner.effort import Meter, placing_s
 from planner.evaluation import FITTING, Assignment, BoolArray, FloatArray, SearchSpace
 from planner.placement_rules import Usage
 from planner.search.base import Record
@@ -24,7 +25,8 @@ _TIGHT_RATIO: Final = 0.6
 """From this share of all device memory on, packings are tried before the search."""
 
 _EXACT_S: Final = 20.0
-"""Most seconds for the exact search; it starts only where everything else has found nothing."""
+"""Work of the exact search, in CP-SAT's deterministic seconds; it starts only where everything else
+has found nothing."""
 
 PREFERENCES: Final = ("whole", "small", "even")
 FITS: Final = ("roomiest", "fullest", "first")
@@ -45,12 +47,12 @@ def offer_packings(
     Args:
         space: what to pack.
         record: takes the packings.
-        share: of the time limit that may be spent.
+        share: of all work that may be done.
         first_only: end with the first that fits.
     """
-    limit_s = record.evaluate.budget.time_limit_s
-    until_s = np.inf if limit_s is None else record.evaluate.seconds + share * limit_s
-    for found in packings(space, lambda: record.evaluate.seconds > until_s):
+    meter = record.evaluate.meter
+    until_s = meter.spent_s + share * meter.most_s
+    for found in packings(space, lambda: meter.spent_s > until_s or record.stopped, meter):
         record.consider(found, "packing")
         if record.best is not None and (first_only or record.stopped):
             return
@@ -59,8 +61,8 @@ def offer_packings(
 def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> None:
     """Where nothing was found: ask CP-SAT, for a plan or the proof that there is none."""
     limit_s = record.evaluate.budget.time_limit_s
-    most_s = _EXACT_S if limit_s is None else min(_EXACT_S, max(limit_s, 1.0))
-    answer, found = pack_exactly(space, time_limit_s=most_s, seed=seed)
+    most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
+    answer, found = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")
     elif answer is Answer.NONE:
@@ -68,15 +70,26 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
 
 
 def packings(
-    space: SearchSpace, expired: Callable[[], bool] = lambda: False
+    space: SearchSpace,
+    expired: Callable[[], bool] = lambda: False,
+    meter: Meter | None = None,
 ) -> Iterator[Assignment]:
-    """One packing for each preference and fit that has one; the first try of all is never cut."""
+    """One packing for each preference and fit that has one; the first try of all is never cut.
+
+    Args:
+        space: what to pack.
+        expired: whether to end; asked between tries.
+        meter: told of the work done.
+    """
+    each_s = placing_s(space.num_tables, space.world_size)
     for preference, fit in itertools.product(PREFERENCES, FITS):
         packer = Packer(space, preference, fit)
         first: dict[int, int] = {}
         for _ in range(_ROUNDS):
             if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
                 return
+            if meter is not None:
+                meter.spend(each_s)
             stuck = packer.pack(first)
             if stuck is None:
                 yield packer.assignment

@@ -32,14 +32,22 @@ class Answer(StrEnum):
 
 
 def pack_exactly(
-    space: SearchSpace, *, time_limit_s: float, seed: int
+    space: SearchSpace, *, work_s: float, time_limit_s: float, seed: int
 ) -> tuple[Answer, Assignment | None]:
-    """A plan that fits and keeps the rules, or that there is none, or neither in the time given."""
+    """A plan that fits and keeps the rules, or that there is none, or neither is known.
+
+    Args:
+        space: what to pack.
+        work_s: work for it, in CP-SAT's deterministic seconds, which no other job can slow down.
+        time_limit_s: most seconds by the clock.
+        seed: of the solver.
+    """
     kept, complete = _options(space)
-    found, assignment = _Model(space, kept, round_up=True).solve(time_limit_s / 2, seed)
+    limits = work_s / 2, time_limit_s / 2
+    found, assignment = _Model(space, kept, round_up=True).solve(*limits, seed)
     if found is not Answer.NONE or not complete:
         return (Answer.UNKNOWN if found is Answer.NONE else found), assignment
-    found, _ = _Model(space, kept, round_up=False).solve(time_limit_s / 2, seed)
+    found, _ = _Model(space, kept, round_up=False).solve(*limits, seed)
     return (Answer.NONE if found is Answer.NONE else Answer.UNKNOWN), None
 
 
@@ -97,11 +105,14 @@ class _Model:
             self._union(union)
         self._budget()
 
-    def solve(self, time_limit_s: float, seed: int) -> tuple[Answer, Assignment | None]:
+    def solve(
+        self, work_s: float, time_limit_s: float, seed: int
+    ) -> tuple[Answer, Assignment | None]:
         """Run the solver."""
         solver = self.cp.CpSolver()
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.1)
-        solver.parameters.max_deterministic_time = max(time_limit_s, 0.1)
+        if math.isfinite(time_limit_s):
+            solver.parameters.max_time_in_seconds = max(time_limit_s, 0.1)
+        solver.parameters.max_deterministic_time = work_s
         solver.parameters.interleave_search = True  # the same answer on any machine
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = seed

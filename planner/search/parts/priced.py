@@ -9,7 +9,8 @@ from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.evaluation import AbstractObjective, Cut, FloatArray
+from planner.evaluation import FloatArray
+from planner.objective import AbstractObjective, Cut
 from planner.search.parts.boxes import Box
 
 SAMPLES: Final = 1e9

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.effort import placing_s
 from planner.evaluation import Assignment, BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.parts.construct import Pressure, place_options
@@ -140,6 +141,7 @@ def explore(
         if value < record.value * _HOPELESS:
             peaks = model.mean[model.space.first[:-1] + sampled.choice].sum(axis=0)
             pressure = Pressure(targets=model.targets(peaks), power=sampled.power)
+            record.evaluate.meter.spend(placing_s(model.space.num_tables, model.space.world_size))
             plan = place_options(model, sampled.choice, pressure)
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:

@@ -15,7 +15,7 @@ from typing import Final
 
 from planner.search.base import Record
 from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.programs import Program
+from planner.search.parts.programs import Program, effort_of, node_s
 from planner.search.parts.relaxation import Relaxation, TypeSet
 from planner.search.parts.solver_process import SolverProcess
 
@@ -25,9 +25,11 @@ _MOST_VARIABLES: Final = 12_000
 """Further variables of special ranks in one program."""
 _RANKED_AFTER: Final = ((1_200, 1), (1_600, 2), (5_000, 4))
 """(most variables of every rank, attempts before them); with more, solvers stay at the root."""
-_RANKED_NODES: Final = 4_000
+_MOST_NODES: Final = 4_000
 _RANKED_SHARE: Final = 0.9
-"""Of the time left: what is not proven in time is lost."""
+"""Of the work left: what is not proven in time is lost."""
+_BESIDE_S: Final = 2.0
+"""Nominal seconds of a program beside one cycle of the search."""
 _WORTH_RANKED_RATIO: Final = 3e-3
 """Gap that is worth a program with every rank."""
 _BATCH: Final = 2
@@ -54,7 +56,8 @@ class Prover:
         self._bounds, self._relaxed = bounds, dict(relaxed)
         self._tries: dict[TypeSet | None, int] = {}
         self._process = SolverProcess()
-        self._tasks: list[tuple[TypeSet | None, float]] = []
+        self._tasks: list[tuple[TypeSet | None, float, Program]] = []
+        self._begun_s, self._left_s = 0.0, math.inf
         size = bounds.ranks_size
         self._before_ranked = next((n for most, n in _RANKED_AFTER if size <= most), None)
         self._ranked: set[TypeSet | None] = set()
@@ -64,21 +67,33 @@ class Prover:
         """The least bound over all plans."""
         return min(r.bound for r in self._relaxed.values())
 
-    def advance(self, record: Record, *, wait: bool) -> bool:
+    def advance(self, record: Record) -> bool:
         """Take what has been proven and begin the next programs; False if there are none.
 
-        Without a time limit it waits, so that the outcome does not depend on the clock.
+        It waits for programs that are not done yet, so that the outcome depends on no clock.
         """
-        seconds = left_s(record)
-        if self._tasks and (wait or math.isinf(seconds) or self._process.ready):
-            self.finish(lambda: record.stopped)
+        self.collect(record)
+        meter = record.evaluate.meter
+        if record.stopped or not math.isfinite(record.value):
+            return False
+        self._begun_s, self._left_s = meter.spent_s, meter.left_s
+        return self.start(record.value, left_s(record))
+
+    def collect(self, record: Record) -> None:
+        """Wait for what was begun and take what it proves; the work beside it counts once."""
+        if self._tasks:
+            meter = record.evaluate.meter
+            beside_s = meter.spent_s - self._begun_s
+            meter.spend(max(self.finish(lambda: record.cut) - beside_s, 0.0))
             record.raise_bound(min(self.bound, record.value), "programs")
-        if self._tasks or record.stopped or not math.isfinite(record.value):
-            return bool(self._tasks)
-        return self.start(record.value, seconds)
 
     def start(self, incumbent: float, time_limit_s: float) -> bool:
-        """Begin the next programs; False if there is none that could help."""
+        """Begin the next programs; False if there is none that could help.
+
+        Args:
+            incumbent: value of the best plan.
+            time_limit_s: by the clock.
+        """
         programs: list[Program] = []
         for types in sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)[:_BATCH]:
             relaxation, tries = self._relaxed[types], self._tries.get(types, 0)
@@ -88,8 +103,8 @@ class Prover:
             if special is None:
                 return bool(programs) or self._start_ranked(types, incumbent, time_limit_s)
             program, unit = self._bounds.program(types, special=special)
-            programs.append(program)
-            self._tasks.append((types, unit))
+            programs.append(_within(program, _BESIDE_S))
+            self._tasks.append((types, unit, program))
         if programs:
             self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
         return bool(programs)
@@ -103,21 +118,22 @@ class Prover:
         self._ranked.add(types)
         open_sets = sum(r.bound < incumbent for r in self._relaxed.values())
         program, unit = self._bounds.whole_program(types, bound=bound, incumbent=incumbent)
-        self._tasks.append((types, unit))
-        nodes = _RANKED_NODES if math.isinf(time_limit_s) else None
-        program = replace(program, max_nodes=nodes)
-        limit_s = _RANKED_SHARE * time_limit_s / open_sets
-        self._process.start([program], time_limit_s=limit_s, gap_ratio=_GAP_RATIO)
+        program = _within(program, _RANKED_SHARE * self._left_s / open_sets)
+        self._tasks.append((types, unit, program))
+        self._process.start([program], time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
         return True
 
-    def finish(self, stopped: Callable[[], bool]) -> None:
-        """Wait for them and take what they prove."""
+    def finish(self, stopped: Callable[[], bool]) -> float:
+        """Wait for them and take what they prove; returns their nominal seconds."""
         tasks, self._tasks = self._tasks, []
         solutions = self._process.result(stopped) if tasks else []
-        for (types, unit), solution in zip(tasks, solutions, strict=False):
+        spent_s = 0.0
+        for (types, unit, program), solution in zip(tasks, solutions, strict=False):
             known = self._relaxed[types]
             self._relaxed[types] = replace(known, bound=max(known.bound, solution.bound * unit))
             self._tries[types] = self._tries.get(types, 0) + 1
+            spent_s += effort_of(program, solution)
+        return spent_s
 
     def close(self) -> None:
         """End the process."""
@@ -135,3 +151,8 @@ class Prover:
             relaxation = self._bounds.relax(relaxation.types, rounds=2)
         found = self._bounds.special(relaxation, counts[tries])
         return found if len(found) > counts[tries - 1] else None
+
+
+def _within(program: Program, seconds: float) -> Program:
+    """The program with as many nodes as take so many nominal seconds."""
+    return replace(program, max_nodes=int(min(max(seconds / node_s(program), 1.0), _MOST_NODES)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,8 +12,8 @@ import numpy as np
 from costmodels.sharding import ShardingType
 from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 
-_MOST_TYPES: Final = 4
-"""With more sharding types than this, sets of them are too many; the general cut has to do."""
+_MOST_SETS: Final = 16
+"""Sets of sharding types that each get a program."""
 
 TypeSet = frozenset[ShardingType]
 
@@ -22,7 +23,8 @@ class Relaxation:
     """A solution of the rank-free problem for one set of sharding types.
 
     Attributes:
-        types: exactly the types that plans use for which the bound holds; None for all plans.
+        types: the types that plans use for which the bound holds, all but optional ones; None for
+            all plans.
         bound: proven lower bound on the objective; infinite if nothing fits.
         shares: ``[n]`` value of y for each flat option; None if there is no solution.
         phases: ``[K]`` maxima over ranks in the solution, zero where no plan has any.
@@ -43,28 +45,39 @@ class Relaxation:
         return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
 
 
-def type_sets(space: SearchSpace, *, merged: bool = False) -> list[TypeSet | None]:
-    """Sets of sharding types that some plan uses, the largest first; ``[None]`` if too many.
+def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
+    """Sharding types that sets leave open, so that there are few enough sets.
+
+    Beside those given, the types with the fewest options are left open, one after the other.
+    """
+    counts = Counter(o.sharding_type for o in space.options)
+    optional = set(given)
+    for kind in sorted(counts, key=lambda t: (counts[t], t)):
+        if len(type_sets(space, frozenset(optional))) <= _MOST_SETS:
+            break
+        optional.add(kind)
+    return frozenset(optional)
+
+
+def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeSet]:
+    """Sets of sharding types such that every plan belongs to one, the largest first.
 
     Args:
         space: the options.
-        merged: as for :class:`RankFreeBound`.
+        optional: types that are in every set, whether plans of it use them or not.
     """
-    replicated = ShardingType.DATA_PARALLEL
     per_table = [
-        {o.sharding_type for o in space.options[a:b]}
-        for a, b in zip(space.first[:-1], space.first[1:], strict=True)
+        {o.sharding_type for o in space.options[a:b]} for a, b in itertools.pairwise(space.first)
     ]
-    every = sorted(set().union(*per_table))
-    if len(every) > _MOST_TYPES:
-        return [None]
+    kinds = {frozenset(types) for types in per_table}
+    every = frozenset().union(*kinds)
+    certain = sorted(every - optional)
     sets = [
-        frozenset(chosen)
-        for size in range(len(every), 0, -1)
-        for chosen in itertools.combinations(every, size)
-        if not merged or replicated in chosen or replicated not in every
+        frozenset(chosen) | (every & optional)
+        for size in range(len(certain), -1, -1)
+        for chosen in itertools.combinations(certain, size)
     ]
-    return [s for s in sets if all(types & s for types in per_table)]
+    return [s for s in sets if all(types & s for types in kinds)]
 
 
 def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.effort import Meter, insertion_s
 from planner.evaluation import IntArray, SearchSpace
 from planner.search.parts.field import Field
 from planner.search.parts.linear import LinearModel
@@ -48,6 +49,7 @@ class Ruiner:
         kept: list[IntArray],
         rng: np.random.Generator,
         stopped: Callable[[], bool],
+        meter: Meter | None = None,
     ) -> None:
         """Keep the parts.
 
@@ -57,17 +59,21 @@ class Ruiner:
             kept: options of each table worth trying, as indices within the table.
             rng: of the whole walk.
             stopped: asked before every step.
+            meter: told of the work done.
         """
         self.model = model
         self.space: SearchSpace = model.space
         self.menu = menu
         self.rng = rng
         self.stopped = stopped
+        self._meter = Meter() if meter is None else meter
+        self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
 
     def build(self, field: Field, order: IntArray) -> bool:
         """Fill an empty field table by table; False if one fits nowhere or time is up."""
         for table in order:
+            self._meter.spend(self._insertion_s)
             best = field.best_insertion(int(table), self.choices[int(table)])
             if best is None or not np.isfinite(best.value) or self.stopped():
                 return False
@@ -98,6 +104,7 @@ class Ruiner:
     def _recreate(self, field: Field, tables: list[int]) -> bool:
         blocked = self.rng.random(self.space.world_size) < _BLINK
         for table in tables:
+            self._meter.spend(self._insertion_s)
             best = field.best_insertion(table, self.choices[table], blocked)
             if best is None or not np.isfinite(best.value):
                 return False

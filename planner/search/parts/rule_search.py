@@ -27,9 +27,9 @@ _KICK: Final = 3
 _WORSE: Final = 2e-3
 _PATIENCE: Final = 30
 _PACKING_SHARE: Final = 0.1
-"""Share of the time limit for packings before anything else."""
+"""Share of all work for packings before anything else."""
 _FIRST_SHARE: Final = 0.3
-"""Share of the time limit for the first descent, before bounds and other starts."""
+"""Share of all work for the first descent, before bounds and other starts."""
 
 Choice = tuple[int, tuple[int, ...]]
 """An option of a table, and its places."""
@@ -51,8 +51,8 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
             record.consider(start, "plan in use")
     offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
     if space.rules:
-        limit_s = record.evaluate.budget.time_limit_s
-        until_s = np.inf if limit_s is None else record.evaluate.seconds + _FIRST_SHARE * limit_s
+        meter = record.evaluate.meter
+        until_s = meter.spent_s + _FIRST_SHARE * meter.most_s
         _improve(space, record, seed=seed, patience=0, until_s=until_s)
 
 
@@ -89,7 +89,7 @@ class RuleSearch:
         *,
         until_s: float = np.inf,
     ) -> None:
-        """Find the units; the search ends at ``until_s`` seconds, or when the record says so."""
+        """Find the units; the search ends with so many seconds spent, or when the record says."""
         self.space, self.record, self.rng, self.until_s = space, record, rng, until_s
         self.units = units(space)
         self.home = home_choices(space)
@@ -99,7 +99,7 @@ class RuleSearch:
 
     def stopped(self) -> bool:
         """Whether it has to end now."""
-        return self.record.stopped or self.record.evaluate.seconds >= self.until_s
+        return self.record.stopped or self.record.evaluate.meter.spent_s >= self.until_s
 
     def load(self, assignment: Assignment) -> None:
         """Become this plan."""

@@ -1,19 +1,19 @@
 """The same search with other random numbers in a process of its own, for plans alone.
 
-It proves nothing and hears nothing of the first one; its plan is taken when both have ended, so
-that neither depends on how fast the other is.
+It proves nothing and hears nothing of the first one; it has as much work as the first one has left,
+and its plan is taken when both have ended, so that neither depends on how fast the other is. Where
+no process can be started it runs afterwards, with the same outcome.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from planner.evaluation import AbstractObjective, Assignment, Budget, Evaluator, SearchSpace
+from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.objective import AbstractObjective
 from planner.search.base import AbstractStrategy
 from planner.search.parts.other_process import OtherProcess, serve_standard_streams
 
@@ -21,7 +21,8 @@ _FEWEST: Final = 200
 """Tables times ranks below which starting a process takes longer than it is worth."""
 _MOST_BYTES: Final = 3e8
 """Work rows that are not copied to another process."""
-_SHORTEST_S: Final = 3.0
+_LEAST_WORK_S: Final = 2.0
+"""Nominal seconds of work left that are worth it."""
 _MARGIN_S: Final = 0.3
 """It ends this long before the first search has to, so that its plan arrives in time."""
 _OTHER_SEED: Final = 7919
@@ -35,6 +36,7 @@ class Request:
     space: SearchSpace
     objective: AbstractObjective
     seed: int
+    max_evaluations: int | None
     ends_at_s: float | None
 
 
@@ -43,37 +45,34 @@ class SecondSearch:
 
     def __init__(self, strategy: AbstractStrategy, evaluate: Evaluator, seed: int) -> None:
         """Send ``strategy`` and all it needs to another process."""
-        left_s = _left_s(evaluate)
-        self._other = OtherProcess(__name__)
-        self._other.send(
-            Request(
-                strategy=strategy,
-                space=evaluate.space,
-                objective=evaluate.objective,
-                seed=seed + _OTHER_SEED,
-                ends_at_s=None if left_s is None else time.time() + left_s - _MARGIN_S,
-            )
+        limit_s, most = evaluate.budget.time_limit_s, evaluate.budget.max_evaluations
+        left_s = None if limit_s is None else limit_s - evaluate.seconds
+        self._request = Request(
+            strategy=strategy,
+            space=evaluate.space,
+            objective=evaluate.objective,
+            seed=seed + _OTHER_SEED,
+            max_evaluations=None if most is None else most - evaluate.work,
+            ends_at_s=None if left_s is None else time.time() + left_s - _MARGIN_S,
         )
+        self._other = OtherProcess(__name__)
+        self._is_beside = self._other.send(self._request)
 
     @staticmethod
     def worth_it(evaluate: Evaluator) -> bool:
-        """Whether there is a core, the time and something to do for it.
-
-        A process that is one of several workers leaves the other cores to them.
-        """
-        space, left_s = evaluate.space, _left_s(evaluate)
+        """Whether there is work and something to do for it; the same on every machine."""
+        space = evaluate.space
         return (
-            evaluate.budget.max_evaluations is None
-            and (left_s is None or left_s >= _SHORTEST_S)
+            evaluate.meter.left_s >= _LEAST_WORK_S
             and space.num_tables * space.world_size >= _FEWEST
             and space.pool.nbytes <= _MOST_BYTES
             and not space.rules
-            and _cores() > 1
-            and multiprocessing.parent_process() is None
         )
 
     def plan(self, stopped: Callable[[], bool]) -> Assignment | None:
         """What it has found, once it has ended; None if it has not before ``stopped`` says so."""
+        if not self._is_beside:
+            return next(answer(self._request, stopped), None)
         self._other.wait(stopped)
         return next(iter(self._other.replies), None)
 
@@ -82,23 +81,12 @@ class SecondSearch:
         self._other.close()
 
 
-def _left_s(evaluate: Evaluator) -> float | None:
-    limit_s = evaluate.budget.time_limit_s
-    return None if limit_s is None else limit_s - evaluate.seconds
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def answer(request: Request) -> Iterator[Assignment]:
+def answer(request: Request, stopped: Callable[[], bool] = lambda: False) -> Iterator[Assignment]:
     """The best plan of the search, if there is one."""
     left_s = None if request.ends_at_s is None else request.ends_at_s - time.time()
-    evaluate = Evaluator(request.space, request.objective, Budget(time_limit_s=left_s))
-    found = request.strategy.search(request.space, evaluate, seed=request.seed)
+    budget = Budget(time_limit_s=left_s, max_evaluations=request.max_evaluations)
+    evaluate = Evaluator(request.space, request.objective, budget)
+    found = request.strategy.search(request.space, evaluate, seed=request.seed, should_stop=stopped)
     yield from found.assignments[:1]
 
 

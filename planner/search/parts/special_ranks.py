@@ -51,6 +51,11 @@ class SpecialRanks:
         """Variables for each table."""
         return len(self._pieces)
 
+    @property
+    def upper(self) -> FloatArray:
+        """``[size]`` most pieces of each option on one rank."""
+        return self._pieces
+
     def rows(self, table: int, first: int, phase: int, base: int, scale: float) -> Rows:
         """The rows of one table.
 

@@ -11,7 +11,8 @@ from typing import Final, final
 import numpy as np
 
 from planner.errors import InvalidInputError
-from planner.evaluation import FITTING, AbstractObjective, Cut, FloatArray, SearchSpace
+from planner.evaluation import FITTING, FloatArray, SearchSpace
+from planner.objective import AbstractObjective, Cut
 from planner.torchrec_pipeline import DDR, TIMES, TorchrecPipeline
 
 _SAME_RATIO: Final = 1e-12

@@ -23,8 +23,8 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
     space = cases.tiny(seed)
     objective = objective_named("iteration", space)
     model = LinearModel(space, objective)
-    merged = seed % 2 == 1
-    bounds = RankFreeBound(model, merged=merged)
+    optional = frozenset({ShardingType.DATA_PARALLEL} if seed % 2 else ())
+    bounds = RankFreeBound(model, optional=optional)
     best: dict[frozenset[ShardingType], float] = {}
     for assignments, works in every_assignment(space):
         values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
@@ -35,9 +35,9 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
             best[types] = min(best.get(types, math.inf), float(value))
     general = bounds.relax(None)
     assert general.bound <= min(best.values()) * (1 + 1e-9)
-    for types in type_sets(space, merged=merged):
+    for types in type_sets(space, optional):
         assert types is not None
-        covered = [types, types - {ShardingType.DATA_PARALLEL}] if merged else [types]
+        covered = [types, types - optional]
         least = min(best.get(s, math.inf) for s in covered)
         linear, whole = bounds.relax(types), bounds.solve_whole(types)
         assert linear.bound <= least * (1 + 1e-9)
@@ -47,9 +47,8 @@ def test_every_bound_is_below_every_plan_of_a_tiny_case(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_cuts_are_below_random_plans_and_touch_some(seed: int) -> None:
-    space = cases.space(
-        cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4)), cases.topology(2, 2 + seed % 3)
-    )
+    model_workload = cases.synthetic(5, seed=seed, batch=10 ** (1 + seed % 4))
+    space = cases.space(model_workload, cases.topology(2, 2 + seed % 3), cases.DEVICE_ONLY)
     objective = objective_named("iteration", space)
     model = LinearModel(space, objective)
     rng = np.random.default_rng(seed)
@@ -103,7 +102,7 @@ def test_programs_agree_with_arithmetic() -> None:
     )
     assert loose.bound == pytest.approx(2.5)
     assert loose.reduced_costs is not None
-    assert whole.bound == pytest.approx(4.0)
+    assert 4.0 * (1 - 1e-5) <= whole.bound < 4.0  # the solver's tolerance is taken off
     assert whole.x == pytest.approx([1.0, 1.0])
     impossible = Rows.dense(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([np.inf]))
     none = solve(Program(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool)))

@@ -32,7 +32,8 @@ def _system(name: str, hosts: int, local: int) -> Topology:
 
 def _space(workload: Workload, topology: Topology) -> SearchSpace:
     """With the models of the system, measured curves among them."""
-    return search_space(PlanningProblem(workload=workload, topology=topology), CostPipeline)
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=cases.DEVICE_ONLY)
+    return search_space(problem, CostPipeline)
 
 
 SYSTEMS = (
@@ -52,14 +53,13 @@ def _small(seed: int) -> SearchSpace:
     return _space(workload, _system(name, hosts, local))
 
 
-def _branching(space: SearchSpace, objective: IterationTime, *, merged: bool) -> Branching:
-    bounds = RankFreeBound(LinearModel(space, objective), merged=merged)
+def _branching(space: SearchSpace, objective: IterationTime, optional: TypeSet) -> Branching:
+    bounds = RankFreeBound(LinearModel(space, objective), optional=optional)
     relaxed: dict[TypeSet | None, Relaxation] = {}
-    for types in type_sets(space, merged=merged):
+    for types in type_sets(space, optional):
         assert types is not None
         relaxed[types] = bounds.relax(types)
-    spare = {ShardingType.DATA_PARALLEL} if merged else set()
-    return Branching(bounds, objective, relaxed, lambda types: types - spare)
+    return Branching(bounds, objective, relaxed, lambda types: types - optional)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -72,7 +72,8 @@ def test_the_bound_of_all_boxes_is_below_the_best_plan(seed: int, slack: float) 
     objective = objective_named("iteration", space)
     assert isinstance(objective, IterationTime)
     best = cases.least_value(space, objective)
-    branching = _branching(space, objective, merged=seed % 2 == 1)
+    optional = frozenset({ShardingType.DATA_PARALLEL} if seed % 2 else ())
+    branching = _branching(space, objective, optional)
     before = branching.bound(math.inf)
     for _ in range(40):
         branching.step(best * slack, whole_limit_s=5.0)
@@ -152,7 +153,7 @@ def test_boxes_close_much_of_the_gap() -> None:
 
     for proposal in torchrec_walk(LinearModel(space, objective)):
         record.consider(proposal, "greedy")
-    branching = _branching(space, objective, merged=False)
+    branching = _branching(space, objective, frozenset())
     before = branching.bound(record.value)
     for _ in range(40):
         branching.step(record.value, whole_limit_s=None)

@@ -28,7 +28,7 @@ def _space(seed: int) -> SearchSpace:
 def _bound(bounds: RankFreeBound, least: float, most: float) -> float:
     """Least over the sets of sharding types; ``most`` where no plan is below it."""
     found = []
-    for types in type_sets(bounds.space, merged=False):
+    for types in type_sets(bounds.space):
         bounds.relax(types)
         program, unit = bounds.whole_program(types, bound=least, incumbent=most)
         solution = solve(program)
@@ -54,7 +54,7 @@ def test_they_prove_what_programs_without_ranks_do_not() -> None:
         objective = objective_named("phases", space)
         best = cases.least_value(space, objective)
         bounds = RankFreeBound(LinearModel(space, objective))
-        plain = min(bounds.solve_whole(t).bound for t in type_sets(space, merged=False))
+        plain = min(bounds.solve_whole(t).bound for t in type_sets(space))
         if plain < best * (1 - 1e-3):
             gained = _bound(bounds, plain, 2 * best) - plain
             closed.append(gained / (best - plain))

@@ -87,7 +87,7 @@ def test_the_planner_finds_tight_plans(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_exact_packing_knows(seed: int) -> None:
     space = tight(seed, 0.999)
-    answer, found = pack_exactly(space, time_limit_s=10, seed=0)
+    answer, found = pack_exactly(space, work_s=10, time_limit_s=60, seed=0)
     assert answer is not Answer.NONE, "the instance was made from a packing"
     if found is not None:
         assert space.pipeline.memory(space.plan(found)).fits

@@ -38,6 +38,7 @@ def test_the_other_process_finds_what_this_one_would() -> None:
         space=space,
         objective=evaluate.objective,
         seed=3 + second_search._OTHER_SEED,
+        max_evaluations=None,
         ends_at_s=None,
     )
     assert found == next(answer(request))
@@ -54,21 +55,28 @@ def test_it_is_cut_off_with_the_first_search() -> None:
     ("tables", "ranks", "budget", "worth"),
     [
         (26, 8, Budget(), True),
-        (26, 8, Budget(time_limit_s=60), True),
-        (26, 8, Budget(time_limit_s=1), False),
-        (26, 8, Budget(max_evaluations=1000), False),
+        (26, 8, Budget(max_evaluations=10_000), True),
+        (26, 8, Budget(max_evaluations=100), False),
         (6, 8, Budget(), False),
     ],
 )
-def test_where_it_is_worth_it(
-    tables: int, ranks: int, budget: Budget, worth: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not for little work, little time, or where plans are counted."""
-    monkeypatch.setattr(second_search, "_cores", lambda: 2)
-    evaluate = _evaluator(_space(tables, ranks), budget)
-    assert SecondSearch.worth_it(evaluate) is worth
-    monkeypatch.setattr(second_search, "_cores", lambda: 1)
-    assert not SecondSearch.worth_it(evaluate)
+def test_where_it_is_worth_it(tables: int, ranks: int, budget: Budget, worth: bool) -> None:
+    """Not for little work; the clock and the cores of the machine have no say."""
+    assert SecondSearch.worth_it(_evaluator(_space(tables, ranks), budget)) is worth
+
+
+def test_without_a_process_it_runs_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the plan that the other process would have found."""
+    space = _space(6, 2)
+    plans = []
+    for can_start in (True, False):
+        if not can_start:
+            monkeypatch.setattr(second_search.OtherProcess, "send", lambda *_: False)
+        evaluate = _evaluator(space, Budget(max_evaluations=800))
+        with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+            plans.append(second.plan(lambda: False))
+    assert plans[0] is not None
+    assert plans[0] == plans[1]
 
 
 def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +108,6 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_runs_that_end_by_themselves_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """However the two processes take turns."""
     monkeypatch.setattr(second_search, "_FEWEST", 0)
-    monkeypatch.setattr(second_search, "_cores", lambda: 2)
     space = _space(5, 2)
     runs = []
     for _ in range(2):
@@ -119,6 +126,7 @@ def test_a_time_limit_holds_for_both() -> None:
         space=space,
         objective=SynchronizedPhases(space.pipeline),
         seed=0,
+        max_evaluations=None,
         ends_at_s=time.time() - 1.0,
     )
     assert len(list(answer(request))) <= 1

@@ -1,0 +1,145 @@
+"""One question to the planner, whole: everything that ``planner.api.plan`` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement
+from costmodels.topology import Topology
+from costmodels.workload import Pooling, Table, Workload
+from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
+from planner.robust import Robust
+
+CACHE_LOAD_FACTORS = (0.05, 0.1, 0.2, 0.4)
+"""The documented menu of cache load factors where no constraint names others."""
+
+COLUMN_MULTIPLE = 4
+"""Fused kernels store rows in units of four columns, so a shard's width is a multiple of it."""
+
+FUSED = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+
+SEQUENCE_TYPES = (
+    ShardingType.DATA_PARALLEL,
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.ROW_WISE,
+)
+"""What an ``EmbeddingCollection``, which does not pool, can be sharded by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A problem, its objective, and why it is of interest. Scenarios stand beside the workload."""
+
+    name: str
+    workload: Workload
+    topology: Topology
+    constraints: Constraints = NO_CONSTRAINTS
+    objective: str = "iteration"
+    moves: MoveLimit | None = None
+    scenarios: tuple[Workload, ...] = ()
+    robust: Robust = Robust.WORST
+
+    @property
+    def on_torchrecs_terms(self) -> bool:
+        """Whether TorchRec's own estimates judge the plans."""
+        return self.objective.startswith("torchrec")
+
+    @property
+    def limits_moves(self) -> bool:
+        """Whether there is a limit on what may move away from the plan in use."""
+        moves = self.moves
+        return moves is not None and (moves.max_bytes is not None or moves.max_tables is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """What the constraints leave of one table: types, kernels, places, widths, load factors."""
+
+    types: frozenset[ShardingType]
+    kernels: frozenset[ComputeKernel]
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+    min_width: int
+    factors: tuple[float, ...]
+    names_factors: bool
+
+
+def leave_of(case: Case, table: Table) -> Leave:
+    """The constraints on one table put together, with what its shape lets TorchRec run.
+
+    A host is left if all of its ranks are. Where a rank is ruled out, nothing may span all ranks.
+    """
+    topology, rules = case.topology, case.constraints
+    own = [c for c in rules.tables if c.matches(table.name)]
+    types = set(SEQUENCE_TYPES if table.pooling is Pooling.NONE else ShardingType)
+    types &= set(rules.sharding_types)
+    kernels = set(rules.kernels)
+    ranks, hosts = set(range(topology.world_size)), set(range(topology.num_hosts))
+    factors: set[float] | None = None
+    for c in own:
+        types &= set(c.sharding_types or ShardingType)
+        kernels &= set(c.kernels or ComputeKernel)
+        ranks &= set(c.ranks or ranks)
+        hosts &= set(c.hosts or hosts)
+        if c.cache_load_factors:
+            named = set(c.cache_load_factors)
+            factors = named if factors is None else factors & named
+    if table.embedding_dim % COLUMN_MULTIPLE:
+        types &= {ShardingType.DATA_PARALLEL}
+    local = topology.local_world_size
+    ranks = {r for r in ranks if r // local in hosts}
+    if len(ranks) < topology.world_size:
+        types -= {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
+    whole = {h for h in hosts if set(range(h * local, (h + 1) * local)) <= ranks}
+    return Leave(
+        types=frozenset(types),
+        kernels=frozenset(kernels),
+        ranks=tuple(sorted(ranks)),
+        hosts=tuple(sorted(whole)),
+        min_width=max([COLUMN_MULTIPLE, *(c.min_column_width for c in own)]),
+        factors=CACHE_LOAD_FACTORS if factors is None else tuple(sorted(factors)),
+        names_factors=factors is not None,
+    )
+
+
+def limited_topology(case: Case) -> Topology:
+    """The topology with the memory that the constraints leave of each device and host."""
+    device, host = case.topology.hbm_capacities().tolist(), case.topology.ddr_capacities().tolist()
+    for rule in case.constraints.memory:
+        sizes = device if rule.level is Level.RANK else host
+        for place in rule.places or range(len(sizes)):
+            sizes[place] = min(sizes[place], rule.most_bytes)
+    return replace(
+        case.topology,
+        hbm_capacity_by_rank_bytes=tuple(device),
+        ddr_capacity_by_host_bytes=tuple(host),
+    )
+
+
+def received_bytes(case: Case, placement: TablePlacement) -> float:
+    """Bytes that ranks have to receive to go from the plan in use to this placement of a table.
+
+    Each rank receives the cells that it did not hold: their weights, and their share of the row's
+    optimizer state.
+    """
+    if case.moves is None:
+        return 0.0
+    table = case.workload.table(placement.table)
+    state = case.workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    cell = table.dtype.num_bytes + state / table.embedding_dim
+    before = case.moves.start.placement(placement.table).shards
+    received = 0
+    for new in placement.shards:
+        received += new.num_rows * new.num_cols
+        for old in before:
+            if old.rank != new.rank:
+                continue
+            rows = min(old.row_offset + old.num_rows, new.row_offset + new.num_rows) - max(
+                old.row_offset, new.row_offset
+            )
+            cols = min(old.col_offset + old.num_cols, new.col_offset + new.num_cols) - max(
+                old.col_offset, new.col_offset
+            )
+            received -= max(rows, 0) * max(cols, 0)
+    return received * cell

@@ -1,0 +1,292 @@
+"""One problem, planned as users plan it and by the engine alone, held against the true optimum."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from costmodels.sharding import Plan, check_plan
+from planner.api import estimate, plan
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.io import load_plan, plan_text
+from planner.result import PlanningResult, Status
+from planner.search.auto import Auto
+from planner.search.base import AbstractStrategy
+from planner.search.parts.leave_out import Part
+from planner.torchrec_rules import layout_problems
+from tests.differential.case import Case
+from tests.differential.descent import FEW, best_known
+from tests.differential.enumerator import Enumerator, Optimum
+from tests.differential.rules import broken_rules
+
+SAME = 1e-9
+"""Relative difference of two prices of one plan; how far a bound may be above the optimum."""
+
+OPTIMAL = 1e-4
+"""A plan called optimal is at most this share above the optimum."""
+
+TIME_LIMIT_S = 60.0
+"""Only a safety: a run that reaches it is as good as hung."""
+
+
+class Run(StrEnum):
+    """How the planner is asked: as users ask it, or without pricing every plan of tiny spaces."""
+
+    USERS = "plan"
+    ENGINE = "engine"
+
+
+class Kind(StrEnum):
+    """What can be wrong with an answer."""
+
+    BOUND = "bound above the optimum"
+    BELOW = "value below the optimum"
+    PRICE = "written price differs"
+    INFEASIBLE = "feasible called infeasible"
+    REFUSED = "feasible refused as bad input"
+    NOT_FOUND = "feasible, no plan found"
+    OPTIMAL = "falsely optimal"
+    RULE = "constraint or memory broken"
+    LAYOUT = "not legal in TorchRec"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the planner said. Without a plan, ``error`` is the exception it ended with.
+
+    ``plan`` is as read back from the written file; ``estimate_s`` is what ``estimate`` says of it.
+    ``others`` are the runners-up and the baselines' plans.
+    """
+
+    run: Run
+    plan: Plan | None = None
+    value: float = math.inf
+    bound: float | None = None
+    is_optimal: bool = False
+    estimate_s: float | None = None
+    others: tuple[Plan, ...] = ()
+    error: Exception | None = None
+    trace: str = ""
+    seconds: float = 0.0
+    evaluations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One broken promise."""
+
+    run: Run
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.run}: {self.kind}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """All there is to say about one case. ``wide_bounds`` are runs whose bound is above the
+    optimum over wider menus than the documented one; None where those are too many to price."""
+
+    case: Case
+    optimum: Optimum
+    answers: tuple[Answer, ...]
+    faults: tuple[Fault, ...]
+    wide: Optimum | None = None
+    seconds: float = 0.0
+
+    def answer(self, run: Run) -> Answer:
+        """The answer of one run."""
+        return next(a for a in self.answers if a.run is run)
+
+    def excess(self, run: Run) -> float | None:
+        """How far the plan of a run is above the optimum, as a share; None where none fits."""
+        found = [a for a in self.answers if a.run is run]
+        if not found or math.isinf(self.optimum.value):
+            return None
+        value, best = found[0].value, self.optimum.value
+        return 0.0 if value == best else (value - best) / best if best > 0 else math.inf
+
+    def wide_faults(self) -> list[Run]:
+        """Runs whose bound does not hold over the wide menu."""
+        if self.wide is None:
+            return []
+        return [
+            a.run for a in self.answers if a.bound is not None and _above(a.bound, self.wide.value)
+        ]
+
+
+def check(
+    case: Case,
+    *,
+    runs: tuple[Run, ...] = tuple(Run),
+    max_evaluations: int = 2000,
+    most_wide: int = 0,
+    exact: bool = True,
+) -> Verdict:
+    """Plan a case and judge the answers.
+
+    Args:
+        case: the problem.
+        runs: ways to ask.
+        max_evaluations: plans that the search may price.
+        most_wide: wide menus with at most so many plans are priced too.
+        exact: price every plan; else hold the answers against the best plan that a descent finds,
+            for problems with too many plans.
+    """
+    started = time.perf_counter()
+    space = Enumerator(case, few=None if exact else FEW)
+    optimum = space.optimum() if exact else best_known(space)
+    answers = tuple(ask(case, run, max_evaluations=max_evaluations) for run in runs)
+    faults = tuple(fault for a in answers for fault in faults_of(case, optimum, a, space))
+    wide = None
+    if most_wide:
+        more = Enumerator(case, wide=True)
+        wide = more.optimum() if more.num_plans <= most_wide else None
+    return Verdict(
+        case=case,
+        optimum=optimum,
+        answers=answers,
+        faults=faults,
+        wide=wide,
+        seconds=time.perf_counter() - started,
+    )
+
+
+# ------------------------------------------------------------------ asking
+
+
+def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
+    """Plan a case, write the plan, and read it back."""
+    without = Auto(frozenset({Part.EXHAUSTIVE}))
+    strategy: str | AbstractStrategy = "auto" if run is Run.USERS else without
+    started = time.perf_counter()
+    try:
+        result = plan(
+            case.workload,
+            case.topology,
+            constraints=case.constraints,
+            strategy=strategy,
+            objective=case.objective,
+            time_limit_s=TIME_LIMIT_S,
+            max_evaluations=max_evaluations,
+            with_baselines=run is Run.USERS,
+            moves=case.moves,
+            scenarios=case.scenarios,
+            robust=case.robust,
+        )
+        seconds = time.perf_counter() - started
+        written = _written(case, result)
+        check_plan(written, case.workload, case.topology.world_size)
+        found = estimate(case.workload, case.topology, written).estimate.time.time_s
+    except (InfeasibleError, InvalidInputError, NoPlanFoundError) as error:
+        return Answer(run=run, error=error, seconds=time.perf_counter() - started)
+    except Exception as error:  # any other is a fault of its own, whatever it is
+        return Answer(
+            run=run,
+            error=error,
+            trace=traceback.format_exc(),
+            seconds=time.perf_counter() - started,
+        )
+    return Answer(
+        run=run,
+        plan=written,
+        value=result.solver.value,
+        bound=result.solver.bound,
+        is_optimal=result.solver.status is Status.OPTIMAL,
+        estimate_s=found,
+        others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
+        seconds=seconds,
+        evaluations=result.solver.evaluations,
+    )
+
+
+def _written(case: Case, result: PlanningResult) -> Plan:
+    """The plan as a file holds it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        path.write_text(plan_text(result), encoding="utf-8")
+        return load_plan(path, case.workload, case.topology).plan
+
+
+# ------------------------------------------------------------------ judging
+
+
+def faults_of(case: Case, optimum: Optimum, answer: Answer, space: Enumerator) -> list[Fault]:
+    """Every promise that an answer breaks.
+
+    Args:
+        case: the problem.
+        optimum: the best of all plans.
+        answer: what the planner said.
+        space: prices plans of the case.
+    """
+    if answer.error is not None:
+        lines = _faults_without_plan(optimum, answer)
+    else:
+        lines = _faults_of_plan(case, optimum, answer, space)
+    return [Fault(run=answer.run, kind=kind, text=text) for kind, text in lines]
+
+
+def _faults_without_plan(optimum: Optimum, answer: Answer) -> list[tuple[Kind, str]]:
+    error = answer.error
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    kinds = {
+        InfeasibleError: Kind.INFEASIBLE,
+        InvalidInputError: Kind.REFUSED,
+        NoPlanFoundError: Kind.NOT_FOUND,
+    }
+    kind = kinds.get(type(error), Kind.CRASH)
+    if kind is Kind.CRASH:
+        return [(kind, f"{type(error).__name__}: {text}")]
+    if math.isinf(optimum.value):
+        return []
+    return [(kind, f"{optimum.num_fitting} plans fit, the best at {optimum.value:.9g}: {text}")]
+
+
+def _faults_of_plan(
+    case: Case, optimum: Optimum, answer: Answer, space: Enumerator
+) -> list[tuple[Kind, str]]:
+    found = answer.plan
+    if found is None:
+        return [(Kind.CRASH, "neither a plan nor an error")]
+    faults = []
+    value, bound, best = answer.value, answer.bound, optimum.value
+    known = min([best, *(space.judge.price(p) for p in (found, *answer.others))])
+    if bound is not None and (math.isnan(bound) or _above(bound, known)):
+        faults.append((Kind.BOUND, f"{bound:.9g}, optimum {known:.9g} ({_percent(bound, known)})"))
+    if math.isnan(value) or (optimum.is_exact and _above(best, value)):
+        faults.append((Kind.BELOW, f"{value:.9g}, optimum {best:.9g} ({_percent(value, best)})"))
+    if answer.is_optimal and not value <= best * (1.0 + OPTIMAL):
+        faults.append((Kind.OPTIMAL, f"{value:.9g}, optimum {best:.9g} ({_percent(value, best)})"))
+    price = space.judge.price(found)
+    if not same(price, value):
+        faults.append((Kind.PRICE, f"{value:.9g}, priced {price:.9g} ({_percent(price, value)})"))
+    alone = case.objective == "iteration" and not case.scenarios
+    if alone and answer.estimate_s is not None and not same(answer.estimate_s, value):
+        faults.append((Kind.PRICE, f"{value:.9g}, estimate says {answer.estimate_s:.9g}"))
+    faults += [(Kind.RULE, line) for line in broken_rules(case, found)]
+    faults += [(Kind.RULE, line) for line in space.judge.overfull(found)]
+    faults += [(Kind.LAYOUT, line) for line in layout_problems(found, case.workload, case.topology)]
+    return faults
+
+
+def same(one: float, other: float) -> bool:
+    """Whether two prices are equal but for rounding."""
+    return abs(one - other) <= SAME * max(abs(one), abs(other))
+
+
+def _above(one: float, other: float) -> bool:
+    """Whether ``one`` is above ``other`` by more than rounding."""
+    return one > other + SAME * abs(other)
+
+
+def _percent(value: float, other: float) -> str:
+    return f"{value / other - 1.0:+.3%}" if other and math.isfinite(other) else "no share"

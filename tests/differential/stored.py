@@ -1,0 +1,74 @@
+"""Cases as files: whatever once found a fault stays as it was, however problems are drawn later."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from costmodels import estimates, sharding, topology, workload
+from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from planner import problem, robust
+from tests.differential.case import Case
+
+FOLDER = Path(__file__).resolve().parent / "found"
+
+_KEY = "is"
+_KNOWN: dict[str, Any] = {
+    cls.__name__: cls
+    for module in (estimates, sharding, topology, workload, problem, robust)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or issubclass(cls, Enum))
+} | {cls.__name__: cls for cls in (Empirical, Uniform, Zipf, Case)}
+
+
+def stored_names() -> list[str]:
+    """Names of the files in :data:`FOLDER`."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def save(case: Case, path: Path, found: list[str]) -> None:
+    """Write a case with what it found, so that ``load`` gives the same case back."""
+    values = {"found": found, "case": _encoded(case)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def load(path: Path) -> Case:
+    """The case of a file."""
+    case = _decoded(json.loads(path.read_text(encoding="utf-8"))["case"])
+    if not isinstance(case, Case):
+        msg = f"{path} holds no case"
+        raise TypeError(msg)
+    return case
+
+
+def _encoded(value: object) -> Any:
+    if isinstance(value, Enum):
+        return {_KEY: type(value).__name__, "value": value.value}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            f.name: _encoded(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if f.init and getattr(value, f.name) != f.default
+        }
+        return {_KEY: type(value).__name__, **fields}
+    if isinstance(value, tuple | list):
+        return [_encoded(v) for v in value]
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(v) for v in value)
+    if isinstance(value, dict):
+        cls = _KNOWN[value[_KEY]]
+        if issubclass(cls, Enum):
+            return cls(value["value"])
+        return cls(**{k: _decoded(v) for k, v in value.items() if k != _KEY})
+    return value

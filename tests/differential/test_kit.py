@@ -1,0 +1,402 @@
+"""The kit itself: it counts, prices and judges right, and it sees planted faults."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, check_plan
+from costmodels.workload import Pooling
+from planner.models import default_models
+from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
+from planner.torchrec_rules import layout_problems
+from tests.differential.case import Case, limited_topology
+from tests.differential.check import Answer, Kind, Run, ask, check, faults_of
+from tests.differential.descent import best_known
+from tests.differential.enumerator import Enumerator
+from tests.differential.options import arrangements, documented_cuts, placements
+from tests.differential.problems import MOST_PLANS, draw
+from tests.differential.rules import broken_rules
+from tests.differential.run import Settings, check_seed, main, summary
+from tests.differential.stored import load, save
+from tests.strategies import make_table, make_topology, make_workload
+
+SEEDS = range(25)
+FUSED_ONLY = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
+
+
+def case_of(hosts: int, local: int, *dims: int, **changes: object) -> Case:
+    """Small tables of these widths, fused or replicated."""
+    tables = [make_table(f"t{i}", embedding_dim=d) for i, d in enumerate(dims)]
+    values: dict[str, object] = {
+        "name": "test",
+        "workload": make_workload(*tables),
+        "topology": make_topology(hosts, local),
+        "constraints": FUSED_ONLY,
+    }
+    return Case(**{**values, **changes})  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------ counting
+
+
+def counts_by_type(case: Case) -> dict[str, int]:
+    found = [str(p.sharding_type) for p in placements(case, case.workload.tables[0])]
+    return {kind: found.count(kind) for kind in sorted(set(found))}
+
+
+def test_placements_of_one_table_on_one_host_of_two() -> None:
+    assert counts_by_type(case_of(1, 2, 16)) == {
+        "data_parallel": 1,
+        "table_wise": 2,
+        "column_wise": 2 + 3,  # whole on either rank; two halves on {00, 01, 11}
+        "row_wise": 1,
+        "table_row_wise": 1,
+        "table_column_wise": 2 + 3,
+        "grid_shard": 1,
+    }
+
+
+def test_placements_of_one_table_on_two_hosts_of_two() -> None:
+    # 24 columns: whole, 12 + 12, 8 + 8 + 8, and four unequal pieces 8 + 8 + 4 + 4.
+    whole, halves, thirds = 4, 10, 20
+    assert counts_by_type(case_of(2, 2, 24)) == {
+        "data_parallel": 1,
+        "table_wise": 4,
+        "column_wise": whole + halves + thirds + pairs_of_pairs(4),
+        "row_wise": 1,
+        "table_row_wise": 2,
+        "table_column_wise": 2 * (2 + 3),
+        "grid_shard": 2 + 3,
+    }
+
+
+def pairs_of_pairs(places: int) -> int:
+    """Ways to put two equal pieces and two others on places that the two kinds do not share."""
+    pairs = list(itertools.combinations_with_replacement(range(places), 2))
+    return sum(not set(a) & set(b) for a in pairs for b in pairs)
+
+
+def test_host_kernels_and_load_factors_multiply() -> None:
+    case = case_of(1, 2, 16, constraints=Constraints())
+    assert len(placements(case, case.workload.tables[0])) == 1 + 15 * 6
+    rule = TableConstraint(pattern="*", cache_load_factors=(0.3,))
+    case = replace(case, constraints=Constraints(tables=(rule,)))
+    assert len(placements(case, case.workload.tables[0])) == 1 + 15 * 3
+
+
+def test_sequences_and_odd_dimensions_have_fewer_types() -> None:
+    case = case_of(1, 2, 16)
+    table = replace(case.workload.tables[0], pooling=Pooling.NONE)
+    kinds = {p.sharding_type for p in placements(case, table)}
+    assert kinds == {
+        ShardingType.DATA_PARALLEL,
+        ShardingType.TABLE_WISE,
+        ShardingType.COLUMN_WISE,
+        ShardingType.ROW_WISE,
+    }
+    odd = replace(table, embedding_dim=10)
+    assert {p.sharding_type for p in placements(case, odd)} == {ShardingType.DATA_PARALLEL}
+
+
+def test_constraints_leave_fewer_placements() -> None:
+    rule = TableConstraint(pattern="t0", ranks=(0, 1, 2), min_column_width=8)
+    case = case_of(2, 2, 16, constraints=replace(FUSED_ONLY, tables=(rule,)))
+    assert counts_by_type(case) == {
+        "table_wise": 3,
+        "column_wise": 3 + 6,
+        "table_row_wise": 1,
+        "table_column_wise": 3 + 3 + 1,
+        "grid_shard": 1,
+    }
+
+
+def test_cuts() -> None:
+    assert list(documented_cuts(24, 4, 4)) == [(24,), (12, 12), (8, 8, 8), (8, 8, 4, 4)]
+    assert list(documented_cuts(24, 8, 4)) == [(24,), (12, 12), (8, 8, 8)]
+    assert list(documented_cuts(20, 4, 6)) == [(20,), (12, 8), (8, 8, 4), (8, 4, 4, 4), (4,) * 5]
+    assert list(documented_cuts(20, 4, 4, unequal=False)) == [(20,)]
+    assert list(documented_cuts(10, 4, 4)) == [(10,)]
+
+
+def test_arrangements_keep_unequal_pieces_apart() -> None:
+    assert set(arrangements((8, 4), (0, 1))) == {(0, 1), (1, 0)}
+    assert set(arrangements((8, 8), (0, 1))) == {(0, 0), (0, 1), (1, 1)}
+    assert len(list(arrangements((8, 4, 8), (0, 1, 2)))) == 3 * 2 + 3
+
+
+def test_two_tables_multiply_and_rules_take_away() -> None:
+    case = case_of(1, 2, 4, 4)  # 1 + 2 + 2 + 1 + 1 + 2 + 1 placements each
+    space = Enumerator(case, mirrors=False)
+    assert space.num_plans == 100
+    assert space.optimum().num_allowed == 100
+    both = (TableGroup(patterns=("*",)),)
+    together = replace(case, constraints=replace(FUSED_ONLY, together=both))
+    assert Enumerator(together, mirrors=False).optimum().num_allowed == 2 * 3 * 3
+    apart = replace(case, constraints=replace(FUSED_ONLY, apart=both))
+    assert Enumerator(apart, mirrors=False).optimum().num_allowed == 2 * 3 * 3
+    one = CountLimit(most=1, level=Level.RANK, counts_shards=True)
+    few = replace(case, constraints=replace(FUSED_ONLY, counts=(one,)))
+    assert Enumerator(few, mirrors=False).optimum().num_allowed == 2 * 3 * 3
+
+
+def test_the_wide_menu_has_all_widths() -> None:
+    case = case_of(1, 2, 16)
+    table = case.workload.tables[0]
+    widths = {
+        tuple(s.num_cols for s in p.shards)
+        for p in placements(case, table, wide=True)
+        if p.sharding_type is ShardingType.COLUMN_WISE
+    }
+    assert widths == {(16,), (8, 8), (12, 4), (8, 4, 4), (4,) * 4}
+
+
+# ------------------------------------------------------------------ prices
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_prices_are_those_of_an_estimate(seed: int) -> None:
+    """The pipeline simulates events of one whole plan; here placements are summed."""
+    case = replace(draw(seed), objective="iteration", scenarios=())
+    rng = np.random.default_rng(seed)
+    space = Enumerator(case)
+    if not all(space.choices):
+        pytest.skip("the constraints leave a table no placement")
+    topology = limited_topology(case)
+    pipeline = CostPipeline(case.workload, topology, default_models(topology))
+    for _ in range(3):
+        plan = space.random_plan(rng)
+        expected = pipeline.estimate(plan).time.time_s
+        assert space.judge.price(plan) == pytest.approx(expected, rel=1e-9)
+        ledger = pipeline.memory(plan)
+        fits = all(r.used_bytes <= r.capacity_bytes for r in ledger.ranks)
+        fits &= all(h.used_bytes <= h.capacity_bytes for h in ledger.hosts)
+        assert fits == (not space.judge.overfull(plan))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_plans_are_well_formed_and_rules_agree(seed: int) -> None:
+    """Rules on arrays say of each plan what rules in words say; TorchRec can run all of them."""
+    case = draw(seed)
+    rng = np.random.default_rng(seed)
+    space = Enumerator(case, wide=seed % 2 == 0, mirrors=False)
+    if not all(space.choices):
+        return
+    index = [rng.integers(len(found), size=40) for found in space.choices]
+    finite = np.isfinite(space.priced(index))
+    for at, good in zip(np.transpose(index), finite, strict=True):
+        plan = space.plan(at.tolist())
+        check_plan(plan, case.workload, case.topology.world_size)
+        assert layout_problems(plan, case.workload, case.topology) == []
+        assert good == (not broken_rules(case, plan) and not space.judge.overfull(plan))
+
+
+@pytest.mark.parametrize("layout", [(1, 3), (2, 2), (3, 1)])
+def test_mirror_images_cost_the_same(layout: tuple[int, int]) -> None:
+    case = case_of(*layout, 16, 8)
+    case = replace(
+        case,
+        workload=replace(
+            case.workload,
+            tables=tuple(
+                make_table(t.name, embedding_dim=t.embedding_dim, num_embeddings=1200)
+                for t in case.workload.tables
+            ),
+        ),
+    )
+    thinned, full = Enumerator(case), Enumerator(case, mirrors=False)
+    assert thinned.num_plans < full.num_plans
+    values, every = thinned.all_values(), full.all_values()
+    assert values.min() == pytest.approx(every.min(), rel=1e-12)
+    different = np.unique(np.round(every / every.min(), 9))
+    assert np.unique(np.round(values / every.min(), 9)) == pytest.approx(different)
+
+
+def test_mirror_images_are_kept_where_ranks_differ() -> None:
+    case = case_of(1, 2, 16)
+    uneven = replace(case, topology=replace(case.topology, speed_by_rank_ratio=(1.0, 0.5)))
+    assert Enumerator(uneven).num_plans == Enumerator(uneven, mirrors=False).num_plans
+
+
+def test_a_plan_in_use_can_be_kept() -> None:
+    """Also one whose equal pieces lie on descending ranks: their order counts for what moves."""
+    case = case_of(1, 2, 16)
+    table = case.workload.tables[0]
+    start = next(
+        p
+        for p in placements(case, table)
+        if p.sharding_type is ShardingType.COLUMN_WISE and p.ranks == (0, 1)
+    )
+    turned = replace(start, shards=tuple(replace(s, rank=1 - s.rank) for s in start.shards))
+    limit = MoveLimit(start=Plan(placements=(turned,)), max_bytes=0.0)
+    optimum = Enumerator(replace(case, moves=limit)).optimum()
+    assert optimum.num_allowed == 2  # by either name that two pieces on one host can have
+    assert optimum.plan is not None
+    assert optimum.plan.placements[0].ranks == (1, 0)
+
+
+# ------------------------------------------------------------------ drawing
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_drawn_problems_are_small_and_the_same_again(seed: int, tmp_path: Path) -> None:
+    case = draw(seed)
+    assert Enumerator(case).num_plans <= 2 * MOST_PLANS
+    assert draw(seed) == case
+    save(case, tmp_path / "case.json", ["nothing"])
+    assert load(tmp_path / "case.json") == case
+
+
+def test_drawn_problems_are_of_every_kind() -> None:
+    cases = [draw(seed) for seed in range(150)]
+    assert {c.workload.pipeline.value for c in cases} == {
+        "none",
+        "sparse_dist",
+        "prefetch_sparse_dist",
+        "hugectr",
+    }
+    assert len({c.objective for c in cases}) == 6
+    assert {c.topology.world_size for c in cases} == {1, 2, 3, 4}
+    assert {c.topology.num_hosts for c in cases} >= {1, 2, 3}
+    assert {len(c.workload.tables) for c in cases} == {1, 2, 3, 4}
+    assert any(c.scenarios for c in cases)
+    assert any(c.limits_moves for c in cases)
+    for rules in ("tables", "together", "apart", "counts", "memory"):
+        assert any(getattr(c.constraints, rules) for c in cases), rules
+
+
+# ------------------------------------------------------------------ planted faults
+
+
+@pytest.fixture(scope="module")
+def honest() -> tuple[Case, Enumerator, Answer]:
+    """A case that the planner answers right, with a gap between the best plans."""
+    case = case_of(1, 2, 16, 32)
+    answer = ask(case, Run.USERS, max_evaluations=5000)
+    space = Enumerator(case)
+    assert faults_of(case, space.optimum(), answer, space) == []
+    return case, space, answer
+
+
+def kinds(answer: Answer, honest: tuple[Case, Enumerator, Answer]) -> set[Kind]:
+    case, space, _ = honest
+    return {f.kind for f in faults_of(case, space.optimum(), answer, space)}
+
+
+def test_a_bound_above_the_optimum_is_seen(honest: tuple[Case, Enumerator, Answer]) -> None:
+    value = honest[2].value
+    assert kinds(replace(honest[2], bound=value * 1.01), honest) == {Kind.BOUND}
+    assert kinds(replace(honest[2], bound=value * (1 + 1e-8)), honest) == {Kind.BOUND}
+    assert kinds(replace(honest[2], bound=value * (1 + 1e-10)), honest) == set()
+    assert kinds(replace(honest[2], bound=np.inf), honest) == {Kind.BOUND}
+    assert kinds(replace(honest[2], bound=np.nan), honest) == {Kind.BOUND}
+    assert kinds(replace(honest[2], bound=0.0), honest) == set()
+
+
+def test_a_wrong_value_is_seen(honest: tuple[Case, Enumerator, Answer]) -> None:
+    value = honest[2].value
+    assert kinds(replace(honest[2], value=value * 0.99), honest) == {Kind.BELOW, Kind.PRICE}
+    assert kinds(replace(honest[2], value=value * 1.01), honest) == {Kind.OPTIMAL, Kind.PRICE}
+    assert Kind.PRICE in kinds(replace(honest[2], estimate_s=value * 1.001), honest)
+
+
+def test_a_worse_plan_called_optimal_is_seen(honest: tuple[Case, Enumerator, Answer]) -> None:
+    _, space, answer = honest
+    rng = np.random.default_rng(0)
+    plans = [space.random_plan(rng) for _ in range(50)]
+    worse = max(plans, key=space.judge.price)
+    value = space.judge.price(worse)
+    assert value > 1.001 * answer.value
+    wrong = replace(answer, plan=worse, value=value, estimate_s=value)
+    assert kinds(wrong, honest) == {Kind.OPTIMAL}
+    assert kinds(replace(wrong, is_optimal=False), honest) == set()
+
+
+def test_a_false_proof_of_impossibility_is_seen(honest: tuple[Case, Enumerator, Answer]) -> None:
+    from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+
+    for error, kind in (
+        (InfeasibleError("nothing fits", shortfall_bytes=1.0), Kind.INFEASIBLE),
+        (InvalidInputError("contradiction"), Kind.REFUSED),
+        (NoPlanFoundError("ended"), Kind.NOT_FOUND),
+        (ValueError("oops"), Kind.CRASH),
+    ):
+        assert kinds(Answer(run=Run.USERS, error=error), honest) == {kind}
+
+
+def test_broken_rules_memory_and_layouts_are_seen(
+    honest: tuple[Case, Enumerator, Answer],
+) -> None:
+    case, _, answer = honest
+    assert answer.plan is not None
+    used = answer.plan.placements[0].sharding_type
+    others = tuple(t for t in ShardingType if t is not used)
+    rule = TableConstraint(pattern="t0", sharding_types=others)
+    ruled = replace(case, constraints=replace(FUSED_ONLY, tables=(rule,)))
+    tight = replace(
+        case,
+        topology=replace(case.topology, hbm_capacity_by_rank_bytes=(1.0, 1.0)),
+    )
+    for changed in (ruled, tight):
+        space = Enumerator(changed)
+        found = {f.kind for f in faults_of(changed, space.optimum(), answer, space)}
+        assert Kind.RULE in found
+    broken = replace(
+        answer.plan.placements[0],
+        sharding_type=ShardingType.TABLE_ROW_WISE,
+        kernel=ComputeKernel.FUSED,
+        shards=answer.plan.placements[0].shards[:1],
+    )
+    plan = Plan(placements=(broken, *answer.plan.placements[1:]))
+    assert Kind.LAYOUT in kinds(replace(answer, plan=plan), honest)
+
+
+def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way: the search raises its bound by one per cent more than it may."""
+    from planner.search.base import Record
+
+    honest_outcome = Record.outcome
+
+    def raised(self: Record, *, proves: bool) -> object:
+        found = honest_outcome(self, proves=proves)
+        return replace(found, bound=None if found.bound is None else found.bound * 1.01)
+
+    case = case_of(1, 2, 16, 32)
+    assert not check(case, runs=(Run.USERS,)).faults
+    monkeypatch.setattr(Record, "outcome", raised)
+    assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
+
+
+def test_a_descent_is_never_below_the_optimum() -> None:
+    for seed in range(10):
+        space = Enumerator(draw(seed), mirrors=False)
+        found = best_known(space)
+        assert not found.is_exact
+        assert found.value >= space.optimum().value * (1 - 1e-12)
+        assert found.plan is None or space.judge.price(found.plan) == pytest.approx(found.value)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_the_command_counts_and_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.differential import run as command
+
+    line = check_seed(0, Settings(max_evaluations=50, runs=(Run.USERS,)))
+    bad = replace(line, faults=((Run.USERS, Kind.BOUND, "far above"),))
+    good = replace(line, faults=())
+    monkeypatch.setattr(command, "check_seed", lambda seed, settings: good)
+    assert main(["--count", "1", "--start", "5"]) == 0
+    monkeypatch.setattr(command, "check_seed", lambda seed, settings: bad)
+    assert main(["--count", "1", "--start", "5"]) == 1
+    shown = capsys.readouterr().out
+    assert "seed 0" in shown
+    assert "far above" in shown
+    assert summary([bad, good]).row_count > 10
