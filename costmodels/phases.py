@@ -116,8 +116,8 @@ class PhaseModel:
         gradient = np.zeros((2, NUM_COLUMNS))
         gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
         value = self._fastest_lookup_s(work_row[None, :])[0]
-        at = gradient @ work_row
-        shrink = np.where(at > value, value / np.maximum(at, 1e-300), 1.0) * (1.0 - _STEP)
+        tangent = gradient @ work_row
+        shrink = np.where(tangent > value, value / np.maximum(tangent, 1e-300), 1.0) * (1.0 - _STEP)
         return gradient * shrink[:, None]
 
     def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
@@ -132,8 +132,12 @@ class PhaseModel:
 
 
 def _positive_blocks(work: FloatArray) -> FloatArray:
-    """Lookup work ``[kernels, columns]`` with every entry positive, close to the given one."""
+    """Lookup work ``[kernels, columns]`` with every entry positive, in the proportions given.
+
+    Each kernel is scaled to 1: its times are homogeneous, so its tangent is one at every scale.
+    """
+    work = np.maximum(work, 0.0)
     totals = work.sum(axis=0)
     typical = totals if totals.any() else np.ones(NUM_LOOKUP_WORK)
     filled = np.where(work.any(axis=1, keepdims=True), work, typical)
-    return np.asarray(np.maximum(filled, _FLOOR * filled.max(axis=1, keepdims=True)))
+    return np.asarray(np.maximum(filled / filled.max(axis=1, keepdims=True), _FLOOR))

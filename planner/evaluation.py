@@ -162,10 +162,12 @@ class SearchSpace:
         """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's.
 
         TorchRec holds all pieces of a table on one rank as one tensor of one width
-        (``TableBatchedEmbeddingSlice``), so unequal pieces have to be apart.
+        (``TableBatchedEmbeddingSlice``), so pieces of different widths have to be apart.
         """
         for t in np.flatnonzero(self._is_uneven[self.first[:-1] + assignment.options]):
-            if len(set(assignment.places[t])) < len(assignment.places[t]):
+            widths = self.option(int(t), assignment.options[t]).column_widths
+            pieces = set(zip(assignment.places[t], widths, strict=True))
+            if len({place for place, _ in pieces}) < len(pieces):
                 return False
         return not self.rules or self.usage(assignment).kept
 
@@ -223,7 +225,7 @@ class SearchSpace:
             if not uniform and len(places) != option.num_pieces:
                 continue
             places = () if uniform else places
-            if self._placement(table, option, places, {option.sharding_type: kind}) == placement:
+            if _is_alike(self._placement(table, option, places, {}), placement):
                 return index, places
         return None
 
@@ -266,6 +268,15 @@ class SearchSpace:
             world_size=self.world_size,
             local_world_size=self.local_world_size,
         )
+
+
+def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
+    """Whether two placements are the same but for the name of their sharding type."""
+    return (one.shards, one.kernel, one.cache_load_factor_ratio) == (
+        other.shards,
+        other.kernel,
+        other.cache_load_factor_ratio,
+    )
 
 
 def _pool(works: list[OptionWork], num_features: int) -> tuple[FloatArray, tuple[IntArray, ...]]:

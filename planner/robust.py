@@ -1,8 +1,8 @@
 """One plan for several days: the same tables under several index distributions or batch sizes.
 
 Works of the scenarios stand side by side, ``[..., W, S x F]``, so that a search moves tables in all
-of them at once. Memory is that of the first block, where each shard counts with the most it takes
-in any scenario: a plan that fits so fits in each of them.
+of them at once. Behind them stands the memory that plans must have, where each shard counts with
+the most it takes in any scenario: a plan that fits so fits in each of them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels import memory
 from costmodels.estimates import MemoryLedger
 from costmodels.iteration.base import FloatArray
 from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType
-from costmodels.work import MEMORY, NUM_COLUMNS
+from costmodels.work import MEMORY, NUM_COLUMNS, Memory
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.objective import AbstractObjective, Cut
+
+_ON_DEVICE = np.array([float(m is not Memory.HOST) for m in Memory])
 
 
 class Robust(StrEnum):
@@ -62,7 +63,7 @@ class ScenarioPipeline(CostPipeline):
         first = pipelines[0]
         super().__init__(first.workload, first.topology, first.models)
         self.pipelines = tuple(pipelines)
-        self.num_features = NUM_COLUMNS * len(pipelines)
+        self.num_features = NUM_COLUMNS * len(pipelines) + len(Memory)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Works of all scenarios side by side."""
@@ -75,15 +76,17 @@ class ScenarioPipeline(CostPipeline):
 
     def split(self, work: FloatArray) -> list[FloatArray]:
         """The work of each scenario."""
-        return [work[..., i : i + NUM_COLUMNS] for i in range(0, work.shape[-1], NUM_COLUMNS)]
+        return _blocks(work, len(self.pipelines))
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes on each device, at least those of every scenario."""
-        return memory.device_bytes(work[..., :NUM_COLUMNS])
+        return np.asarray(work[..., -len(Memory) :] @ _ON_DEVICE)
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes in each host's memory, at least those of every scenario."""
-        return memory.host_bytes(work[..., :NUM_COLUMNS], self.topology)
+        host = work[..., Memory.HOST - len(Memory)]
+        shape = (*host.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
+        return np.asarray(host.reshape(shape).sum(axis=-1))
 
     @cached_property
     def device_limits(self) -> FloatArray:
@@ -128,7 +131,7 @@ class RobustObjective(AbstractObjective):
 
     def values(self, work: FloatArray) -> FloatArray:
         """Worst or mean over the scenarios."""
-        blocks = [work[..., i : i + NUM_COLUMNS] for i in range(0, work.shape[-1], NUM_COLUMNS)]
+        blocks = _blocks(work, len(self._inner))
         values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
         return np.asarray(values.max(axis=0) if self._how is Robust.WORST else values.mean(axis=0))
 
@@ -178,8 +181,12 @@ def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
     return OptionWork.of(_side_by_side([w.full for w in works]))
 
 
+def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
+    """The work of each scenario."""
+    return [work[..., i * NUM_COLUMNS : (i + 1) * NUM_COLUMNS] for i in range(count)]
+
+
 def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:
-    """``[..., S x F]``, with the largest memory of all in the first block."""
-    stacked = np.concatenate(works, axis=-1)
-    stacked[..., MEMORY:NUM_COLUMNS] = np.max([w[..., MEMORY:] for w in works], axis=0)
-    return stacked
+    """``[..., S x F]``, with the largest memory of all behind."""
+    most = np.max([w[..., MEMORY:] for w in works], axis=0)
+    return np.concatenate([*works, most], axis=-1)

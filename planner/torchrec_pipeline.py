@@ -111,8 +111,8 @@ class TorchrecPipeline(CostPipeline):
     @cached_property
     def host_limits(self) -> FloatArray:
         """Host bytes of all ranks of a host together, ``[H]``; TorchRec limits each rank."""
-        local = self.topology.local_world_size
-        return np.full(self.topology.num_hosts, local * self.machine.ddr_capacity_bytes)
+        limits = np.array(self.machine.ddr_limits_bytes)
+        return np.asarray(limits.reshape(self.topology.num_hosts, -1).sum(axis=-1))
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """TorchRec's HBM of each rank, ``[..., W]``."""

@@ -88,7 +88,7 @@ class _Pruning:
         self._ranks = problem.topology.world_size
         self._room = float(pipeline.device_limits.sum())
         self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
-        self._fits &= self._columns.host_bytes <= pipeline.machine.ddr_capacity_bytes
+        self._fits &= self._columns.host_bytes <= max(pipeline.machine.ddr_limits_bytes)
 
     def left(self) -> SearchSpace | None:
         """What is not ruled out: everything if no plan is found; None if no plan can fit."""

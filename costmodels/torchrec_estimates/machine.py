@@ -29,7 +29,8 @@ class TorchrecMachine:
     intra_host_bandwidth_bytes_per_s: float = constants.INTRA_HOST_BANDWIDTH_BYTES_PER_S
     inter_host_bandwidth_bytes_per_s: float = constants.INTER_HOST_BANDWIDTH_BYTES_PER_S
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
-    ddr_capacity_bytes: float = constants.DDR_CAPACITY_BYTES
+    ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
+    """Host memory of each rank; empty for TorchRec's default."""
 
     def __post_init__(self) -> None:
         """Check that groups tile the ranks."""
@@ -61,8 +62,18 @@ class TorchrecMachine:
             intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
             inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
             hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
-            ddr_capacity_bytes=float(int(host.ddr_capacity_bytes / topology.local_world_size)),
+            ddr_capacity_by_rank_bytes=tuple(
+                float(int(c / topology.local_world_size))
+                for c in topology.ddr_capacities()
+                for _ in range(topology.local_world_size)
+            ),
         )
+
+    @property
+    def ddr_limits_bytes(self) -> tuple[float, ...]:
+        """Host bytes that each rank may fill with tables; TorchRec gives ranks equal parts."""
+        default = (constants.DDR_CAPACITY_BYTES,) * self.world_size
+        return self.ddr_capacity_by_rank_bytes or default
 
     @property
     def num_groups(self) -> int:

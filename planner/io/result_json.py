@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -84,7 +85,7 @@ def _canonical(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         items = {f.name: _canonical(getattr(value, f.name)) for f in fields(value) if f.compare}
         return {"type": type(value).__name__, **items}
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [_canonical(v) for v in value]
     return _plain(value)
 

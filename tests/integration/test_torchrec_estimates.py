@@ -310,7 +310,7 @@ def test_memory_left_equals_the_heuristical_reservation() -> None:
     machine = TorchrecMachine.of(topology)
     ours = machine.device_limits_bytes(workload)
     assert ours == tuple(d.storage.hbm for d in left.devices)
-    assert machine.ddr_capacity_bytes == left.devices[0].storage.ddr
+    assert machine.ddr_limits_bytes[0] == left.devices[0].storage.ddr
 
 
 @pytest.mark.parametrize("name", ["torchrec", "torchrec-critical-path"])

@@ -211,7 +211,7 @@ def test_host_memory_is_limited_rank_by_rank() -> None:
     pipeline = pipeline_of(problem, NAMES[0])
     space = torchrec_space(problem, pipeline)
     objective = objective_named(NAMES[0], space)
-    share = pipeline.machine.ddr_capacity_bytes
+    share = pipeline.machine.ddr_limits_bytes[0]
     work = np.zeros((2, 2, pipeline.num_features))
     work[0, :, 1] = [1.5 * share, 0.4 * share]  # fits the host, but not the first rank's share
     work[1, :, 1] = [0.9 * share, 0.9 * share]

@@ -15,6 +15,8 @@ import numpy as np
 from planner.evaluation import FloatArray, IntArray, SearchSpace
 from planner.objective import AbstractObjective, Cut
 
+_NOTHING: Final = 1e-200
+"""Least target of a load, so that loads can be measured by it where there are none at all."""
 _SAME_TANGENT: Final = 1e-4
 _MOST_TANGENTS: Final = 6
 """Tangents kept per phase."""
@@ -131,7 +133,7 @@ class LinearModel:
         host = float(pipeline.host_limits.mean()) / self.space.local_world_size
         loads = np.concatenate([phases, [device, host]])
         least = np.concatenate([np.full(len(phases), phases.max()), [1.0, 1.0]])
-        return np.asarray(np.maximum(loads, 1e-6 * least))
+        return np.asarray(np.maximum(loads, 1e-6 * least + _NOTHING))
 
     def _rebuild(self) -> None:
         order = np.argsort(self._phases, kind="stable")

@@ -148,9 +148,8 @@ class _Model:
             row = [model.new_bool_var("") if ok else 0 for ok in mask]
             model.add(sum(row) == placed.used)
             placed.at.append(row)
-        if len(set(option.column_widths)) > 1:  # TorchRec keeps unequal pieces apart
-            for column in zip(*placed.at, strict=True):
-                model.add(sum(column) <= 1)
+        if len(set(option.column_widths)) > 1:
+            self._apart_by_width(option.column_widths, placed)
         if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
             local = space.local_world_size
             for row in placed.at[1:]:
@@ -158,6 +157,17 @@ class _Model:
                     part = slice(h * local, (h + 1) * local)
                     model.add(sum(row[part]) == sum(placed.at[0][part]))
         return placed
+
+    def _apart_by_width(self, widths: tuple[int, ...], placed: _Placed) -> None:
+        """TorchRec keeps pieces of different widths apart."""
+        for column in zip(*placed.at, strict=True):
+            used = []
+            for width in sorted(set(widths)):
+                pieces = [v for w, v in zip(widths, column, strict=True) if w == width]
+                here = self.model.new_bool_var("")
+                self.model.add(sum(pieces) <= len(pieces) * here)
+                used.append(here)
+            self.model.add(sum(used) <= 1)
 
     def _memory(self) -> None:
         space, local = self.space, self.space.local_world_size

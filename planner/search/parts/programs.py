@@ -298,7 +298,7 @@ def _dense(vector: Any, size: int) -> FloatArray:
 
 
 class _StandardOutput:
-    """Sends what is written to standard output elsewhere, to standard error, while it is entered.
+    """Sends what is written to standard output nowhere while it is entered.
 
     HiGHS prints a line of its own now and then, and callers print results there for others to read.
     """
@@ -313,7 +313,9 @@ class _StandardOutput:
             self._entered += 1
             if self._entered == 1:
                 self._kept = os.dup(1)
-                os.dup2(2, 1)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.close(nowhere)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:

@@ -101,7 +101,9 @@ class Prover:
                 break
             special = None if tries == self._before_ranked else self._special(relaxation, tries)
             if special is None:
-                return bool(programs) or self._start_ranked(types, incumbent, time_limit_s)
+                if not programs:
+                    return self._start_ranked(types, incumbent, time_limit_s)
+                break
             program, unit = self._bounds.program(types, special=special)
             programs.append(_within(program, _BESIDE_S))
             self._tasks.append((types, unit, program))

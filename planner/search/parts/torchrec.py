@@ -37,7 +37,7 @@ class _ColumnMaxima(AbstractObjective):
                 f"'shardplan plan --objective {self.name}' or planner.api.plan"
             )
             raise InvalidInputError(msg)
-        self._ddr_limit = pipeline.machine.ddr_capacity_bytes * FITTING
+        self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[:, TIMES:])
         self._gradient = np.zeros((len(self._columns), pipeline.num_features))
         self._gradient[np.arange(len(self._columns)), TIMES + self._columns] = 1.0
@@ -50,7 +50,7 @@ class _ColumnMaxima(AbstractObjective):
     def values(self, work: FloatArray) -> FloatArray:
         """Seconds."""
         largest = work[..., TIMES + self._columns].max(axis=-2) @ self._weights
-        fits = (work[..., DDR] <= self._ddr_limit).all(axis=-1)
+        fits = (work[..., DDR] <= self._ddr_limits).all(axis=-1)
         return np.asarray(np.where(fits, largest, np.inf))
 
     def gradient(self, row: FloatArray) -> FloatArray:

@@ -120,13 +120,11 @@ def _works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
 def _placings(widths: tuple[int, ...], allowed: list[int]) -> Iterator[tuple[int, ...]]:
     """Places for each piece; runs of equal width in ascending order only.
 
-    TorchRec keeps unequal pieces apart.
+    TorchRec keeps pieces of different widths apart.
     """
-    runs = [len(list(group)) for _, group in itertools.groupby(widths)]
-    if len(runs) == 1:
-        yield from itertools.combinations_with_replacement(allowed, runs[0])
-        return
-    for combined in itertools.product(*(itertools.combinations(allowed, n) for n in runs)):
-        places = tuple(p for part in combined for p in part)
-        if len(set(places)) == len(places):
-            yield places
+    runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
+    choices = (itertools.combinations_with_replacement(allowed, n) for _, n in runs)
+    for combined in itertools.product(*choices):
+        on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
+        if len({p for p, _ in on}) == len(on):
+            yield tuple(p for part in combined for p in part)
