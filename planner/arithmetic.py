@@ -48,8 +48,12 @@ def refuse_hopeless(
     if not _counts_as_we_do(pipeline):
         return
     limits = table_limits(problem, device)
+    largest = {
+        ranks: float(pipeline.device_limits[list(ranks)].max())
+        for ranks in {id(x.ranks): x.ranks for x in limits}.values()
+    }
     for limit in limits:
-        _check_table(limit, problem, pipeline)
+        _check_table(limit, largest[limit.ranks], problem, pipeline)
     _check_totals(limits, problem, pipeline)
 
 
@@ -96,9 +100,10 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
 # ------------------------------------------------------------------ tables
 
 
-def _check_table(limit: TableLimits, problem: PlanningProblem, pipeline: CostPipeline) -> None:
-    """Refuse a table of which even the smallest cut is too much for a rank, or for a host."""
-    device = float(pipeline.device_limits[list(limit.ranks)].max())
+def _check_table(
+    limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
+) -> None:
+    """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
     host = float(pipeline.host_limits.max())
     shortest = np.inf, 0.0, 0.0, ""
     for kind, kernels in limit.kernels.items():

@@ -21,7 +21,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.residual import NUM_FEATURES, Corrected, LearnedFactor, LookupResidual
 from costmodels.lookup.roofline import Roofline
-from costmodels.option_work import OptionWork
+from costmodels.option_work import OptionWork, WorkPool
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
 from costmodels.stages import CostModels
@@ -153,6 +153,35 @@ def test_a_law_may_say_where_its_rows_are_and_is_asked_range_by_range() -> None:
         np.zeros(3, int), np.array([0, 40, 50]), np.array([25, 20, 9])
     )
     np.testing.assert_allclose(found, [0.5, 0.2, 0.0])
+
+
+# ------------------------------------------------------------------ options together
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([(1,), (5,), (2, 3)])), max_size=8),
+    st.integers(1, 7),
+    st.integers(0, 2**32),
+)
+def test_a_pool_holds_the_rows_of_all_options(
+    shapes: list[tuple[int, tuple[int, ...]]], at_once: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    works = []
+    for distinct, shape in shapes:
+        work = OptionWork.of(rng.integers(0, 2, (distinct, 3)).astype(float))
+        works.append(replace(work, index=rng.integers(0, len(work.rows), shape)))
+    pool = WorkPool.of(works, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("costmodels.option_work._AT_ONCE", at_once)
+        summed = pool.summed()
+    assert pool.rows.shape == (sum(len(w.rows) for w in works), 3)
+    assert summed.shape == (len(works), 3)
+    for i, work in enumerate(works):
+        np.testing.assert_array_equal(pool.rows[pool.index[i]], work.full)
+        assert pool.first[i] <= pool.index[i].min()
+        np.testing.assert_allclose(summed[i], work.full.reshape(-1, 3).sum(axis=0))
+    np.testing.assert_allclose(pool.counts.sum(), sum(w.index.size for w in works))
 
 
 # ------------------------------------------------------------------ lookups and work
