@@ -150,7 +150,7 @@ _Node = tuple[bool, int, int]
 """(True, step, rank): the end of a step; (False, step, rank): the host has issued it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
     """What each step, and each issue by the host, waited for last on each rank.
 

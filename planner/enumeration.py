@@ -254,16 +254,22 @@ def _with_given(
     listed = names.listed(option.sharding_type)
     splits = SPREAD[listed] is not Spread.UNIFORM or len(option.column_widths) == 1
     option = replace(option, sharding_type=listed) if splits else option
-    if option in found.options:
-        return found
-    kernels = limit.kernels.get(option.sharding_type, ())
-    if option.kernel not in kernels or min(option.column_widths) < limit.min_column_width:
+    if option in found.options or not _is_allowed(option, limit):
         return found
     return replace(
         found,
         options=(*found.options, option),
         works=(*found.works, *pipeline.options_work((option,))),
     )
+
+
+def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
+    """Whether constraints on the table itself allow an option that is not in the menu."""
+    factor, widths = option.cache_load_factor_ratio, option.column_widths
+    kernel = option.kernel in limit.kernels.get(option.sharding_type, ())
+    wide = len(widths) == 1 or min(widths) >= limit.min_column_width
+    cached = factor is None or not limit.names_load_factors or factor in limit.cache_load_factors
+    return kernel and wide and cached
 
 
 def _options(

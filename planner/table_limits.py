@@ -26,7 +26,10 @@ HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
-    """The constraints of one table put together."""
+    """The constraints of one table put together.
+
+    ``names_load_factors``: the constraints name the cache load factors, and no other is allowed.
+    """
 
     table: Table
     kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
@@ -34,6 +37,7 @@ class TableLimits:
     ranks: tuple[int, ...]
     hosts: tuple[int, ...]
     cache_load_factors: tuple[float, ...]
+    names_load_factors: bool
     obstacle: Callable[[ShardingOption], str | None]
 
     def allows(self, sharding_type: ShardingType) -> bool:
@@ -129,6 +133,7 @@ def _limit(
         ranks=ranks,
         hosts=hosts,
         cache_load_factors=_load_factors([r.cache_load_factors for r in rules]),
+        names_load_factors=any(r.cache_load_factors for r in rules),
         obstacle=obstacle,
     )
     if kernels and ranks and limit.cache_load_factors:

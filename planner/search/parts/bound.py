@@ -38,6 +38,8 @@ from planner.search.parts.relaxation import Relaxation, TypeSet, uses
 _TOLERANCE: Final = 1e-5
 _ROUNDING: Final = 1e-9
 """Share taken off a bound for the rounding of loads: sums of many products each."""
+_LEAST_ROOM: Final = 1e-60
+"""Room of a phase in which nothing is ever done, so that pieces can be measured by it."""
 _LARGE: Final = 0.25
 """Share of a phase's maximum from which on a piece is worth a special rank."""
 _EXACT_TABLES: Final = 400
@@ -121,7 +123,8 @@ class RankFreeBound:
         if relaxation.shares is None:
             return relaxation
         groups = self.model.phase_maxima(self._peaks(relaxation.shares)[-1])
-        room = (groups * (1 + slack_ratio) + 1e-9 * float(groups.max()))[self.model.phase_index]
+        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
+        room = room[self.model.phase_index]
         share = self.model.extreme(np.maximum)[:, : len(room)] / room
         kept = self._uniform | (share <= 1.0).all(axis=-1)
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
