@@ -96,9 +96,15 @@ class OptionCells:
         """
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
-        cut_of = []
+        cut_of: list[int] = []
+        last: tuple[object, ...] = ()
         for o in options:
-            cut_of.append(known.setdefault((o.table, o.sharding_type, o.column_widths), len(cuts)))
+            here = (o.table, o.sharding_type, o.column_widths)
+            if here == last:
+                cut_of.append(cut_of[-1])
+                continue
+            last = here
+            cut_of.append(known.setdefault(here, len(cuts)))
             if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
         pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]

@@ -49,11 +49,11 @@ def refuse_hopeless(
         return
     limits = table_limits(problem, device)
     largest = {
-        ranks: float(pipeline.device_limits[list(ranks)].max())
-        for ranks in {id(x.ranks): x.ranks for x in limits}.values()
+        at: float(pipeline.device_limits[list(ranks)].max())
+        for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()
     }
     for limit in limits:
-        _check_table(limit, largest[limit.ranks], problem, pipeline)
+        _check_table(limit, largest[id(limit.ranks)], problem, pipeline)
     _check_totals(limits, problem, pipeline)
 
 
