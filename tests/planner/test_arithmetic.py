@@ -79,7 +79,7 @@ def test_more_bytes_than_all_memories_hold() -> None:
     tables = tuple(cases.table(f"t{i}", rows=5_000_000, dim=128) for i in range(8))
     with pytest.raises(InfeasibleError, match=r"the tables take 19\.2 GiB of weights") as found:
         refuse_hopeless(*asked(cases.workload(tables)))
-    assert "4 devices and their hosts have for tables" in str(found.value)
+    assert "of device and host memory that 4 ranks and 2 hosts have for tables" in str(found.value)
     assert "add host memory" in found.value.advice
 
 
@@ -87,7 +87,9 @@ def test_kernels_that_keep_tables_on_devices_leave_the_hosts_out() -> None:
     tables = tuple(cases.table(f"t{i}", rows=1_000_000, dim=128) for i in range(10))
     problem, pipeline = asked(cases.workload(tables))
     refuse_hopeless(problem, pipeline)
-    with pytest.raises(InfeasibleError, match="4 devices have for tables") as found:
+    with pytest.raises(
+        InfeasibleError, match="of device memory that 4 ranks have for tables"
+    ) as found:
         refuse_hopeless(*asked(cases.workload(tables), kernels=(K.FUSED, K.DENSE)))
     assert any("fused_uvm" in line for line in found.value.advice)
 
