@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 import time
@@ -14,7 +15,7 @@ from costmodels.sharding import Plan, check_plan
 from planner.api import estimate, plan
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_plan, plan_text
-from planner.result import PlanningResult, Status
+from planner.result import Status
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
 from planner.search.parts.leave_out import Part
@@ -45,6 +46,7 @@ class Kind(StrEnum):
     """What can be wrong with an answer."""
 
     BOUND = "bound above the optimum"
+    WIDE = "bound above the optimum of wider menus only"
     BELOW = "value below the optimum"
     PRICE = "written price differs"
     INFEASIBLE = "feasible called infeasible"
@@ -53,6 +55,7 @@ class Kind(StrEnum):
     OPTIMAL = "falsely optimal"
     RULE = "constraint or memory broken"
     LAYOUT = "not legal in TorchRec"
+    REPEAT = "another answer when asked again"
     CRASH = "crash"
 
 
@@ -61,7 +64,8 @@ class Answer:
     """What the planner said. Without a plan, ``error`` is the exception it ended with.
 
     ``plan`` is as read back from the written file; ``estimate_s`` is what ``estimate`` says of it.
-    ``others`` are the runners-up and the baselines' plans.
+    ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
+    of the search apart.
     """
 
     run: Run
@@ -71,6 +75,7 @@ class Answer:
     is_optimal: bool = False
     estimate_s: float | None = None
     others: tuple[Plan, ...] = ()
+    text: str = ""
     error: Exception | None = None
     trace: str = ""
     seconds: float = 0.0
@@ -92,8 +97,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """All there is to say about one case. ``wide_bounds`` are runs whose bound is above the
-    optimum over wider menus than the documented one; None where those are too many to price."""
+    """All there is to say about one case. ``wide`` is the optimum over cuts beyond the documented
+    menu; None where those are too many to price, or nobody asked.
+    """
 
     case: Case
     optimum: Optimum
@@ -114,12 +120,20 @@ class Verdict:
         value, best = found[0].value, self.optimum.value
         return 0.0 if value == best else (value - best) / best if best > 0 else math.inf
 
-    def wide_faults(self) -> list[Run]:
-        """Runs whose bound does not hold over the wide menu."""
+    def wide_faults(self) -> list[Fault]:
+        """Bounds that hold over the documented menu and not over the wide one."""
         if self.wide is None:
             return []
+        known = {f.run for f in self.faults if f.kind is Kind.BOUND}
+        best = self.wide.value
         return [
-            a.run for a in self.answers if a.bound is not None and _above(a.bound, self.wide.value)
+            Fault(
+                run=a.run,
+                kind=Kind.WIDE,
+                text=f"{a.bound:.9g}, wide optimum {best:.9g} ({_percent(a.bound, best)})",
+            )
+            for a in self.answers
+            if a.bound is not None and a.run not in known and _above(a.bound, best)
         ]
 
 
@@ -130,6 +144,7 @@ def check(
     max_evaluations: int = 2000,
     most_wide: int = 0,
     exact: bool = True,
+    twice: bool = False,
 ) -> Verdict:
     """Plan a case and judge the answers.
 
@@ -140,12 +155,18 @@ def check(
         most_wide: wide menus with at most so many plans are priced too.
         exact: price every plan; else hold the answers against the best plan that a descent finds,
             for problems with too many plans.
+        twice: ask again, and compare the two answers byte by byte.
     """
     started = time.perf_counter()
     space = Enumerator(case, few=None if exact else FEW)
     optimum = space.optimum() if exact else best_known(space)
     answers = tuple(ask(case, run, max_evaluations=max_evaluations) for run in runs)
-    faults = tuple(fault for a in answers for fault in faults_of(case, optimum, a, space))
+    faults = [fault for a in answers for fault in faults_of(case, optimum, a, space)]
+    for first in answers if twice else ():
+        again = ask(case, first.run, max_evaluations=max_evaluations)
+        if again.text != first.text:
+            text = f"{first.value:.9g} and {again.value:.9g}, or other words"
+            faults.append(Fault(run=first.run, kind=Kind.REPEAT, text=text))
     wide = None
     if most_wide:
         more = Enumerator(case, wide=True)
@@ -154,7 +175,7 @@ def check(
         case=case,
         optimum=optimum,
         answers=answers,
-        faults=faults,
+        faults=tuple(faults),
         wide=wide,
         seconds=time.perf_counter() - started,
     )
@@ -183,15 +204,15 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
             robust=case.robust,
         )
         seconds = time.perf_counter() - started
-        written = _written(case, result)
+        text = plan_text(result)
+        written = _read_back(case, text)
         check_plan(written, case.workload, case.topology.world_size)
         found = estimate(case.workload, case.topology, written).estimate.time.time_s
-    except (InfeasibleError, InvalidInputError, NoPlanFoundError) as error:
-        return Answer(run=run, error=error, seconds=time.perf_counter() - started)
-    except Exception as error:  # any other is a fault of its own, whatever it is
+    except Exception as error:  # whatever it is: the judgement is faults_of's
         return Answer(
             run=run,
             error=error,
+            text=f"{type(error).__name__}: {error}",
             trace=traceback.format_exc(),
             seconds=time.perf_counter() - started,
         )
@@ -203,16 +224,25 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
         is_optimal=result.solver.status is Status.OPTIMAL,
         estimate_s=found,
         others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
+        text=_without_times(text),
         seconds=seconds,
         evaluations=result.solver.evaluations,
     )
 
 
-def _written(case: Case, result: PlanningResult) -> Plan:
+def _without_times(text: str) -> str:
+    """A plan file without the wall-clock times of the search."""
+    values = json.loads(text)
+    for key in ("seconds", "progress"):
+        values["solver"].pop(key, None)
+    return json.dumps(values, indent=1)
+
+
+def _read_back(case: Case, text: str) -> Plan:
     """The plan as a file holds it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        path.write_text(plan_text(result), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return load_plan(path, case.workload, case.topology).plan
 
 

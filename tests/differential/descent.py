@@ -14,12 +14,12 @@ import numpy as np
 from costmodels.sharding import TablePlacement
 from tests.differential.enumerator import Enumerator, IntArray, Optimum
 
-FEW = 40
+FEW = 12
 """Ways to cut and place a table that are looked at, at most; each with every kernel."""
 
 _RANDOM = 4
 _STARTS = 2
-_ROUNDS = 30
+_ROUNDS = 8
 
 
 def best_known(space: Enumerator, seed: int = 0) -> Optimum:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -72,6 +73,11 @@ def draw_topology(rng: np.random.Generator, *, larger: bool = False) -> Topology
 def _shipped(rng: np.random.Generator, hosts: int, local: int) -> Topology:
     weights = np.array(list(_SHIPPED.values()), dtype=float)
     name = str(rng.choice(list(_SHIPPED), p=weights / weights.sum()))
+    return _loaded(name, hosts, local)
+
+
+@lru_cache
+def _loaded(name: str, hosts: int, local: int) -> Topology:
     return load_system(name, gpus=hosts * local, gpus_per_host=local)
 
 

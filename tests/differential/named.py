@@ -110,8 +110,7 @@ _MADE: dict[str, Callable[[], Case]] = {
 }
 
 
-TOO_LARGE = ("pf", "nd", "tw", "inf", "pin", "pinc", "pinc3")
-"""Cases with too many plans to price them all."""
+_TOO_LARGE = ("pf", "nd", "tw", "inf", "pin", "pinc", "pinc3")
 
 
 def names() -> list[str]:
@@ -124,3 +123,8 @@ def named(name: str) -> Case:
     if name in _MADE:
         return _MADE[name]()
     return replace(load(FOLDER / f"{name}.json"), name=name)
+
+
+def has_every_plan(name: str) -> bool:
+    """Whether a named case has few enough plans to price them all."""
+    return name not in _TOO_LARGE and not name.startswith("larger")

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 
 from costmodels.sharding import Plan, TablePlacement
 from costmodels.units import format_bytes
+from planner.errors import PlannerError
 from planner.problem import NO_CONSTRAINTS
 from tests.differential.case import Case
 from tests.differential.check import Answer, Verdict
@@ -29,7 +30,7 @@ def verdict_text(verdict: Verdict) -> str:
         lines += ["", f"wide menu: optimum {verdict.wide.value:.9g}"]
         if verdict.wide.plan is not None and verdict.wide.value < optimum.value:
             lines += _plan_lines(verdict.wide.plan)
-        lines += [f"  {run}: bound above it" for run in verdict.wide_faults()]
+        lines += [f"  {fault}" for fault in verdict.wide_faults()]
     return "\n".join(lines)
 
 
@@ -71,8 +72,9 @@ def _case_lines(case: Case) -> Iterator[str]:
 def _answer_lines(answer: Answer) -> Iterator[str]:
     yield f"{answer.run} ({answer.seconds:.2f} s, {answer.evaluations} evaluations)"
     if answer.error is not None:
-        yield f"  {type(answer.error).__name__}: {answer.error}"
-        yield from answer.trace.splitlines()
+        yield f"  {answer.text}"
+        if not isinstance(answer.error, PlannerError):
+            yield from answer.trace.splitlines()
         return
     called = ", called optimal" if answer.is_optimal else ""
     yield f"  value {answer.value:.9g}, bound {answer.bound}{called}"

@@ -15,6 +15,7 @@ from costmodels.workload import Pooling
 from planner.models import default_models
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
 from planner.torchrec_rules import layout_problems
+from tests.differential import check as checking
 from tests.differential.case import Case, limited_topology
 from tests.differential.check import Answer, Kind, Run, ask, check, faults_of
 from tests.differential.descent import best_known
@@ -370,6 +371,17 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert not check(case, runs=(Run.USERS,)).faults
     monkeypatch.setattr(Record, "outcome", raised)
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
+
+
+def test_another_answer_the_second_time_is_seen(
+    honest: tuple[Case, Enumerator, Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, _, answer = honest
+    texts = iter(["one", "one", "one", "another"])
+    monkeypatch.setattr(checking, "ask", lambda *args, **names: replace(answer, text=next(texts)))
+    assert check(case, runs=(Run.USERS,), twice=True).faults == ()
+    (fault,) = check(case, runs=(Run.USERS,), twice=True).faults
+    assert fault.kind is Kind.REPEAT
 
 
 def test_a_descent_is_never_below_the_optimum() -> None:
