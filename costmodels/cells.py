@@ -208,10 +208,12 @@ def _read_only(array: IntArray) -> IntArray:
 class Runs:
     """Shards of a plan that are alike and lie on neighbouring ranks, ``[n]`` each.
 
-    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``.
+    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
+    placement number ``placement[i]``.
     """
 
     cells: Cells
+    placement: IntArray
     cell: IntArray
     first: IntArray
     length: IntArray
@@ -264,7 +266,9 @@ def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size
         num_rows=rows[chosen],
         num_cols=cols[chosen],
     )
-    return Runs(cells=cells, cell=cell, first=rank[starts], length=ends - starts)
+    return Runs(
+        cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
+    )
 
 
 def _changes(*keys: IntArray) -> NDArray[np.bool_]:

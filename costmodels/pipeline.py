@@ -85,6 +85,10 @@ class CostPipeline:
         """Work of a plan, ``[W, num_features]``."""
         return self._work.plan_work(plan)
 
+    def placements_work(self, plan: Plan) -> OptionWork:
+        """Work of each placement of a plan: ``rows[index]`` is ``[placements, W, columns]``."""
+        return self._work.placements_work(plan)
+
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
         """Groups of sharding types that cost the same for the same shards.

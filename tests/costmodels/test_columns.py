@@ -249,6 +249,8 @@ def test_plans_and_options_cost_what_their_shards_cost(
     expected = one_by_one.plan_work(plan, workload, topology, alone)
     np.testing.assert_allclose(found, expected, rtol=ROUNDED)
     np.testing.assert_allclose(plain.plan_work(plan), expected, rtol=ROUNDED)
+    each = [pipeline.plan_work(Plan(placements=(p,))) for p in plan.placements]
+    np.testing.assert_allclose(pipeline.placements_work(plan).full, each, rtol=SAME)
     some = [data.draw(options(t)) for t in workload.tables for _ in range(3)]
     together = pipeline.options_work(some)
     for option, work in zip(some, together, strict=True):
