@@ -35,6 +35,9 @@ RELATIVE_SIGMA: dict[Source, float] = {
 
 Used where no calibration residual says better."""
 
+_ROUNDING = 1e-11
+"""Share by which sums of many bytes may be off."""
+
 Z90 = 1.6448536269514722
 """Half-width of a 90 % interval in standard deviations (normal quantile at 0.95)."""
 
@@ -182,9 +185,9 @@ class MemoryLedger:
 
     @property
     def fits(self) -> bool:
-        """Whether no rank and no host exceeds its capacity."""
-        return all(r.headroom_bytes >= 0 for r in self.ranks) and all(
-            h.used_bytes <= h.capacity_bytes for h in self.hosts
+        """Whether no rank and no host exceeds its capacity, but for the rounding of sums."""
+        return all(r.headroom_bytes >= -_ROUNDING * r.capacity_bytes for r in self.ranks) and all(
+            h.used_bytes <= h.capacity_bytes * (1.0 + _ROUNDING) for h in self.hosts
         )
 
     @property

@@ -93,10 +93,10 @@ class CostPipeline:
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
         """Groups of sharding types that cost the same for the same shards.
 
-        The most general one comes first. Where exchanges are priced with the copies around them,
-        these differ between whole tables and column pieces. On one host, rows over the ranks of the
-        host are rows over all ranks. On hosts of one rank, rows over a host are a whole table on a
-        rank, with collectives that have nothing to do.
+        The most general one comes first. On one host, rows over the ranks of the host are rows over
+        all ranks. On hosts of one rank, rows over a host are a whole table on a rank, with
+        collectives that have nothing to do. None where exchanges are priced with the copies around
+        them: those differ between the types, and two may cost less than one.
         """
         ranks: tuple[ShardingType, ...] = (
             ShardingType.COLUMN_WISE,
@@ -105,10 +105,10 @@ class CostPipeline:
         )
         hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
         if self.models.exchange is not None:
-            ranks = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+            return ()
         if self.topology.num_hosts == 1:
             return ranks, (ShardingType.ROW_WISE, *hosts)
-        if self.topology.local_world_size == 1 and self.models.exchange is None:
+        if self.topology.local_world_size == 1:
             return (*ranks, *hosts), hosts
         return ranks, hosts
 
@@ -131,6 +131,18 @@ class CostPipeline:
     def host_limits(self) -> FloatArray:
         """Host bytes left for embeddings, ``[H]``."""
         return memory.host_limits(self.topology)
+
+    def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
+        """Bytes beyond the limits of all devices and hosts, ``[...]``; see ``allowed_ratio``.
+
+        Args:
+            work: of plans, ``[..., W, num_features]``.
+            allowed_ratio: share of each limit that may be filled, about 1.
+        """
+        device = self.device_bytes(work) - self.device_limits * allowed_ratio
+        host = self.host_bytes(work) - self.host_limits * allowed_ratio
+        over = np.maximum(device, 0.0).sum(axis=-1) + np.maximum(host, 0.0).sum(axis=-1)
+        return np.asarray(over)
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The full ledger of a plan."""

@@ -164,6 +164,11 @@ class Topology:
         """Number of ranks."""
         return self.num_hosts * self.local_world_size
 
+    @property
+    def compute_device(self) -> str:
+        """What TorchRec runs on: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise."""
+        return "cpu" if self.calibration else "cuda"
+
     def host_of(self, rank: int) -> int:
         """Index of the host of ``rank``."""
         return rank // self.local_world_size

@@ -25,9 +25,7 @@ _MANY_VECTORS: Final = 256
 """From so many vectors on, a dot interaction is named as what may be too large."""
 
 
-def refuse_hopeless(
-    problem: PlanningProblem, pipeline: CostPipeline, *, device: str = "cuda"
-) -> None:
+def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
     """Refuse a problem that no plan can solve, whatever its options are.
 
     The sums over tables count weights and optimizer state as :class:`CostPipeline` does; where a
@@ -36,7 +34,6 @@ def refuse_hopeless(
     Args:
         problem: tables, topology and constraints.
         pipeline: knows the limits.
-        device: what TorchRec runs on, ``cuda`` or ``cpu``.
 
     Raises:
         InvalidInputError: constraints that contradict each other; see
@@ -47,7 +44,7 @@ def refuse_hopeless(
         _refuse_dense(problem, pipeline)
     if not _counts_as_we_do(pipeline):
         return
-    limits = table_limits(problem, device)
+    limits = table_limits(problem)
     largest = {
         at: float(pipeline.device_limits[list(ranks)].max())
         for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()

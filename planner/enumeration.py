@@ -87,7 +87,6 @@ def enumerate_options(
     problem: PlanningProblem,
     pipeline: CostPipeline,
     *,
-    device: str = "cuda",
     every_kernel: bool = False,
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -97,7 +96,6 @@ def enumerate_options(
     Args:
         problem: tables, topology and constraints.
         pipeline: prices the options.
-        device: what TorchRec runs on, ``cuda`` or ``cpu``.
         every_kernel: list host kernels even where device memory is far from full.
         progress: told how many of how many tables are priced, again and again.
         should_stop: asked again and again; True ends the listing.
@@ -107,7 +105,7 @@ def enumerate_options(
             table without any option.
         Stopped: ``should_stop`` said so.
     """
-    limits = table_limits(problem, device)
+    limits = table_limits(problem)
     names = listed_names(pipeline, limits)
     whole = every_kernel or _needs_every_kernel(problem, pipeline, limits, names)
     pricing = _Pricing(problem, pipeline, names, progress, should_stop)

@@ -33,8 +33,8 @@ IntArray = NDArray[np.int64]
 ROUNDING: Final = 1.0 + 1e-9
 """Proofs allow memory this much more than its limit: sums of many shards are rounded."""
 
-FITTING: Final = 1.0 - 1e-12
-"""Plans stay below this share of it, so that they fit in whatever order shards are summed."""
+FITTING: Final = 1.0 + 1e-12
+"""Plans may fill this share of it, so that what fits to the byte fits however it is summed."""
 
 _MOST_ENTRIES: Final = 400_000
 """Entries of work priced at a time; more fall out of the caches and take gigabytes."""
@@ -103,6 +103,7 @@ class SearchSpace:
         )
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
+        self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
 
     @property
     def num_tables(self) -> int:
@@ -164,6 +165,8 @@ class SearchSpace:
         TorchRec holds all pieces of a table on one rank as one tensor of one width
         (``TableBatchedEmbeddingSlice``), so pieces of different widths have to be apart.
         """
+        if self._is_tied and not self._may_be_there(assignment):
+            return False
         for t in np.flatnonzero(self._is_uneven[self.first[:-1] + assignment.options]):
             widths = self.option(int(t), assignment.options[t]).column_widths
             pieces = set(zip(assignment.places[t], widths, strict=True))
@@ -171,13 +174,21 @@ class SearchSpace:
                 return False
         return not self.rules or self.usage(assignment).kept
 
+    def _may_be_there(self, assignment: Assignment) -> bool:
+        """Whether every piece is on a rank (or host) that constraints leave to its table."""
+        for t, (index, places) in enumerate(
+            zip(assignment.options, assignment.places, strict=True)
+        ):
+            hosts = self.option(t, index).spread is Spread.HOSTS
+            mask = self.may_use_host[t] if hosts else self.may_use_rank[t]
+            if not mask[list(places)].all():
+                return False
+        return True
+
     def overflow_ratio(self, work: FloatArray) -> FloatArray:
         """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
-        limits, host_limits = self.pipeline.device_limits, self.pipeline.host_limits
-        device = np.maximum(work @ self.device - limits * FITTING, 0.0).sum(axis=-1)
-        per_host = (work @ self.host).reshape(*work.shape[:-2], self.num_hosts, -1).sum(axis=-1)
-        host = np.maximum(per_host - host_limits * FITTING, 0.0).sum(axis=-1)
-        return np.asarray((device + host) / max(float(np.abs(limits).sum()), 1.0))
+        over = self.pipeline.overflow_bytes(work, FITTING)
+        return np.asarray(over / max(float(np.abs(self.pipeline.device_limits).sum()), 1.0))
 
     def plan(self, assignment: Assignment) -> Plan:
         """The plan of an assignment.
@@ -244,7 +255,7 @@ class SearchSpace:
         item = self.problem.workload.tables[table]
         rules = constraints.for_table(item.name)
         named = all(not r.sharding_types or sharding_type in r.sharding_types for r in rules)
-        legal = sharding_type in legal_types_and_kernels(item)
+        legal = sharding_type in legal_types_and_kernels(item, self.problem.topology.compute_device)
         return legal and named and sharding_type in constraints.sharding_types
 
     def _placement(

@@ -27,6 +27,19 @@ class AbstractObjective(ABC):
     def values(self, work: FloatArray) -> FloatArray:
         """Objective of each plan, ``[...]`` from work ``[..., W, F]``."""
 
+    def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
+        """Values that hold whichever of their names tables go by: at most ``values``, ``[...]``.
+
+        A sharding type may stand for others with collectives of their own. Models under which two
+        collectives may take less than one have to be replaced by others that are nowhere above.
+
+        Args:
+            work: of the plans.
+            values: what :meth:`values` says of them.
+        """
+        del work
+        return values
+
     @abstractmethod
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents ``[K, F]`` of the phases at one rank's work."""

@@ -1,8 +1,8 @@
 """One plan for several days: the same tables under several index distributions or batch sizes.
 
 Works of the scenarios stand side by side, ``[..., W, S x F]``, so that a search moves tables in all
-of them at once. Behind them stands the memory that plans must have, where each shard counts with
-the most it takes in any scenario: a plan that fits so fits in each of them.
+of them at once. A plan has to fit in each of them; proofs and packings look at the memory of the
+scenario that leaves least of it alone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from costmodels.iteration.base import FloatArray
 from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType
-from costmodels.work import MEMORY, NUM_COLUMNS, Memory
+from costmodels.work import NUM_COLUMNS
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.objective import AbstractObjective, Cut
-
-_ON_DEVICE = np.array([float(m is not Memory.HOST) for m in Memory])
 
 
 class Robust(StrEnum):
@@ -63,7 +61,9 @@ class ScenarioPipeline(CostPipeline):
         first = pipelines[0]
         super().__init__(first.workload, first.topology, first.models)
         self.pipelines = tuple(pipelines)
-        self.num_features = NUM_COLUMNS * len(pipelines) + len(Memory)
+        self.num_features = NUM_COLUMNS * len(pipelines)
+        left = [float(p.device_limits.min()) for p in pipelines]
+        self._tightest = int(np.argmin(left))
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Works of all scenarios side by side."""
@@ -79,19 +79,22 @@ class ScenarioPipeline(CostPipeline):
         return _blocks(work, len(self.pipelines))
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
-        """Embedding bytes on each device, at least those of every scenario."""
-        return np.asarray(work[..., -len(Memory) :] @ _ON_DEVICE)
+        """Embedding bytes on each device in the scenario that leaves least memory."""
+        return self.pipelines[self._tightest].device_bytes(self.split(work)[self._tightest])
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
-        """Embedding bytes in each host's memory, at least those of every scenario."""
-        host = work[..., Memory.HOST - len(Memory)]
-        shape = (*host.shape[:-1], self.topology.num_hosts, self.topology.local_world_size)
-        return np.asarray(host.reshape(shape).sum(axis=-1))
+        """Embedding bytes in each host's memory in that scenario."""
+        return self.pipelines[self._tightest].host_bytes(self.split(work)[self._tightest])
+
+    def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
+        """Bytes beyond the limits, added up over the scenarios."""
+        works = zip(self.pipelines, self.split(work), strict=True)
+        return np.asarray(sum(p.overflow_bytes(w, allowed_ratio) for p, w in works))
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Device bytes left for embeddings in every scenario, ``[W]``."""
-        return np.asarray(np.min([p.device_limits for p in self.pipelines], axis=0))
+        """Device bytes left for embeddings in that scenario, ``[W]``."""
+        return self.pipelines[self._tightest].device_limits
 
     def iteration_times(self, work: FloatArray) -> FloatArray:
         """Seconds per iteration of the slowest scenario."""
@@ -133,6 +136,17 @@ class RobustObjective(AbstractObjective):
         """Worst or mean over the scenarios."""
         blocks = _blocks(work, len(self._inner))
         values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
+        return self._merge(values)
+
+    def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
+        """Worst or mean over the scenarios, by their proven values."""
+        blocks = _blocks(work, len(self._inner))
+        inner = [o.proven_values(b, o.values(b)) for o, b in zip(self._inner, blocks, strict=True)]
+        stacked = np.stack(inner)
+        return np.minimum(values, self._merge(stacked))
+
+    def _merge(self, values: FloatArray) -> FloatArray:
+        """From ``[S, ...]``."""
         return np.asarray(values.max(axis=0) if self._how is Robust.WORST else values.mean(axis=0))
 
     def gradient(self, row: FloatArray) -> FloatArray:
@@ -187,6 +201,5 @@ def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
 
 
 def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:
-    """``[..., S x F]``, with the largest memory of all behind."""
-    most = np.max([w[..., MEMORY:] for w in works], axis=0)
-    return np.concatenate([*works, most], axis=-1)
+    """``[..., S x F]``."""
+    return np.concatenate(works, axis=-1)

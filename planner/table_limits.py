@@ -49,7 +49,7 @@ class TableLimits:
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
 
-def table_limits(problem: PlanningProblem, device: str) -> tuple[TableLimits, ...]:
+def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
     """The limits of every table, in the workload's order.
 
     Raises:
@@ -62,7 +62,7 @@ def table_limits(problem: PlanningProblem, device: str) -> tuple[TableLimits, ..
     rules = PlacementRules.of(problem)
     limits = []
     for index, table in enumerate(problem.workload.tables):
-        limit, wrong = _limit(problem, table, device, partial(rules.obstacle, index))
+        limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
         limits.append(limit)
         problems += wrong
     if rules and not problems:
@@ -99,19 +99,24 @@ def _unmatched(problem: PlanningProblem) -> list[str]:
 def _limit(
     problem: PlanningProblem,
     table: Table,
-    device: str,
     obstacle: Callable[[ShardingOption], str | None],
 ) -> tuple[TableLimits, list[str]]:
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
-    legal = legal_types_and_kernels(table, device)
+    legal = legal_types_and_kernels(table, topology.compute_device)
+    factors = _load_factors([r.cache_load_factors for r in rules])
     kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
     for sharding_type, choices in legal.items():
         if sharding_type not in constraints.sharding_types:
             continue
         if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
             continue
-        left = tuple(k for k in choices if _kernel_allowed(problem, table, k))
+        left = tuple(
+            k
+            for k in choices
+            if _kernel_allowed(problem, table, k)
+            and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
+        )
         if left:
             kernels[sharding_type] = left
     ranks, hosts = _places(
@@ -132,11 +137,11 @@ def _limit(
         min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
         ranks=ranks,
         hosts=hosts,
-        cache_load_factors=_load_factors([r.cache_load_factors for r in rules]),
+        cache_load_factors=factors,
         names_load_factors=any(r.cache_load_factors for r in rules),
         obstacle=obstacle,
     )
-    if kernels and ranks and limit.cache_load_factors:
+    if kernels and ranks:
         return limit, []
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
     types = ", ".join(legal)

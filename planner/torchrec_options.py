@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from planner.option_work import OptionWork
 from planner.problem import PlanningProblem
 from planner.table_limits import table_limits
 from planner.torchrec_pipeline import TorchrecPipeline
-
-_DEVICE: Final = "cuda"
 
 Kind = tuple[ShardingType, ComputeKernel, float | None]
 """Sharding type, kernel and cache load factor."""
@@ -72,7 +69,7 @@ class EveryOption:
             InvalidInputError: as :func:`planner.table_limits.table_limits`.
         """
         self._pipeline = pipeline
-        self._limits = table_limits(problem, _DEVICE)
+        self._limits = table_limits(problem)
         self._names = listed_names(pipeline, self._limits)
         self._rows: list[tuple[int, Cut, Kind]] = []
         counts = []

@@ -30,10 +30,8 @@ from planner.search.parts.proving import Prover, left_s
 from planner.search.parts.relaxation import Relaxation, TypeSet, optional_types, type_sets
 from planner.search.parts.rule_search import finish_under_rules, start_under_rules
 from planner.search.parts.second_search import SecondSearch
-from planner.search.parts.walk import count_assignments, price_all
+from planner.search.parts.walk import can_price_all, price_all
 
-_TINY: Final = 4000
-"""Spaces with at most this many assignments are searched exhaustively."""
 _WORTH_ROUNDING: Final = 1.10
 """Sets of sharding types whose bound is within this factor of the least are rounded to plans."""
 _SLACKS: Final = (0.02, 0.15)
@@ -89,8 +87,7 @@ class Auto(AbstractStrategy):
     ) -> SearchOutcome:
         """Search until optimal, stuck, or out of budget."""
         record = Record(evaluate, progress, should_stop)
-        exhaustive = Part.EXHAUSTIVE not in self._without
-        if exhaustive and count_assignments(space, _TINY) <= _TINY:
+        if Part.EXHAUSTIVE not in self._without and can_price_all(space, evaluate.meter.left_s):
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)

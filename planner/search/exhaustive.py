@@ -13,7 +13,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.parts.walk import count_assignments, price_all
 
 MOST_ASSIGNMENTS: Final = 2_000_000
 
@@ -47,9 +47,5 @@ class Exhaustive(AbstractStrategy):
             )
             raise InvalidInputError(msg)
         record = Record(evaluate, progress, should_stop)
-        for assignments, works in every_assignment(space):
-            record.offer_all(assignments, evaluate.values(works), "exhaustive")
-            if record.stopped:
-                return record.outcome(proves=True)
-        record.raise_bound(record.value, "exhaustive")
+        price_all(space, record)
         return record.outcome(proves=True)

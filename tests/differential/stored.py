@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def _encoded(value: object) -> Any:
             if f.init and getattr(value, f.name) != f.default
         }
         return {_KEY: type(value).__name__, **fields}
-    if isinstance(value, tuple | list):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [_encoded(v) for v in value]
     return value
 

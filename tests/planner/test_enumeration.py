@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from costmodels.pipeline import CostPipeline
@@ -27,10 +29,11 @@ def options(
 ) -> tuple[TableOptions, ...]:
     model = cases.workload(tables or (cases.table("a", dim=64), cases.table("b", dim=20)))  # type: ignore[arg-type]
     system = cases.topology(hosts, local, hbm_gib=hbm_gib)
+    system = replace(system, calibration="cores" if device == "cpu" else "")
     problem = PlanningProblem(
         workload=model, topology=system, constraints=constraints or Constraints()
     )
-    return enumerate_options(problem, CostPipeline(model, system), device=device).tables
+    return enumerate_options(problem, CostPipeline(model, system)).tables
 
 
 def cuts(table: TableOptions) -> set[tuple[ShardingType, int]]:
@@ -109,8 +112,6 @@ def test_rank_and_host_limits_exclude_what_spans_others() -> None:
 
 
 def test_unpooled_and_odd_tables_and_cpu() -> None:
-    from dataclasses import replace
-
     sequence = replace(cases.table("a"), pooling=Pooling.NONE)
     odd = cases.table("b", dim=10)
     a, b = options((sequence, odd))

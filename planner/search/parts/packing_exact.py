@@ -1,6 +1,7 @@
 """Is there any plan that fits and keeps the rules? Asked of CP-SAT, which finds one or proves not.
 
-Bytes are counted in units of a two-millionth of a device: rounded up for a plan, down for a proof.
+Bytes are counted in whole units, single bytes wherever that is possible: rounded up for a plan,
+down for a proof.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from planner.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
 from planner.placement_rules import BoolArray, Cap, Union
 from planner.problem import Level
 
-_UNITS: Final = 2**21
+_UNITS: Final = 2**40
+"""Units of a device or host at most, so that sums of all shards are whole numbers of 63 bits."""
 _MOST_VARIABLES: Final = 150_000
 _KEPT: Final = 3
 """Options kept per table and way of placing where all of them are too many; no proof then."""

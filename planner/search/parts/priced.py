@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Final, final
 
+import numpy as np
+
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -69,6 +71,11 @@ class Cost(AbstractObjective):
     def values(self, work: FloatArray) -> FloatArray:
         """Seconds turned into dollars."""
         return self._time.values(work) * self._factor
+
+    def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
+        """Those of the time, in dollars."""
+        seconds = self._time.proven_values(work, values / self._factor)
+        return np.minimum(values, seconds * self._factor)
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Phases stay in seconds."""

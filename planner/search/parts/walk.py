@@ -11,18 +11,27 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
+from planner.effort import priced_s
 from planner.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
 from planner.placement_rules import PlacementRules
 from planner.search.base import Record
 
 _BATCH: Final = 1024
+_MOST_S: Final = 1.0
+"""Nominal seconds within which every assignment is priced instead of searched."""
+_MOST_ENTRIES: Final = 5_000_000
+"""Entries of work of every choice of every table, kept at once."""
 
 Choice = tuple[int, tuple[int, ...]]
 """An option of a table and its places."""
 
 
 def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
-    """Every option of a table with every way to place it; equal pieces are interchangeable."""
+    """Every option of a table with every way to place it.
+
+    Equal pieces are interchangeable, but for what has to move to get there.
+    """
+    ordered = space.rules.budget is not None
     for index, option in enumerate(space.tables[table].options):
         if option.spread is Spread.UNIFORM:
             yield index, ()
@@ -30,7 +39,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
         hosts = option.spread is Spread.HOSTS
         mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
         allowed = [int(p) for p in np.flatnonzero(mask)]
-        for places in _placings(option.column_widths, allowed):
+        for places in _placings(option.column_widths, allowed, ordered=ordered):
             near = {p // space.local_world_size for p in places}
             if option.sharding_type is not ShardingType.TABLE_COLUMN_WISE or len(near) == 1:
                 yield index, places
@@ -44,6 +53,22 @@ def count_assignments(space: SearchSpace, most: int) -> int:
         if total > most:
             return total
     return total
+
+
+def can_price_all(space: SearchSpace, left_s: float) -> bool:
+    """Whether pricing every assignment takes no more work than a search is worth.
+
+    Args:
+        space: what to price.
+        left_s: nominal seconds left.
+    """
+    entries = space.world_size * space.pipeline.num_features
+    most_s = min(_MOST_S, left_s)
+    most = int(most_s / (priced_s(_BATCH, entries) / _BATCH))
+    if count_assignments(space, most) > most:
+        return False
+    each = (sum(1 for _ in table_choices(space, t)) for t in range(space.num_tables))
+    return sum(each) * entries <= _MOST_ENTRIES
 
 
 def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], FloatArray]]:
@@ -98,10 +123,22 @@ class Taken:
 
 
 def price_all(space: SearchSpace, record: Record) -> None:
-    """Price every assignment; the best one is optimal."""
+    """Price every assignment until the search has to end; then the best one is proven optimal.
+
+    Sharding types that another one stands for are covered by the objective's proven values.
+    """
+    least = np.inf
+    objective = record.evaluate.objective
     for assignments, works in every_assignment(space):
-        record.offer_all(assignments, record.evaluate.values(works), "exhaustive")
-    record.raise_bound(record.value, "exhaustive")
+        values = record.evaluate.values(works)
+        record.offer_all(assignments, values, "exhaustive")
+        proven = values
+        if space.listing.names.stands_for:
+            proven = np.where(np.isfinite(values), objective.proven_values(works, values), np.inf)
+        least = min(least, float(proven.min()))
+        if record.stopped:
+            return
+    record.raise_bound(least, "exhaustive")
 
 
 def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assignment:
@@ -117,13 +154,20 @@ def _works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
     return works
 
 
-def _placings(widths: tuple[int, ...], allowed: list[int]) -> Iterator[tuple[int, ...]]:
-    """Places for each piece; runs of equal width in ascending order only.
+def _placings(
+    widths: tuple[int, ...], allowed: list[int], *, ordered: bool
+) -> Iterator[tuple[int, ...]]:
+    """Places for each piece; runs of equal width in ascending order only, unless ``ordered``.
 
     TorchRec keeps pieces of different widths apart.
     """
     runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
-    choices = (itertools.combinations_with_replacement(allowed, n) for _, n in runs)
+    choices = (
+        itertools.product(allowed, repeat=n)
+        if ordered
+        else itertools.combinations_with_replacement(allowed, n)
+        for _, n in runs
+    )
     for combined in itertools.product(*choices):
         on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
         if len({p for p, _ in on}) == len(on):
