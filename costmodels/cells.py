@@ -96,9 +96,15 @@ class OptionCells:
         """
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
-        cut_of = []
+        cut_of: list[int] = []
+        last: tuple[object, ...] = ()
         for o in options:
-            cut_of.append(known.setdefault((o.table, o.sharding_type, o.column_widths), len(cuts)))
+            here = (o.table, o.sharding_type, o.column_widths)
+            if here == last:
+                cut_of.append(cut_of[-1])
+                continue
+            last = here
+            cut_of.append(known.setdefault(here, len(cuts)))
             if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
         pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
@@ -202,10 +208,12 @@ def _read_only(array: IntArray) -> IntArray:
 class Runs:
     """Shards of a plan that are alike and lie on neighbouring ranks, ``[n]`` each.
 
-    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``.
+    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
+    placement number ``placement[i]``.
     """
 
     cells: Cells
+    placement: IntArray
     cell: IntArray
     first: IntArray
     length: IntArray
@@ -258,7 +266,9 @@ def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size
         num_rows=rows[chosen],
         num_cols=cols[chosen],
     )
-    return Runs(cells=cells, cell=cell, first=rank[starts], length=ends - starts)
+    return Runs(
+        cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
+    )
 
 
 def _changes(*keys: IntArray) -> NDArray[np.bool_]:

@@ -6,13 +6,18 @@ on 512 ranks take gigabytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+_AT_ONCE: Final = 32_768
+"""Rows multiplied at a time, so that no second copy of all rows is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,3 +57,54 @@ class OptionWork:
     def __matmul__(self, coefficients: FloatArray) -> FloatArray:
         """``[...]`` of coefficients ``[F]``."""
         return np.asarray((self.rows @ coefficients)[self.index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkPool:
+    """Rows of many options, one option's after another's.
+
+    Attributes:
+        rows: ``[M, F]``.
+        first: ``[n]`` where each option's rows begin.
+        index: for each option which rows are where, shaped like its own index.
+        counts: ``[M]`` how often the option a row belongs to has it.
+    """
+
+    rows: FloatArray
+    first: IntArray
+    index: tuple[IntArray, ...]
+    counts: IntArray
+
+    @staticmethod
+    def of(works: Sequence[OptionWork], num_features: int) -> WorkPool:
+        """Join the rows of ``works``."""
+        if not works:
+            none = np.zeros(0, dtype=np.int64)
+            return WorkPool(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
+        sizes = np.array([len(work.rows) for work in works], dtype=np.int64)
+        first = np.cumsum(sizes) - sizes
+        lengths = np.array([work.index.size for work in works], dtype=np.int64)
+        flat = np.concatenate([work.index.ravel() for work in works])
+        flat += np.repeat(first, lengths)
+        ends = np.cumsum(lengths)
+        spans = zip((ends - lengths).tolist(), ends.tolist(), works, strict=True)
+        return WorkPool(
+            rows=np.concatenate([work.rows for work in works]),
+            first=first,
+            index=tuple(flat[a:b].reshape(work.index.shape) for a, b, work in spans),
+            counts=np.bincount(flat, minlength=int(sizes.sum())),
+        )
+
+    def summed(self) -> FloatArray:
+        """Work of each option over all its ranks, ``[n, F]``."""
+        total = np.zeros((len(self.first), self.rows.shape[1]))
+        ends = np.append(self.first[1:], len(self.rows))
+        begin = 0
+        while begin < len(self.first):
+            start = int(self.first[begin])
+            end = max(begin + 1, int(np.searchsorted(ends, start + _AT_ONCE, side="right")))
+            part = slice(start, int(ends[end - 1]))
+            weighted = self.rows[part] * self.counts[part, None]
+            total[begin:end] = np.add.reduceat(weighted, self.first[begin:end] - start, axis=0)
+            begin = end
+        return total

@@ -13,9 +13,10 @@ from costmodels import discovery, memory
 from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
 from costmodels.floor import IterationFloor
-from costmodels.iteration._closed_form import Schedule, schedule
+from costmodels.iteration._closed_form import Schedule, differing_ranks, on_ranks, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
-from costmodels.iteration._events import Simulation, simulate
+from costmodels.iteration._events import Simulation
+from costmodels.iteration._traced import traced
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
 from costmodels.option_work import OptionWork
 from costmodels.phases import PhaseModel
@@ -83,6 +84,10 @@ class CostPipeline:
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, num_features]``."""
         return self._work.plan_work(plan)
+
+    def placements_work(self, plan: Plan) -> OptionWork:
+        """Work of each placement of a plan: ``rows[index]`` is ``[placements, W, columns]``."""
+        return self._work.placements_work(plan)
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
@@ -169,9 +174,9 @@ class CostPipeline:
         return forward + fetch, backward
 
     def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
-        """One plan by event simulation."""
+        """One plan with what every step of it waited for."""
         program = self._program(self.plan_work(plan))
-        return program, simulate(program, self.topology.world_size)
+        return program, traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
         """Everything about one iteration of a plan.
@@ -180,9 +185,11 @@ class CostPipeline:
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         check_plan(plan, self.workload, self.topology.world_size)
-        program, simulation = self.simulate(plan)
+        work = self.plan_work(plan)
+        program = self._program(work)
+        simulation = traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
-        samples = self.sampled_times(plan)
+        samples = self._sampled_times(work)
         low, high = np.quantile(samples, [0.05, 0.95])
         ranks = rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
@@ -212,13 +219,18 @@ class CostPipeline:
         The draws are the same for every plan, because plans on one system share the errors of its
         rates and of the model: two plans' samples can be compared pairwise.
         """
+        return self._sampled_times(self.plan_work(plan))
+
+    def _sampled_times(self, work: FloatArray) -> FloatArray:
+        """The same from the plan's work; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(self.topology, collective_spread_ratio=spread)
         factors = sampled_factors(known)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
-        program = self._program(self.plan_work(plan), scale)
-        shape = (len(scale.lookup_ratio), self.topology.world_size)
-        return schedule(program, shape).iteration_time_s
+        world = self.topology.world_size
+        ranks = differing_ranks(self._program(work), world)
+        program = on_ranks(self._program(work, scale), ranks, world)
+        return schedule(program, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
 
     def confidence_faster(self, plan: Plan, other: Plan) -> float:
         """Probability (0..1) that ``plan`` is faster than ``other``.

@@ -18,6 +18,8 @@ from costmodels.errors import InvalidValueError
 IntArray = NDArray[np.int64]
 
 _LARGEST: Final = 2**62
+_MANY: Final = 10_000
+"""So many shards of a table of 2^48 rows still count up to less than 2^62."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,8 @@ def _unpickled(*columns: IntArray) -> Shards:
 
 def tiling_problem(shards: Shards, num_embeddings: int, embedding_dim: int) -> str | None:
     """The first rule that shards break which should cover a table once, in words; None if none."""
+    if _in_order(shards, num_embeddings, embedding_dim):
+        return None
     unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
     if len(unsized):
         return f"shard {shards[int(unsized[0])]} has no columns or rows < 0"
@@ -181,6 +185,24 @@ def tiling_problem(shards: Shards, num_embeddings: int, embedding_dim: int) -> s
     if pair is not None:
         return f"shards {shards[int(used[pair[0]])]} and {shards[int(used[pair[1]])]} overlap"
     return None
+
+
+def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
+    """Whether these are whole columns from left to right, or whole rows from top to bottom."""
+    _, row, rows, col, cols = shards.columns
+    if not 1 <= len(rows) <= _MANY:
+        return False
+    if rows[0] == num_embeddings and cols[0] != embedding_dim:
+        row, rows, col, cols = col, cols, row, rows
+        num_embeddings, embedding_dim = embedding_dim, num_embeddings
+        least = 1
+    else:
+        least = 0
+    whole = bool((cols == embedding_dim).all()) and not col.any()
+    if not whole or rows.min() < least or rows.max() > num_embeddings:
+        return False
+    ends = np.cumsum(rows)
+    return int(ends[-1]) == num_embeddings and bool((row == ends - rows).all())
 
 
 def _area(rows: IntArray, cols: IntArray) -> int:

@@ -29,6 +29,8 @@ def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
     traffic = np.zeros((world, world))
     for index, family in enumerate(FAMILIES):
         sent = work[:, OUTPUT + index][:, None]
+        if not sent.any():
+            continue
         if family in HIERARCHICAL:
             traffic += sent * (topology.num_hosts * inside + (lane & ~inside))
         else:

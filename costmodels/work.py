@@ -168,6 +168,33 @@ class WorkModel:
             work[begin : begin + size] += row
         return work
 
+    def placements_work(self, plan: Plan) -> OptionWork:
+        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``.
+
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
+        """
+        world = self.topology.world_size
+        runs = runs_of(plan, self.columns, world, self.topology.local_world_size)
+        rows = np.concatenate([np.zeros((1, NUM_COLUMNS)), self.cells_work(runs.cells)])
+        run = np.repeat(np.arange(len(runs.cell)), runs.length)
+        rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
+        place = runs.placement[run] * world + runs.first[run] + rank
+        order = np.argsort(place, kind="stable")
+        row = runs.cell[run[order]] + 1
+        places, starts, counts = np.unique(place[order], return_index=True, return_counts=True)
+        index = np.zeros(len(plan.placements) * world, dtype=np.int64)
+        index[places] = row[starts]
+        several = np.flatnonzero(counts > 1)
+        if len(several):
+            index[places[several]] = len(rows) + np.arange(len(several))
+            joined = [
+                rows[row[a : a + n]].sum(axis=0)
+                for a, n in zip(starts[several].tolist(), counts[several].tolist(), strict=True)
+            ]
+            rows = np.concatenate([rows, joined])
+        return OptionWork(rows=rows, index=index.reshape(-1, world))
+
     def cells_work(self, cells: Cells) -> FloatArray:
         """Work of each cell, ``[n, columns]``."""
         tables, workload, table = self.columns, self.workload, cells.table

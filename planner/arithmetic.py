@@ -45,8 +45,12 @@ def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
     if not _counts_as_we_do(pipeline):
         return
     limits = table_limits(problem)
+    largest = {
+        at: float(pipeline.device_limits[list(ranks)].max())
+        for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()
+    }
     for limit in limits:
-        _check_table(limit, problem, pipeline)
+        _check_table(limit, largest[id(limit.ranks)], problem, pipeline)
     _check_totals(limits, problem, pipeline)
 
 
@@ -93,9 +97,10 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
 # ------------------------------------------------------------------ tables
 
 
-def _check_table(limit: TableLimits, problem: PlanningProblem, pipeline: CostPipeline) -> None:
-    """Refuse a table of which even the smallest cut is too much for a rank, or for a host."""
-    device = float(pipeline.device_limits[list(limit.ranks)].max())
+def _check_table(
+    limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
+) -> None:
+    """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
     host = float(pipeline.host_limits.max())
     shortest = np.inf, 0.0, 0.0, ""
     for kind, kernels in limit.kernels.items():
@@ -151,16 +156,17 @@ def _check_totals(
         on_device += 0.0 if kernels & set(HOST_KERNELS) else size
     devices = float(np.maximum(pipeline.device_limits, 0.0).sum())
     hosts = float(pipeline.host_limits.sum())
+    both = f"device and host memory that {world} ranks and {problem.topology.num_hosts} hosts have"
     for size, has, where in (
-        (on_device, devices, f"{world} devices have for tables"),
-        (everywhere, devices + hosts, f"{world} devices and their hosts have for tables"),
+        (on_device, devices, f"device memory that {world} ranks have"),
+        (everywhere, devices + hosts, both),
     ):
         if size > has * _ROUNDING:
             missing = size - has
-            what = "the tables" if size == everywhere else "the tables kept in device memory"
+            what = "the tables" if size == everywhere else "the tables without host kernels"
             msg = (
                 f"nothing fits: {what} take {format_bytes(size)} of weights and optimizer state, "
-                f"{format_bytes(missing)} more than the {format_bytes(has)} that {where}"
+                f"{format_bytes(missing)} more than the {format_bytes(has)} of {where} for tables"
             )
             raise InfeasibleError(msg, shortfall_bytes=missing / world, advice=_advice(limits))
 
@@ -174,5 +180,13 @@ def _advice(limits: Sequence[TableLimits]) -> tuple[str, ...]:
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     if not all(x.allows(ShardingType.ROW_WISE) for x in limits):
         lines.append("allow row_wise sharding, which splits rows over all ranks")
+    if not all(_may_split_columns(x) for x in limits):
+        lines.append("allow column_wise sharding or a smaller minimum column width")
     lines.append("reduce the memory reserve, or the precision of the embeddings")
     return tuple(lines)
+
+
+def _may_split_columns(limit: TableLimits) -> bool:
+    narrow = 2 * limit.min_column_width <= limit.table.embedding_dim
+    splits = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE, ShardingType.GRID_SHARD)
+    return narrow and any(limit.allows(t) for t in splits)

@@ -310,9 +310,14 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
         Two arrays ``[features]``: a work row ``y`` takes ``device @ y`` and ``host @ y`` bytes.
     """
     size = pipeline.num_features
-    probe = np.zeros((size, pipeline.topology.world_size, size))
-    probe[np.arange(size), 0, np.arange(size)] = 1.0
-    return pipeline.device_bytes(probe)[:, 0], pipeline.host_bytes(probe)[:, 0]
+    device, host = np.zeros((2, size))
+    probe = np.zeros((pipeline.topology.world_size, size))
+    for column in range(size):
+        probe[0, column] = 1.0
+        device[column] = pipeline.device_bytes(probe)[0]
+        host[column] = pipeline.host_bytes(probe)[0]
+        probe[0, column] = 0.0
+    return device, host
 
 
 def _crowded(

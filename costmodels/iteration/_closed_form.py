@@ -8,11 +8,14 @@ ran beside them in a first pass. Equal to the event simulation (tested).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.iteration.base import FloatArray, Program, Step, Stream
+
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,33 @@ class Schedule:
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
+
+
+def differing_ranks(program: Program, num_ranks: int) -> IntArray:
+    """One rank of each kind, for a program of one plan: others take as long in every step."""
+    columns = [
+        np.broadcast_to(values, (num_ranks,))
+        for step in program.steps
+        for values in (step.duration_s, step.host_s)
+        if np.shape(values)[-1] == num_ranks
+    ]
+    if not columns:
+        return np.zeros(1, dtype=np.int64)
+    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
+    return np.sort(first)
+
+
+def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
+    """The program of some of its ranks; the iteration takes as long if the others are like them."""
+
+    def chosen(values: FloatArray) -> FloatArray:
+        return values[..., ranks] if values.shape[-1] == num_ranks else values
+
+    steps = (
+        replace(step, duration_s=chosen(step.duration_s), host_s=chosen(step.host_s))
+        for step in program.steps
+    )
+    return replace(program, steps=tuple(steps))
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:

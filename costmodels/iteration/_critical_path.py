@@ -65,8 +65,8 @@ def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ..
         StageTime(
             name=step.name,
             stream=step.stream.value,
-            start_s=tuple(float(x) for x in simulation.start_s[i]),
-            duration_s=tuple(float(x) for x in spans[i]),
+            start_s=tuple(simulation.start_s[i].tolist()),
+            duration_s=tuple(spans[i].tolist()),
         )
         for i, step in enumerate(program.steps)
         if spans[i].max() > 0
@@ -75,57 +75,63 @@ def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ..
 
 def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstimate, ...]:
     """Compute, communication, exposed communication, idle time and slack of every rank."""
-    spans = simulation.finish_s - simulation.start_s
+    start, finish = simulation.start_s, simulation.finish_s
     on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     moving = np.array([s.collective for s in program.steps])
-    total = simulation.iteration_time_s
-    estimates = []
-    for rank in range(spans.shape[1]):
-        busy = float(spans[on_compute, rank].sum())
-        begin, end = _union(simulation.start_s[moving, rank], simulation.finish_s[moving, rank])
-        communication = float((end - begin).sum())
-        overlap = _common(
-            simulation.start_s[on_compute, rank], simulation.finish_s[on_compute, rank], begin, end
+    computing = start[on_compute], finish[on_compute]
+    busy = (computing[1] - computing[0]).sum(axis=0)
+    intervals = _disjoint(start[moving], finish[moving])
+    communication = (intervals[1] - intervals[0]).sum(axis=0)
+    exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
+    idle = np.maximum(0.0, simulation.iteration_time_s - busy)
+    columns = (busy, communication, exposed, idle, _slack(program, simulation))
+    return tuple(
+        RankEstimate(
+            rank=rank,
+            compute_s=compute_s,
+            communication_s=communication_s,
+            exposed_s=exposed_s,
+            idle_s=idle_s,
+            slack_s=slack_s,
         )
-        estimates.append(
-            RankEstimate(
-                rank=rank,
-                compute_s=busy,
-                communication_s=communication,
-                exposed_s=max(0.0, communication - overlap),
-                idle_s=max(0.0, total - busy),
-                slack_s=_slack(program, simulation, rank),
-            )
+        for rank, (compute_s, communication_s, exposed_s, idle_s, slack_s) in enumerate(
+            zip(*(c.tolist() for c in columns), strict=True)
         )
-    return tuple(estimates)
+    )
 
 
-def _union(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Disjoint intervals that cover the same time: two streams may communicate at once."""
-    order = np.argsort(start, kind="stable")
-    start, finish = start[order], np.maximum.accumulate(finish[order])
+def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Intervals ``[n, R]`` of each rank without what earlier ones cover.
+
+    Two streams may communicate at once.
+    """
     if not len(start):
         return start, finish
-    gap = np.concatenate([[True], start[1:] > finish[:-1]])
-    return start[gap], finish[np.concatenate([gap[1:], [True]])]
+    order = np.argsort(start, axis=0, kind="stable")
+    start = np.take_along_axis(start, order, axis=0)
+    finish = np.maximum.accumulate(np.take_along_axis(finish, order, axis=0), axis=0)
+    covered = np.concatenate([start[:1], finish[:-1]])
+    begin = np.maximum(start, covered)
+    return begin, np.maximum(finish, begin)
 
 
-def _slack(program: Program, simulation: Simulation, rank: int) -> float:
-    """Seconds this rank waits for later ranks in a collective while its compute stream idles."""
+def _slack(program: Program, simulation: Simulation) -> FloatArray:
+    """Seconds each rank waits for later ones in collectives while its compute stream idles."""
     exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
     joined = np.array([s.collective and s.stream in exposed for s in program.steps])
     computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
-    start, finish = simulation.start_s[:, rank], simulation.finish_s[:, rank]
-    arrival = simulation.arrival_s[:, rank]
-    waited = float((start - arrival)[joined].sum())
+    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
+    waited = (start - arrival)[joined].sum(axis=0)
     busy = _common(start[computing], finish[computing], arrival[joined], start[joined])
-    return max(0.0, waited - busy)
+    return np.asarray(np.maximum(0.0, waited - busy))
 
 
 def _common(
     start: FloatArray, finish: FloatArray, other_start: FloatArray, other_finish: FloatArray
-) -> float:
-    """Seconds that intervals of the first kind share with intervals of the second."""
-    first = np.maximum(start[:, None], other_start[None, :])
-    last = np.minimum(finish[:, None], other_finish[None, :])
-    return float(np.maximum(last - first, 0.0).sum())
+) -> FloatArray:
+    """Seconds ``[R]`` that intervals of the first kind share with intervals of the second."""
+    shared: FloatArray = np.zeros(start.shape[-1])
+    for begin, end in zip(start, finish, strict=True):
+        both = np.minimum(end, other_finish) - np.maximum(begin, other_start)
+        shared += np.maximum(both, 0.0).sum(axis=0)
+    return shared

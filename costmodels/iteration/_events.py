@@ -8,6 +8,7 @@ what each step waited for, which gives the critical path.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +32,7 @@ class Simulation:
     start_s: FloatArray
     finish_s: FloatArray
     iteration_time_s: float
-    released_by: dict[Node, Node | None]
+    released_by: Mapping[Node, Node | None]
     last: Node | None
 
 

@@ -25,6 +25,7 @@ GIVEN: Final = "given"
 """The strategy of a plan that was not searched for but read from a file: it has no solver."""
 
 _LINE_CHARACTERS: Final = 100
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
 
 def result_to_json(result: PlanningResult) -> dict[str, Any]:
@@ -107,16 +108,20 @@ def _plain(value: Any) -> Any:
 
 def _render(value: Any, indent: str) -> str:
     """JSON with one line for what fits in one: people read plans, and versions are compared."""
-    flat = json.dumps(value, allow_nan=False)
-    if not isinstance(value, dict | list) or len(indent) + len(flat) <= _LINE_CHARACTERS:
-        return flat
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, dict | list):
+        return _ENCODER.encode(value)
     inner = f"{indent} "
     if isinstance(value, dict):
-        items = [f"{json.dumps(k)}: {_render(v, inner)}" for k, v in value.items()]
+        items = [f"{_ENCODER.encode(k)}: {_render(v, inner)}" for k, v in value.items()]
         first, last = "{}"
     else:
         items = [_render(v, inner) for v in value]
         first, last = "[]"
+    flat = f"{first}{', '.join(items)}{last}"
+    if len(indent) + len(flat) <= _LINE_CHARACTERS and "\n" not in flat:
+        return flat
     body = ",\n".join(f"{inner}{item}" for item in items)
     return f"{first}\n{body}\n{indent}{last}"
 

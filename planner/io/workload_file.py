@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.workload import DenseArch, Feature, Table, Workload
+from planner.collector import collector_paused
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
 from planner.io.constraint_schema import TableConstraintSchema
@@ -62,10 +63,11 @@ def load_workload_file(
     """
     path = locate(source, "workloads")
     is_list = path.suffix == ".csv"
-    document = read_table_list(path) if is_list else read_yaml(path)
-    for key, text in overrides:
-        override(document, key, text)
-    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
+    with collector_paused():
+        document = read_table_list(path) if is_list else read_yaml(path)
+        for key, text in overrides:
+            override(document, key, text)
+        return _build(validate(WorkloadSchema, document), document, is_list=is_list)
 
 
 def workload_json_schema() -> dict[str, Any]:

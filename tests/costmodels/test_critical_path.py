@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
-from costmodels.iteration._events import simulate
+from costmodels.iteration._events import Simulation, simulate
+from costmodels.iteration._traced import traced
 from costmodels.iteration.base import Program, Stream
 from costmodels.pipeline import CostPipeline, pipeline_named
 from costmodels.sharding import Plan
@@ -20,9 +23,8 @@ from tests.costmodels.programs import programs
 from tests.strategies import planned_workloads
 
 
-def assert_path(program: Program, num_ranks: int) -> None:
+def assert_path(program: Program, simulation: Simulation, num_ranks: int) -> None:
     """Contiguous from 0 to the end, and every link a real step."""
-    simulation = simulate(program, num_ranks)
     path = critical_path(program, simulation)
     total = simulation.iteration_time_s
     slack = 1e-12 * max(1.0, total)
@@ -39,15 +41,47 @@ def assert_path(program: Program, num_ranks: int) -> None:
 @settings(max_examples=300)
 @given(programs())
 def test_paths_of_random_programs(case: tuple[Program, int]) -> None:
-    assert_path(*case)
+    program, num_ranks = case
+    assert_path(program, simulate(program, num_ranks), num_ranks)
+    assert_path(program, traced(program, num_ranks), num_ranks)
+
+
+@settings(max_examples=300)
+@given(programs(), st.integers(0, 2**32))
+def test_arrays_say_what_the_simulation_says(case: tuple[Program, int], seed: int) -> None:
+    """Times always; what was waited for wherever no two things end at the same moment."""
+    program, num_ranks = case
+    events, arrays = simulate(program, num_ranks), traced(program, num_ranks)
+    for name in ("arrival_s", "start_s", "finish_s", "iteration_time_s"):
+        np.testing.assert_allclose(
+            getattr(arrays, name), getattr(events, name), rtol=1e-12, atol=1e-12, err_msg=name
+        )
+    rng = np.random.default_rng(seed)
+    uneven = replace(
+        program,
+        steps=tuple(
+            replace(
+                step,
+                duration_s=step.duration_s + rng.uniform(0.01, 1.0, num_ranks),
+                host_s=step.host_s + rng.uniform(0.01, 1.0, num_ranks),
+            )
+            for step in program.steps
+        ),
+    )
+    events, arrays = simulate(uneven, num_ranks), traced(uneven, num_ranks)
+    assert arrays.last == events.last
+    assert len(arrays.released_by) == len(program.steps) * num_ranks
+    for node in arrays.released_by:
+        assert arrays.released_by[node] == events.released_by[node], node
 
 
 @settings(max_examples=80)
 @given(planned_workloads())
 def test_paths_of_random_plans(case: tuple[Workload, Topology, Plan]) -> None:
     workload, topology, plan = case
-    program, _ = CostPipeline(workload, topology).simulate(plan)
-    assert_path(program, topology.world_size)
+    program, simulation = CostPipeline(workload, topology).simulate(plan)
+    assert_path(program, simulation, topology.world_size)
+    assert_path(program, simulate(program, topology.world_size), topology.world_size)
 
 
 def test_the_path_by_hand() -> None:

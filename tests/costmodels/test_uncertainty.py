@@ -38,6 +38,16 @@ def test_few_groups_get_students_t() -> None:
         group_sigma((0.1,))
 
 
+@pytest.mark.parametrize("groups", [2, 3, 4, 5, 8, 31, 200])
+def test_students_t_is_that_of_the_tables(groups: int) -> None:
+    from scipy.special import stdtrit
+
+    size = math.sqrt(1.0 + 1.0 / groups)
+    assert group_sigma((1.0,) * groups) * Z90 / size == pytest.approx(
+        stdtrit(groups - 1, 0.95), rel=1e-12
+    )
+
+
 def test_a_group_left_out_moves_by_what_it_had_pulled() -> None:
     assert left_out([[0.1, -0.1], [0.3]]) == pytest.approx((0.2, 0.6))
 

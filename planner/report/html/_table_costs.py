@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan
 from costmodels.work import CALLS, INPUT, OUTPUT, REPLICATED
 from planner.report.html import _stages
 from planner.result import Candidate
@@ -43,13 +42,14 @@ def table_costs(plan: Candidate, pipeline: CostPipeline) -> dict[str, TableCost]
     """
     spent = _family_durations_s(plan)
     placements = plan.plan.placements
-    work = np.stack([pipeline.plan_work(Plan(placements=(p,))) for p in placements])
-    forward, backward = pipeline.lookup_times(work)
-    lookup = _shared(forward + backward, sum(spent[f] for f in _LOOKUPS))
+    work = pipeline.placements_work(plan.plan)
+    rows, index = work.rows, work.index
+    forward, backward = pipeline.lookup_times(rows)
+    lookup = _shared((forward + backward)[index], sum(spent[f] for f in _LOOKUPS))
     exchange = np.zeros(len(placements))
     for family, columns in _EXCHANGES.items():
-        exchange += _shared(work[..., columns].sum(axis=-1), spent[family])
-    replicated = work[..., REPLICATED]
+        exchange += _shared(rows[:, columns].sum(axis=-1)[index], spent[family])
+    replicated = rows[:, REPLICATED][index]
     dense = pipeline.dense_parameters * _DENSE_GRADIENT_BYTES
     exchange += _shared(replicated, spent["reduce"], others=dense)
     return {

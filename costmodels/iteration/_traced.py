@@ -1,0 +1,123 @@
+"""One plan by the closed form, with what every step waited for.
+
+The same times as :mod:`costmodels.iteration._events` (tests hold the two equal), but by arrays over
+ranks: thousands of them take little longer than a few. What a step waited for is looked up when it
+is asked for. Where several things ended at the same moment, a step is said to have waited for the
+host thread rather than for a step, for the later of two steps, and for the rank that came last in
+the collective before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import final
+
+import numpy as np
+
+from costmodels.iteration._closed_form import schedule
+from costmodels.iteration._events import Node, Simulation
+from costmodels.iteration.base import FloatArray, Program, Step
+
+
+def traced(program: Program, num_ranks: int) -> Simulation:
+    """Times and causes of one plan: every array of the program must broadcast to ``[R]``."""
+    steps, shape = program.steps, (num_ranks,)
+    found = schedule(program, shape)
+    start, finish = (
+        np.stack([np.broadcast_to(x, shape) for x in times])
+        for times in (found.start_s, found.finish_s)
+    )
+    issued, host_s = _issued(steps, finish)
+    waits = [_waits_for(steps, i) for i in range(len(steps))]
+    arrival = np.stack(
+        [
+            np.maximum(issued[i], finish[before].max(axis=0)) if before else issued[i]
+            for i, before in enumerate(waits)
+        ]
+    )
+    end, last = float(finish.max()), None
+    if end >= host_s:
+        step, rank = divmod(int(finish.argmax()), num_ranks)
+        last = rank, step
+    return Simulation(
+        arrival_s=arrival,
+        start_s=start,
+        finish_s=finish,
+        iteration_time_s=float(found.iteration_time_s),
+        released_by=Causes(steps, waits, issued, arrival, finish),
+        last=last,
+    )
+
+
+@final
+class Causes(Mapping[Node, Node | None]):
+    """What each (rank, step) waited for last; None for the host thread, or for nothing."""
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        waits: list[list[int]],
+        issued: FloatArray,
+        arrival: FloatArray,
+        finish: FloatArray,
+    ) -> None:
+        """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i follows."""
+        self._waits = waits
+        self._issued, self._finish = issued, finish
+        self._latest = _latest(steps, arrival)
+
+    def __getitem__(self, node: Node) -> Node | None:
+        """The cause of one node."""
+        rank, index = node
+        latest = self._latest.get(index, rank)
+        if latest != rank:
+            return latest, index
+        before = self._waits[index]
+        if not before:
+            return None
+        ends = self._finish[before, rank]
+        at = len(ends) - 1 - int(ends[::-1].argmax())
+        return (rank, before[at]) if ends[at] > self._issued[index, rank] else None
+
+    def __iter__(self) -> Iterator[Node]:
+        """Every node."""
+        num_steps, num_ranks = self._finish.shape
+        return ((rank, index) for rank in range(num_ranks) for index in range(num_steps))
+
+    def __len__(self) -> int:
+        """Steps times ranks."""
+        return int(self._finish.size)
+
+
+def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
+    """The rank that every collective waits for; of several, the one that came last before."""
+    found: dict[int, int] = {}
+    turn = np.arange(arrival.shape[1])
+    for i, step in enumerate(steps):
+        if step.collective and _is_present(step):
+            order = np.lexsort((turn, arrival[i]))
+            found[i] = int(order[-1])
+            turn[order] = np.arange(len(order))
+    return found
+
+
+def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
+    """The step before on the same stream, and the steps named, in order."""
+    step = steps[index]
+    earlier = [i for i in range(index) if steps[i].stream is step.stream][-1:]
+    return sorted({*step.after, *earlier})
+
+
+def _issued(steps: tuple[Step, ...], finish: FloatArray) -> tuple[FloatArray, float]:
+    """When the host has issued each step, ``[steps, R]``, and when it is done with all."""
+    host = np.zeros(finish.shape[1])
+    issued = np.zeros_like(finish)
+    for i, step in enumerate(steps):
+        host = issued[i] = host + step.host_s
+        if step.blocks_host:
+            host = np.maximum(host, finish[i])
+    return issued, float(host.max())
+
+
+def _is_present(step: Step) -> bool:
+    return step.present is None or bool(np.all(step.present))

@@ -1,0 +1,255 @@
+"""The formulas of laws, lookups and work for one shard at a time, as plain as can be.
+
+The code proper works on columns of shards; tests hold it to these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodels.cpu.features import Access
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
+from costmodels.lookup.base import LookupWork as Lookup
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
+from costmodels.topology import Topology
+from costmodels.work import (
+    FAMILIES,
+    INPUT,
+    MEMORY,
+    NUM_COLUMNS,
+    OUTPUT,
+    PIPELINE_DEPTH,
+    REPLICATED,
+    Memory,
+    call_column,
+    lookup_columns,
+)
+from costmodels.workload import Pooling, Table, Workload
+
+# ------------------------------------------------------------------ laws
+
+
+def touched(probability: FloatArray, draws: float) -> FloatArray:
+    if draws < 1.0:
+        return probability * draws
+    return -np.expm1(draws * np.log1p(-np.minimum(probability, 1.0 - 1e-12)))
+
+
+def unique_rows(law: AbstractIndexDistribution, indices: float) -> float:
+    rows, probability = law.frequency_bins()
+    return min(float(rows @ touched(probability, law.effective_draws(indices))), indices)
+
+
+def unique_in_range(
+    law: AbstractIndexDistribution, indices: float, offset: int, rows: int
+) -> float:
+    if law.scattered:
+        return unique_rows(law, indices) * rows / law.num_embeddings
+    _, probability = law.frequency_bins()
+    inside = law.range_rows(offset, rows)
+    return float(inside @ touched(probability, law.effective_draws(indices)))
+
+
+def range_share(law: AbstractIndexDistribution, offset: int, rows: int) -> float:
+    if law.scattered:
+        return rows / law.num_embeddings
+    _, probability = law.frequency_bins()
+    return min(float(law.range_rows(offset, rows) @ probability), 1.0)
+
+
+def cache(law: AbstractIndexDistribution, cached: float) -> tuple[float, float]:
+    """(draws until an LRU cache is full, hit ratio then), off all 256 points of the curve."""
+    rows, probability = law.frequency_bins()
+    rows, probability = rows[probability > 0], probability[probability > 0]
+    draws = np.geomspace(0.5, 14.0 / probability.min(), 256)
+    seen = -np.expm1(-np.outer(draws, probability))
+    held, hits = np.maximum.accumulate(seen @ rows), seen @ (rows * probability)
+    if cached >= held[-1]:
+        return np.inf, 1.0
+    if cached <= held[0]:
+        until = draws[0] * max(cached, 0.0) / held[0]
+        return until, float(hits[0] * until / draws[0])
+    until = float(np.exp(np.interp(np.log(cached), np.log(held), np.log(draws))))
+    return until, float(np.interp(np.log(until), np.log(draws), hits))
+
+
+def misses(law: AbstractIndexDistribution, indices: float, cached: float) -> float:
+    (until, hit), draws = cache(law, cached), law.effective_draws(indices)
+    unique = unique_rows(law, indices)
+    if until >= draws:
+        return unique
+    return min(max(cached + (draws - until) * (1.0 - hit), unique), indices)
+
+
+def unique_misses(law: AbstractIndexDistribution, indices: float, cached: float) -> float:
+    until, _ = cache(law, cached)
+    if np.isinf(until):
+        return 0.0
+    rows, probability = law.frequency_bins()
+    cold = rows * np.exp(-probability * until)
+    return float(cold @ touched(probability, law.effective_draws(indices)))
+
+
+# ------------------------------------------------------------------ the roofline's work
+
+
+def roofline_work(shard: LookupShard, topology: Topology) -> FloatArray:
+    """See :class:`costmodels.lookup.roofline.Roofline` for the formulas."""
+    work = np.zeros(NUM_LOOKUP_WORK)
+    if shard.num_rows <= 0 or shard.num_indices <= 0:
+        return work
+    device, table, law = topology.device, shard.table, shard.table.distribution
+    row, half = shard.num_cols * table.dtype.num_bytes, device.row_half_bytes
+    state = shard.optimizer.state_bytes_per_row(shard.num_cols)
+    drawn, indices = shard.num_table_indices, shard.num_indices
+    unique = unique_in_range(law, drawn, shard.row_offset, shard.num_rows)
+    share = min(1.0, shard.num_rows / table.num_embeddings)
+    output = shard.num_cols * shard.output_element_bytes
+    output /= 0.644 if table.pooling is Pooling.NONE else 1.0
+    first = min(shard.num_bags, indices)
+    work[Lookup.INDICES] = indices
+    work[Lookup.STREAM_DRAM] = indices * (shard.index_bytes + 4.0 * table.is_weighted)
+    work[Lookup.STREAM_DRAM] += shard.num_bags * (8.0 + output)
+    work[Lookup.FORWARD_ROWS_L2] = indices * row
+    work[Lookup.BACKWARD_GRADIENTS_L2] = (indices - first) * 4.0 * shard.num_cols
+    work[Lookup.BACKWARD_ROWS_DRAM] = first * 4.0 * shard.num_cols
+    on_chip = device.l2_capacity_bytes
+    if shard.kernel is ComputeKernel.FUSED_UVM:
+        on_chip = min(112 * 1024.0, on_chip)
+    fetched = share * misses(law, drawn, on_chip / row / share)
+    fetched = min(max(fetched, unique), indices)
+    if shard.kernel is ComputeKernel.FUSED_UVM:
+        work[Lookup.FORWARD_HOST_LINK] = fetched * (row + half)
+        work[Lookup.BACKWARD_HOST_LINK] = 2.0 * unique * (row + state + half) / 1.66
+        return work
+    rho = device.update_efficiency_ratio
+    work[Lookup.FORWARD_ROWS_DRAM] = fetched * (row + half)
+    if shard.kernel is ComputeKernel.DENSE:
+        passes = 6.0 * shard.num_rows * shard.num_cols * 4.0
+        work[Lookup.BACKWARD_ROWS_DRAM] += passes + unique * (row + state + half) / rho
+    elif shard.kernel is ComputeKernel.FUSED:
+        work[Lookup.BACKWARD_ROWS_DRAM] += 2.0 * unique * (row + state + half) / rho
+    else:
+        assert shard.cache_load_factor_ratio is not None
+        cached = shard.cache_load_factor_ratio * table.num_embeddings
+        missing = shard.num_rows / table.num_embeddings * unique_misses(law, drawn, cached)
+        work[Lookup.CACHE_INDICES] = indices
+        work[Lookup.FORWARD_HOST_LINK] = 2.0 * missing * (row + half) / 1.66
+        work[Lookup.BACKWARD_ROWS_DRAM] += 2.0 * unique * (row + half) / rho
+        work[Lookup.BACKWARD_HOST_LINK] = 2.0 * unique * (state + half) / 1.66 * (state > 0)
+    return work
+
+
+# ------------------------------------------------------------------ caches of a CPU
+
+
+def cpu_misses(access: Access, cache_bytes: float) -> float:
+    """Misses of an LRU cache that starts empty; its filling time by bisection."""
+    rows, probability, draws = access.rows, access.probability, access.draws
+    capacity = cache_bytes / access.row_bytes
+    missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
+    distinct = min(float(rows @ -np.expm1(draws * missed)), access.num_indices)
+    if distinct <= capacity:
+        return distinct
+    low, high = 0.0, draws
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        held = float(rows @ -np.expm1(-probability * middle))
+        low, high = (low, middle) if held > capacity else (middle, high)
+    hits = float((rows * probability) @ -np.expm1(-probability * low))
+    share = float(rows @ probability)
+    return min(max(capacity + (draws - low) * (share - hits), distinct), access.num_indices)
+
+
+# ------------------------------------------------------------------ work of a plan
+
+
+def plan_work(
+    plan: Plan, workload: Workload, topology: Topology, lookup: AbstractLookupModel
+) -> FloatArray:
+    """Work ``[W, columns]``, shard by shard."""
+    work = np.zeros((topology.world_size, NUM_COLUMNS))
+    for placement in plan.placements:
+        for shard in placement.shards:
+            work[shard.rank] += shard_work(shard, placement, workload, topology, lookup)
+    return work
+
+
+def shard_work(
+    shard: Shard,
+    placement: TablePlacement,
+    workload: Workload,
+    topology: Topology,
+    lookup: AbstractLookupModel,
+) -> FloatArray:
+    table, kernel = workload.table(placement.table), placement.kernel
+    family, ratio = family_of(placement, topology), placement.cache_load_factor_ratio
+    replicated = family is ShardingType.DATA_PARALLEL
+    batch, sources = float(workload.local_batch_size), float(topology.world_size)
+    share = range_share(table.distribution, shard.row_offset, shard.num_rows)
+    if replicated:
+        sources = share = 1.0
+    indices = batch * table.pooling_factor
+    bags = batch * len(table.features)
+    if table.pooling is Pooling.NONE:
+        bags = indices * share
+    seen = LookupShard(
+        table=table,
+        kernel=kernel,
+        row_offset=shard.row_offset,
+        num_rows=shard.num_rows,
+        num_cols=shard.num_cols,
+        num_indices=sources * indices * share,
+        num_table_indices=sources * indices,
+        num_bags=sources * indices * share if table.pooling is Pooling.NONE else sources * bags,
+        output_element_bytes=workload.output_dtype.num_bytes,
+        index_bytes=workload.index_bytes,
+        optimizer=workload.optimizer,
+        cache_load_factor_ratio=ratio,
+    )
+    work = np.zeros(NUM_COLUMNS)
+    work[lookup_columns(kernel)] = lookup.shard_work(seen, topology)
+    work[call_column(family, kernel)] = 1.0
+    index_bytes = workload.index_bytes + 4.0 * table.is_weighted
+    arriving = indices * share * index_bytes + batch * len(table.features) * 4.0
+    leaving = bags * shard.num_cols * workload.output_dtype.num_bytes
+    if replicated:
+        work[REPLICATED] = 4.0 * table.num_embeddings * table.embedding_dim
+    else:
+        work[INPUT + FAMILIES.index(family)] = arriving
+        work[OUTPUT + FAMILIES.index(family)] = leaving
+    depth = PIPELINE_DEPTH[workload.pipeline]
+    work[MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+    work[MEMORY:] += table_memory(shard, table, workload, kernel, ratio)
+    return work
+
+
+def table_memory(
+    shard: Shard, table: Table, workload: Workload, kernel: ComputeKernel, ratio: float | None
+) -> FloatArray:
+    memory = np.zeros(len(Memory))
+    weights = float(shard.num_rows) * shard.num_cols * table.dtype.num_bytes
+    state = shard.num_rows * workload.optimizer.state_bytes_per_row(shard.num_cols)
+    if kernel in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING):
+        memory[Memory.HOST] = weights + state
+        if ratio is not None:
+            memory[Memory.CACHE] = ratio * (weights + state)
+            memory[Memory.CACHE] += shard.num_rows * (4.0 + 16.0 * ratio)
+        return memory
+    memory[Memory.WEIGHTS], memory[Memory.OPTIMIZER] = weights, state
+    if kernel is ComputeKernel.DENSE:
+        memory[Memory.GRADIENTS] = shard.num_rows * shard.num_cols * 4.0
+    return memory
+
+
+def family_of(placement: TablePlacement, topology: Topology) -> ShardingType:
+    """Row splits over some ranks exchange like table-wise shards."""
+    kind, ranks, local = placement.sharding_type, placement.ranks, topology.local_world_size
+    if kind is ShardingType.ROW_WISE:
+        return kind if ranks == tuple(range(topology.world_size)) else ShardingType.TABLE_WISE
+    if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD):
+        blocks = [ranks[i : i + local] for i in range(0, len(ranks), local)]
+        if any(b != tuple(range(b[0], b[0] + local)) or b[0] % local for b in blocks):
+            return ShardingType.TABLE_WISE
+    return kind

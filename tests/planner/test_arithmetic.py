@@ -1,0 +1,219 @@
+"""What is refused before options are listed: never a problem that has a plan, and at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
+from planner.arithmetic import refuse_hopeless
+from planner.enumeration import enumerate_options
+from planner.errors import InfeasibleError, Stopped
+from planner.evaluation import SearchSpace
+from planner.option_work import priced
+from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
+from planner.search.parts.walk import count_assignments, every_assignment
+from tests.planner import cases
+
+K, T = ComputeKernel, ShardingType
+MANY = 3_000
+
+
+def asked(
+    workload: Workload, *, hosts: int = 2, local: int = 2, **changes: object
+) -> tuple[PlanningProblem, CostPipeline]:
+    constraints = Constraints(**changes)  # type: ignore[arg-type]
+    topology = constraints.limited(cases.topology(hosts, local, hbm_gib=1, ddr_gib=4))
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=constraints)
+    return problem, CostPipeline(workload, topology)
+
+
+def dot_interaction(count: int) -> Workload:
+    tables = tuple(cases.table(f"t{i}", rows=100, dim=16) for i in range(count))
+    dense = DenseArch(
+        num_dense_features=13,
+        bottom_mlp=(64, 16),
+        top_mlp=(512, 1),
+        interaction=Interaction.DOT,
+    )
+    return replace(cases.workload(tables, reserved=2.0**20), dense=dense)
+
+
+# ------------------------------------------------------------------ what is said
+
+
+def test_a_dense_part_that_fills_the_device_is_refused_without_listing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dot interaction of 3,000 features has 4.5 million products: 9 GB of parameters."""
+
+    def listed(*_: object) -> None:
+        pytest.fail("options were priced")
+
+    monkeypatch.setattr(CostPipeline, "options_work", listed)
+    with pytest.raises(InfeasibleError) as found:
+        refuse_hopeless(*asked(dot_interaction(MANY)))
+    text = str(found.value)
+    assert "the dense part and the reserve alone exceed every device by" in text
+    assert "parameters with gradients and state" in text
+    assert "1 MiB memory reserve" in text
+    assert "the largest device has 1 GiB" in text
+    assert any(
+        "4,501,500 products" not in line and "cat or dcn" in line for line in found.value.advice
+    )
+    assert found.value.shortfall_bytes > 0
+
+
+def test_a_few_tables_under_a_dot_interaction_are_no_reason() -> None:
+    refuse_hopeless(*asked(dot_interaction(20)))
+
+
+def test_more_bytes_than_all_memories_hold() -> None:
+    """4 devices with 1 GiB and 2 hosts with 4 GiB hold 12 GiB; the tables take 19 GiB and state."""
+    tables = tuple(cases.table(f"t{i}", rows=5_000_000, dim=128) for i in range(8))
+    with pytest.raises(InfeasibleError, match=r"the tables take 19\.2 GiB of weights") as found:
+        refuse_hopeless(*asked(cases.workload(tables)))
+    assert "of device and host memory that 4 ranks and 2 hosts have for tables" in str(found.value)
+    assert "add host memory" in found.value.advice
+
+
+def test_kernels_that_keep_tables_on_devices_leave_the_hosts_out() -> None:
+    tables = tuple(cases.table(f"t{i}", rows=1_000_000, dim=128) for i in range(10))
+    problem, pipeline = asked(cases.workload(tables))
+    refuse_hopeless(problem, pipeline)
+    with pytest.raises(
+        InfeasibleError, match="of device memory that 4 ranks have for tables"
+    ) as found:
+        refuse_hopeless(*asked(cases.workload(tables), kernels=(K.FUSED, K.DENSE)))
+    assert any("fused_uvm" in line for line in found.value.advice)
+
+
+def test_a_table_whose_smallest_cut_is_too_large() -> None:
+    table = cases.table("big", rows=8_000_000, dim=64)
+    whole = TableConstraint(pattern="big", sharding_types=(T.TABLE_WISE,), kernels=(K.FUSED,))
+    refuse_hopeless(*asked(cases.workload((table,))))
+    with pytest.raises(InfeasibleError, match=r"table 'big' takes 1\.91 GiB") as found:
+        refuse_hopeless(*asked(cases.workload((table,)), tables=(whole,)))
+    assert "the memory of one device" in str(found.value)
+    assert any("row_wise" in line for line in found.value.advice)
+    # Over rows it would fit; copied to every rank it would not.
+    copied = replace(whole, sharding_types=(T.DATA_PARALLEL,), kernels=(K.DENSE,))
+    with pytest.raises(InfeasibleError, match="'big'"):
+        refuse_hopeless(*asked(cases.workload((table,)), tables=(copied,)))
+
+
+def test_a_table_larger_than_any_host() -> None:
+    table = cases.table("huge", rows=2 * 10**12, dim=4)
+    with pytest.raises(InfeasibleError, match=r"table 'huge' takes 29\.1 TiB") as found:
+        refuse_hopeless(*asked(cases.workload((table,))))
+    assert "TiB too little" in str(found.value)
+    assert "-" not in str(found.value).split("too little")[0].rsplit(",", 1)[1]
+
+
+def test_pipelines_that_count_in_another_way_are_only_asked_for_their_limits() -> None:
+    class Nothing(CostPipeline):
+        """Counts no memory at all."""
+
+        def device_bytes(self, work: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+            return 0.0 * super().device_bytes(work)
+
+    tables = tuple(cases.table(f"t{i}", rows=5_000_000, dim=128) for i in range(8))
+    problem, pipeline = asked(cases.workload(tables))
+    refuse_hopeless(problem, Nothing(problem.workload, problem.topology))
+    with pytest.raises(InfeasibleError):
+        refuse_hopeless(problem, pipeline)
+
+
+# ------------------------------------------------------------------ never too much
+
+
+@st.composite
+def tight(draw: st.DrawFn) -> tuple[PlanningProblem, CostPipeline]:
+    """One or two tables on up to three ranks with about as much memory as they take."""
+    count = draw(st.integers(1, 2))
+    tables = tuple(
+        cases.table(
+            f"t{i}",
+            draw(st.sampled_from([50_000, 200_000, 700_001])),
+            draw(st.sampled_from([4, 12])),
+        )
+        for i in range(count)
+    )
+    optimizer = draw(st.sampled_from(list(Optimizer)))
+    workload = replace(cases.workload(tables, batch=16), dense=DenseArch(), optimizer=optimizer)
+    sizes = sum(t.weight_bytes for t in tables)
+    share = draw(st.floats(0.05, 2.0))
+    host = draw(st.sampled_from([0.01, 0.3, 1.5]))
+    rules = []
+    if draw(st.booleans()):
+        types = draw(st.lists(st.sampled_from(list(T)), min_size=1, max_size=3, unique=True))
+        kernels = draw(st.sampled_from([(), (K.FUSED, K.DENSE), (K.FUSED_UVM, K.DENSE)]))
+        rules.append(
+            TableConstraint(
+                pattern=draw(st.sampled_from(["t0", "*"])),
+                sharding_types=tuple(types),
+                kernels=kernels,
+                min_column_width=draw(st.sampled_from([4, 8])),
+            )
+        )
+    return asked(
+        workload,
+        hosts=draw(st.integers(1, 2)),
+        local=draw(st.integers(1, 2)),
+        tables=tuple(rules),
+        memory=(
+            MemoryLimit(most_bytes=share * sizes, level=Level.RANK),
+            MemoryLimit(most_bytes=host * sizes, level=Level.HOST),
+        ),
+    )
+
+
+def refused(problem: PlanningProblem, pipeline: CostPipeline) -> InfeasibleError | None:
+    try:
+        refuse_hopeless(problem, pipeline)
+    except InfeasibleError as error:
+        return error
+    return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(tight())
+def test_what_is_refused_has_no_plan(case: tuple[PlanningProblem, CostPipeline]) -> None:
+    problem, pipeline = case
+    refusal = refused(problem, pipeline)
+    if refusal is None:
+        return
+    assert refusal.shortfall_bytes > 0
+    assert refusal.advice
+    space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline, every_kernel=True))
+    if any(not t.options for t in space.tables):
+        return
+    assert count_assignments(space, 200_000) <= 200_000
+    for _, work in every_assignment(space):
+        assert (space.overflow_ratio(work) > 0).all()
+
+
+# ------------------------------------------------------------------ listing
+
+
+def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.option_work._AT_ONCE", 40)
+    problem, pipeline = asked(cases.synthetic(12))
+    told: list[tuple[int, int]] = []
+    listing = enumerate_options(problem, pipeline, progress=lambda *now: told.append(now))
+    assert told[-1] == (12, 12)
+    assert len(told) > 2
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    for table in listing.tables:
+        for option, work in zip(table.options, table.works, strict=True):
+            np.testing.assert_allclose(work.full, pipeline.option_work(option), rtol=1e-12)
+    answers = iter([False, True])
+    with pytest.raises(Stopped):
+        enumerate_options(problem, pipeline, should_stop=lambda: next(answers))
+    assert priced(pipeline, []) == []
