@@ -1,8 +1,11 @@
-"""Where output goes: results to stdout, everything else to stderr."""
+"""Where output goes: results to stdout, everything else to stderr.
+
+No other file of the command line prints. Names from files reach a terminal only through
+:mod:`planner.printable`, here and in the renderer of reports.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,6 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 import click
+
+from planner.cli.streams import flush_failure, say_on_stderr
+from planner.printable import printable_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,10 +64,16 @@ def write_json(data: object) -> None:
     click.echo(json.dumps(data, indent=2, allow_nan=False))
 
 
+def write_data(text: str) -> None:
+    """A file's text on stdout, byte by byte; on a terminal without codes that would change it."""
+    click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
+
+
 def say(text: str) -> None:
     """Words on stdout; results that are not a table. Lines wrap for people, not for pipes."""
     from planner.report._terminal import wrap
 
+    text = printable_lines(text)
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
         click.echo(text)
         return
@@ -69,11 +81,16 @@ def say(text: str) -> None:
         click.echo("\n".join(wrap(line, _width())) if line.strip() else "")
 
 
+def complain(text: str) -> None:
+    """Lines on stderr, after the results that were printed before them."""
+    flush_failure(sys.stdout)  # met again, and told, when the command ends
+    say_on_stderr(printable_lines(text))
+
+
 def remark(settings: Settings, text: str) -> None:
-    """A line on stderr, after the results that were printed before it; none if told to be quiet."""
+    """The same, unless told to be quiet."""
     if not settings.quiet:
-        flush_results()
-        click.echo(text, err=True)
+        complain(text)
 
 
 def report_written(settings: Settings, *paths: Path, **more: object) -> None:
@@ -88,12 +105,6 @@ def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
     """Warnings as remarks, each once."""
     for text in dict.fromkeys(warnings):
         remark(settings, f"warning: {text}")
-
-
-def flush_results() -> None:
-    """Put results before remarks where both go to one place; a pipe that is gone is met later."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
 
 
 def _width() -> int:

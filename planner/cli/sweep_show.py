@@ -12,7 +12,7 @@ from costmodels import units
 from planner import io
 from planner.cli.show import print_rows
 from planner.errors import InvalidInputError
-from planner.sweep.outcome import PointResult, PointStatus, pareto
+from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
 if TYPE_CHECKING:
@@ -86,6 +86,17 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
     for result in results:
         if result.status is PointStatus.FAILED:
             print_rows("", ("failed", "why"), [(result.point.name, result.reason)])
+
+
+def cut_points(results: Sequence[PointResult]) -> str | None:
+    """A remark on points whose search the clock cut; None if there are none."""
+    cut = sum(result.reason == CUT for result in results)
+    if not cut:
+        return None
+    return (
+        f"--time-limit cut the search of {cut} of {len(results)} points: a faster or idler machine "
+        "may find better plans for them"
+    )
 
 
 def _cells(result: PointResult) -> tuple[str, ...]:

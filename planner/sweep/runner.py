@@ -15,7 +15,7 @@ from planner.problem import PlanningProblem
 from planner.result import PlanningResult, Status
 from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
-from planner.sweep.outcome import PointResult, PointStatus
+from planner.sweep.outcome import CUT, PointResult, PointStatus
 from planner.worker_pool import ProcessDiedError, WorkerPool
 
 
@@ -30,7 +30,7 @@ class Task:
     point: Point
     problem: PlanningProblem
     operation: Operation
-    time_limit_s: float = 5.0
+    time_limit_s: float | None = None
     max_evaluations: int | None = None
     seed: int = 0
 
@@ -206,6 +206,7 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
     return PointResult(
         point=task.point,
         status=PointStatus.DONE,
+        reason=CUT if result.solver.status is Status.TIME_LIMIT else "",
         inputs_hash=inputs_hash(task.problem),
         hosts=topology.num_hosts,
         local_batch_size=task.problem.workload.local_batch_size,

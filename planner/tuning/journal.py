@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 STUDY_NAME: Final = "shardplan"
 FORMAT: Final = 1
 
+TRIAL_LIMIT_S: Final = 120.0
+
 _STARTUP_TRIALS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much a study does: trials in all, and the limits of the search inside each."""
+    """How much a study does: trials in all, and the limits of the search inside each.
+
+    ``trial_limit_s`` is a safety by the clock, far above what a search takes: a trial that is much
+    older than it has lost its process.
+    """
 
     trials: int
-    trial_limit_s: float = 10.0
+    trial_limit_s: float = TRIAL_LIMIT_S
     trial_evaluations: int | None = None
     seed: int = 0
     grace_s: float = 30.0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, complain, remark, write_json
 from planner.cli.flags import (
     FILE,
+    Percent,
     ProblemFlags,
     output_options,
     problem_options,
     search_options,
 )
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.plan_flags import PlanFlags, plan_options
 from planner.cli.show import print_result
 
@@ -23,13 +27,14 @@ if TYPE_CHECKING:
     from planner.result import PlanningResult
     from planner.search_problem import MakePipeline
 
-EXIT_STOPPED = 4
+EXIT_GAP = 1
 
 EXAMPLES = """\b
 Examples:
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16
   shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
   shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
+  shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
   shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'"""
 
 
@@ -38,6 +43,10 @@ Examples:
 @problem_options
 @search_options
 @plan_options
+@click.option(
+    "--require-gap", type=Percent(), metavar="PERCENT",
+    help="Exit code 1 if the plan is not proven to be this close to the best, such as 5%.",
+)  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
 @click.option("--force", is_flag=True, help="Write into a folder that holds other files.")
 @output_options
@@ -50,54 +59,81 @@ def command(
     more: PlanFlags,
     strategy: str,
     objective: str,
-    time_limit: float,
+    time_limit: float | None,
+    evaluations: int | None,
     seed: int,
+    require_gap: float | None,
     output: Path | None,
     force: bool,
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
     Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
-    from the proven optimum. Ctrl-C stops the search and keeps the best plan so far. Exit code 4
-    says that the search was stopped, by Ctrl-C or the time limit; 3 that nothing fits.
+    from the proven optimum. The search ends by a budget of work that depends on the problem alone,
+    so that the same command gives the same plan on every machine.
+
+    Exit code 0 says that there is a plan, however the search ended; 3 that nothing fits; 1 that
+    --require-gap is not met, though the plan is written. Ctrl-C or SIGTERM ends the search; the
+    best plan so far is printed and written, and the exit code is 4.
     """
-    from planner.cli.interrupt import StopOnInterrupt
     from planner.cli.output import check_folder
     from planner.cli.plan_inputs import load_plan_inputs
     from planner.cli.progress import live_progress
 
-    if output is not None:
-        check_folder(output, force=force)
-    asked = load_plan_inputs(workload, flags, more)
-    problem = asked.inputs.problem
-    from planner import api  # after the cheap checks: this import is the slow one
+    with _keeping_what_is_found() as stop:
+        if output is not None:
+            check_folder(output, force=force)
+        asked = load_plan_inputs(workload, flags, more)
+        problem = asked.inputs.problem
+        from planner import api  # after the cheap checks: this import is the slow one
 
-    make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
-    with StopOnInterrupt() as should_stop, live_progress(settings, objective) as progress:
-        result = api.plan(
-            problem.workload,
-            problem.topology,
-            constraints=problem.constraints,
-            strategy=strategy,
-            objective=objective,
-            time_limit_s=time_limit,
-            seed=seed,
-            progress=progress,
-            should_stop=should_stop,
-            make_pipeline=make_pipeline,
-            **asked.options,
-        )
-    result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+        make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
+        with live_progress(settings, objective) as progress:
+            result = api.plan(
+                problem.workload,
+                problem.topology,
+                constraints=problem.constraints,
+                strategy=strategy,
+                objective=objective,
+                time_limit_s=time_limit,
+                max_evaluations=evaluations,
+                seed=seed,
+                progress=stop.watching(progress),
+                should_stop=stop,
+                make_pipeline=make_pipeline,
+                **asked.options,
+            )
+        stop.keeps = True
+        result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+        _deliver(settings, result, output)
+        if evaluations is None or result.solver.evaluations < evaluations:
+            _name_the_clock(settings, result, time_limit)
+        return _exit_code(settings, result, stop, require_gap)
+
+
+@contextmanager
+def _keeping_what_is_found() -> Iterator[StopOnInterrupt]:
+    """Ctrl-C and SIGTERM end the search once it has a plan, and the command before that."""
+    with StopOnInterrupt(keeps=False) as stop:
+        try:
+            yield stop
+        except KeyboardInterrupt as interrupt:
+            if not stop.keeps:
+                interrupt.add_note("no plan was found before that, so nothing is written")
+            raise
+
+
+def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
+    """Write, then print: nothing can get lost then."""
     written = () if output is None else _write(output, result)
-    if settings.json:
-        from planner import io
-
-        write_json(io.result_to_json(result))
-        if written:
-            remark(settings, "wrote " + "  ".join(map(str, written)))
-    else:
+    if not settings.json:
         print_result(settings, result, written=written)
-    return _exit_code(settings, result)
+        return
+    from planner import io
+
+    write_json(io.result_to_json(result))
+    if written:
+        remark(settings, "wrote " + "  ".join(map(str, written)))
 
 
 def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
@@ -151,14 +187,29 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     return output.write_run(folder, texts, files)
 
 
-def _exit_code(settings: Settings, result: PlanningResult) -> int:
+def _name_the_clock(settings: Settings, result: PlanningResult, limit_s: float | None) -> None:
+    """A remark where the clock ended the search: another run may then find another plan."""
+    from costmodels import units
     from planner.result import Status
 
-    stopped = {
-        Status.INTERRUPTED: "stopped by Ctrl-C",
-        Status.TIME_LIMIT: "stopped by the time limit",
-    }.get(result.solver.status)
-    if stopped is None:
-        return 0
-    remark(settings, f"{stopped}: this is the best plan so far (exit code {EXIT_STOPPED})")
-    return EXIT_STOPPED
+    if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
+        remark(
+            settings,
+            f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work "
+            "was spent: a faster or idler machine may find another plan",
+        )
+
+
+def _exit_code(
+    settings: Settings, result: PlanningResult, stop: StopOnInterrupt, require_gap: float | None
+) -> int:
+    from planner.cli.gap import unmet
+
+    problem = None if require_gap is None else unmet(result.solver, require_gap)
+    if problem is not None:
+        complain(f"shardplan: {problem}")
+    if stop():
+        words = f"stopped by {stop.stopped_by}: this is the best plan so far"
+        remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+        return EXIT_STOPPED
+    return 0 if problem is None else EXIT_GAP

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, warn, write_json
+from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
 from planner.cli.sweep_inputs import SweepFlags, sweep_options
 
@@ -93,4 +93,7 @@ def command(
     else:
         show.print_sizings(target_qps, sizings)
     warn(settings, questions.file.warnings)
+    cut = show.cut_points([result for sizing in sizings for result in sizing.tried])
+    if cut is not None:
+        remark(settings, cut)
     return 0 if any(s.answer is not None for s in sizings) else 1

@@ -210,5 +210,5 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         raise BrokenPipeError
 
     monkeypatch.setattr("planner.cli.run.cli.main", gone)
-    monkeypatch.setattr("planner.cli.run._close_stdout", lambda: None)
+    monkeypatch.setattr("planner.cli.run.abandon", lambda _: None)
     assert run_command_line(["list"]) == 0
