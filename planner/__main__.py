@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from planner.cli.interrupt import EXIT_STOPPED, sigterm_interrupts, stop_words
+from planner.cli.interrupt import EXIT_STOPPED, signals_interrupt, stop_words
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
 
 def run_guarded() -> int:
     """Run the command line; Ctrl-C and SIGTERM are answered from here on, also while it loads."""
-    with sigterm_interrupts():
+    with signals_interrupt():
         try:
             from planner.cli.run import run
 

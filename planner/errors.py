@@ -3,7 +3,8 @@
 PlannerError
 ├── InvalidInputError     bad file, flag or argument: exit code 2; lists every problem found
 ├── InfeasibleError       proven that nothing fits: exit code 3; the binding limit in bytes
-└── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 3
+├── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 3
+└── StoppedError          the caller asked to stop before there was an answer: exit code 4
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class InfeasibleError(PlannerError):
         self.shortfall_bytes = shortfall_bytes
         self.advice = advice
         super().__init__(message)
+
+
+class StoppedError(PlannerError):
+    """The caller asked to stop before there was an answer; what was found so far is none."""
 
 
 class NoPlanFoundError(PlannerError):

@@ -21,7 +21,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.work import FAMILIES, INPUT, OUTPUT, REPLICATED
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from planner.moved_bytes import cell_bytes, overlaps, rectangles
 from planner.problem import Constraints, PlanningProblem, TableConstraint
@@ -264,11 +264,15 @@ def constraint_costs(
     *,
     time_limit_s: float | None = None,
     progress: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, by planning again without it; the dearest first.
 
     The last line gives every rank one GiB more, the price of memory. Each gain is the difference of
     two searches, so gains below the optimality gap say nothing.
+
+    Raises:
+        StoppedError: ``should_stop``, which is asked often, said so.
     """
     cut: set[str] = set()
 
@@ -280,9 +284,13 @@ def constraint_costs(
                 constraints=constraints,
                 time_limit_s=time_limit_s,
                 with_baselines=False,
+                should_stop=should_stop,
             )
         except (InfeasibleError, NoPlanFoundError):
             return None
+        if found.solver.status is Status.INTERRUPTED:
+            message = f"stopped before it was known what {name or 'the plan'} costs"
+            raise StoppedError(message)
         if found.solver.status is Status.TIME_LIMIT:
             cut.add(name)
         return found.estimate.time.time_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,48 +20,81 @@ EXIT_STOPPED: Final = 4
 EXIT_GAVE_UP: Final = 130
 """Stopped by a second Ctrl-C, which waits for nothing: 128 + SIGINT, as shells have it."""
 
-SIGTERM_WORDS: Final = "SIGTERM"
-_WORDS: Final = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): SIGTERM_WORDS}
+_WORDS: Final = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM"}
+_SEARCH: Final = "planner.search."
+"""Modules that call solvers."""
+
+_RAISED: Final[list[str]] = []
+"""What was raised since the program began, in words; once it is passed on, the program ends."""
 
 Progress = TypeVar("Progress")
 
 
-class GaveUp(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked the program to end; the first argument is how, ``Ctrl-C`` or ``SIGTERM``.
+
+    Of a class of its own, because Python ends itself by SIGINT, whatever the exit code was to be,
+    once a ``KeyboardInterrupt`` has left a call of ``exec``, such as those that make dataclasses.
+    """
+
+
+class GaveUp(Interrupted):
     """A second Ctrl-C: nothing is kept."""
 
 
 def stop_words(interrupt: BaseException) -> str:
     """What stopped the program, for a line to the user."""
-    return SIGTERM_WORDS if SIGTERM_WORDS in interrupt.args else "Ctrl-C"
+    return str(interrupt.args[0]) if isinstance(interrupt, Interrupted) else "Ctrl-C"
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM raises ``KeyboardInterrupt("SIGTERM")`` inside, so that nothing stays half done.
+def signals_interrupt() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise :class:`Interrupted` inside, so that nothing stays half done.
 
-    Outside the main thread, and where somebody else deals with SIGTERM, nothing is changed.
+    Where Python cannot pass on what is raised, in a destructor or a callback of the import system,
+    it is remembered, and raised by the next :class:`StopOnInterrupt`.
+    Outside the main thread, and where somebody else deals with a signal, nothing is changed.
     """
+    usual: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    ours = [n for n, handler in usual.items() if in_main and signal.getsignal(n) is handler]
+    if not ours:
         yield
         return
-    signal.signal(signal.SIGTERM, _raise)
+    for number in ours:
+        signal.signal(number, _raise)
+    report, sys.unraisablehook = sys.unraisablehook, _forget_interrupt
+    _RAISED.clear()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.unraisablehook = report
+        for number in ours:
+            signal.signal(number, usual[number])
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    raise KeyboardInterrupt(SIGTERM_WORDS)
+    del frame
+    _RAISED.append(_WORDS[number])
+    raise Interrupted(_WORDS[number])
+
+
+def _forget_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+    """No words about an interrupt that could not be passed on; what else there is, as usual."""
+    if not isinstance(unraisable.exc_value, Interrupted):
+        sys.__unraisablehook__(unraisable)
 
 
 class StopOnInterrupt:
     """While active, the first Ctrl-C or SIGTERM sets ``stopped_by``; searches ask for it.
 
-    A second Ctrl-C raises ``GaveUp``; a second SIGTERM changes nothing. As long as there is
-    nothing to keep (:attr:`keeps`), the first one raises ``KeyboardInterrupt`` at once.
+    A second Ctrl-C raises ``GaveUp``; a second SIGTERM changes nothing. As long as there is nothing
+    to keep, whatever ends the block after a signal leaves it as ``Interrupted``, and outside of a
+    search the signal itself raises that, at once. Not inside of one: solvers call Python from
+    C++ and lose the exception there, so the search is left to ask.
     Outside the main thread, where Python allows no signal handlers, it does nothing.
 
     Attributes:
@@ -68,10 +102,12 @@ class StopOnInterrupt:
         stopped_by: ``Ctrl-C`` or ``SIGTERM``; None as long as nobody asked.
     """
 
-    def __init__(self, *, keeps: bool = True) -> None:
-        """Not stopped yet."""
+    def __init__(self, *, keeps: bool = True, lost: str = "") -> None:
+        """Not stopped yet; ``lost`` tells the user what stopping with nothing to keep means."""
         self.keeps = keeps
         self.stopped_by: str | None = None
+        self._gave_up = False
+        self._lost = lost
         self._previous: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -90,7 +126,13 @@ class StopOnInterrupt:
         return note
 
     def __enter__(self) -> Self:
-        """Take over both signals; SIGTERM only where nobody ignores it."""
+        """Take over both signals, but where they are ignored.
+
+        Raises:
+            Interrupted: one of them came before, and could not be passed on then.
+        """
+        if _RAISED:
+            raise Interrupted(_RAISED[0])
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
@@ -103,23 +145,46 @@ class StopOnInterrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give them back."""
-        del kind, error, trace
+        """Give them back.
+
+        Raises:
+            Interrupted: the block failed after a signal and had nothing to keep.
+            GaveUp: it failed after a second Ctrl-C.
+        """
+        del kind, trace
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         self._previous = {}
+        if error is None or isinstance(error, GaveUp) or self.stopped_by is None:
+            return
+        if self._gave_up:
+            raise GaveUp(_WORDS[signal.SIGINT]) from error
+        if not self.keeps:
+            interrupt = Interrupted(self.stopped_by)
+            if self._lost:
+                interrupt.add_note(self._lost)
+            raise interrupt from error
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        words = _WORDS[number]
         if self.stopped_by is not None:
             if number == signal.SIGINT:
-                raise GaveUp
+                self._gave_up = True
+                raise GaveUp(_WORDS[number])
             return
-        if not self.keeps:
-            raise KeyboardInterrupt(words)
-        self.stopped_by = words
-        _announce(f"\n{words}: stopping with the best so far; Ctrl-C gives up\n")
+        self.stopped_by = _WORDS[number]
+        if not self.keeps and not _searches(frame):
+            raise Interrupted(self.stopped_by)
+        _announce(f"\n{self.stopped_by}: stopping with the best so far; Ctrl-C gives up\n")
+
+
+def _searches(frame: FrameType | None) -> bool:
+    """Whether the main thread is in a function of a search, rather than about to load one."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(_SEARCH) and frame.f_code.co_name != "<module>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _announce(text: str) -> None:

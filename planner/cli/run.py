@@ -15,7 +15,7 @@ from planner.cli.interrupt import (
     EXIT_GAVE_UP,
     EXIT_STOPPED,
     GaveUp,
-    sigterm_interrupts,
+    signals_interrupt,
     stop_words,
 )
 from planner.cli.streams import abandon, flush_failure, repair_streams
@@ -31,7 +31,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     settings = Settings()
     repair_streams()
-    with sigterm_interrupts():
+    with signals_interrupt():
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()

@@ -121,7 +121,8 @@ def _print_picks(picks: tuple[tuple[Setup, float | None], ...]) -> None:
         shown = "does not fit" if value is None else units.format_time(value)
         factor = "" if value is None or not first else f"{value / first:.2f}x"
         rows.append((describe(setup), shown, factor))
-    print_rows("Picks", ("setup", "iteration", "against best"), rows)
+    if rows:
+        print_rows("Picks", ("setup", "iteration", "against best"), rows)
 
 
 _SHOWN = 12

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, Status
@@ -17,10 +17,6 @@ from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
 from planner.sweep.outcome import CUT, PointResult, PointStatus
 from planner.worker_pool import ProcessDiedError, WorkerPool
-
-
-class StoppedError(Exception):
-    """The search of a point was stopped: what it has found so far is no result of the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +167,17 @@ def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> Poi
         return replace(failed(task, str(error)), status=PointStatus.DOES_NOT_FIT)
     except NoPlanFoundError as error:
         if should_stop():
-            raise StoppedError from error
+            raise _stopped(task) from error
         return failed(task, str(error))
     except InvalidInputError as error:
         return failed(task, str(error))
     if result.solver.status is Status.INTERRUPTED:
-        raise StoppedError
+        raise _stopped(task)
     return _summary(task, result)
+
+
+def _stopped(task: Task) -> StoppedError:
+    return StoppedError(f"{task.point.name}: stopped before its search had ended")
 
 
 def failed(task: Task, reason: str) -> PointResult:

@@ -105,7 +105,7 @@ class Study:
                 time.sleep(_POLL_S)
                 continue
             self._one(should_stop)
-            if progress is not None:
+            if progress is not None and not should_stop():
                 progress(self.progress())
 
     def progress(self) -> StudyProgress:

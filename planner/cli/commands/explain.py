@@ -14,6 +14,7 @@ from planner.cli.flags import (
     problem_options,
     time_limit_option,
 )
+from planner.cli.interrupt import StopOnInterrupt
 
 EXAMPLES = """\b
 Examples:
@@ -69,8 +70,11 @@ def command(
             changes = explainer.changes(limit=limit, progress=step)
     costs = None
     if prices:
-        with bar(settings, "constraints", len(inputs.problem.constraints.tables) + 1) as step:
-            costs = constraint_costs(inputs.problem, time_limit_s=time_limit, progress=step)
+        total = len(inputs.problem.constraints.tables) + 1
+        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+            costs = constraint_costs(
+                inputs.problem, time_limit_s=time_limit, progress=step, should_stop=stop
+            )
     warnings = inputs.warnings
     if any(cost.is_cut for cost in costs or ()):
         warnings += ("--time-limit cut searches of --prices: other runs may find other gains",)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +78,8 @@ def command(
     from planner.cli.plan_inputs import load_plan_inputs
     from planner.cli.progress import live_progress
 
-    with _keeping_what_is_found() as stop:
+    lost = "no plan was found before that, so nothing is written"
+    with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
             check_folder(output, force=force)
         asked = load_plan_inputs(workload, flags, more)
@@ -109,18 +108,6 @@ def command(
         if evaluations is None or result.solver.evaluations < evaluations:
             _name_the_clock(settings, result, time_limit)
         return _exit_code(settings, result, stop, require_gap)
-
-
-@contextmanager
-def _keeping_what_is_found() -> Iterator[StopOnInterrupt]:
-    """Ctrl-C and SIGTERM end the search once it has a plan, and the command before that."""
-    with StopOnInterrupt(keeps=False) as stop:
-        try:
-            yield stop
-        except KeyboardInterrupt as interrupt:
-            if not stop.keeps:
-                interrupt.add_note("no plan was found before that, so nothing is written")
-            raise
 
 
 def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:

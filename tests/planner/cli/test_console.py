@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,9 @@ from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings
 from planner.cli.flags import Count, Percent, Quantity
-from planner.cli.interrupt import GaveUp, StopOnInterrupt, sigterm_interrupts
+from planner.cli.interrupt import GaveUp, Interrupted, StopOnInterrupt, signals_interrupt
 from planner.cli.progress import describe, live_progress
+from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 
 LINE = SearchProgress(
@@ -58,22 +61,78 @@ def test_the_first_signal_stops_and_a_second_ctrl_c_gives_up(
 
 def test_nothing_to_keep_is_stopped_at_once() -> None:
     """Until the search tells of a plan."""
-    with StopOnInterrupt(keeps=False) as stop:
-        note = stop.watching(None)
-        note(EMPTY)
-        with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+
+    def work() -> None:
+        with StopOnInterrupt(keeps=False, lost="nothing is written") as stop:
+            stop.watching(None)(EMPTY)
             os.kill(os.getpid(), signal.SIGTERM)
-        assert not stop()
-        note(LINE)
+            pytest.fail("it went on")
+
+    with pytest.raises(Interrupted, match="SIGTERM") as caught:
+        work()
+    assert caught.value.__notes__ == ["nothing is written"]
+    with StopOnInterrupt(keeps=False) as stop:
+        stop.watching(None)(LINE)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop()
+
+
+@pytest.mark.parametrize("ends", [InvalidInputError("no plan"), RuntimeError("lost in C++"), None])
+def test_a_search_without_a_plan_is_left_to_ask(ends: Exception | None) -> None:
+    """Solvers lose what is raised in the Python that they call; whatever comes of it is a stop."""
+    search = compile("def search(call): call()", "auto.py", "exec")
+    names: dict[str, Any] = {"__name__": "planner.search.auto"}
+    exec(search, names)
+
+    def signalled() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop(), "nothing was raised"
+        if ends is not None:
+            raise ends
+
+    expected = contextlib.nullcontext() if ends is None else pytest.raises(Interrupted)
+    with expected, StopOnInterrupt(keeps=False) as stop:
+        names["search"](signalled)
+
+
+def test_an_interrupt_that_python_cannot_pass_on_is_not_lost(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Unlucky:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def work() -> None:
+        del unlucky[0]
+        with StopOnInterrupt():
+            pytest.fail("it went on")
+
+    unlucky = [Unlucky()]
+    with signals_interrupt(), pytest.raises(Interrupted, match="SIGTERM"):
+        work()
+    assert capfd.readouterr().err == ""
+    with signals_interrupt(), StopOnInterrupt() as stop:
+        assert not stop(), "the next command starts anew"
+
+
+def test_a_second_ctrl_c_that_a_solver_loses_still_gives_up() -> None:
+    def work(stop: StopOnInterrupt) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        with contextlib.suppress(GaveUp):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+        message = "a result with an exception set"
+        raise SystemError(message)
+
+    with pytest.raises(GaveUp), StopOnInterrupt() as stop:
+        work(stop)
 
 
 def test_a_signal_that_somebody_ignores_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As nohup and some job managers do."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with sigterm_interrupts(), StopOnInterrupt() as stop:
+        with signals_interrupt(), StopOnInterrupt() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
             assert not stop()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
