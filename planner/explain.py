@@ -291,7 +291,7 @@ def constraint_costs(
         if found.solver.status is Status.INTERRUPTED:
             message = f"stopped before it was known what {name or 'the plan'} costs"
             raise StoppedError(message)
-        if found.solver.status is Status.TIME_LIMIT:
+        if found.solver.cut_by_clock(None):
             cut.add(name)
         return found.estimate.time.time_s
 

@@ -57,6 +57,11 @@ class SolverReport:
             return None
         return max(0.0, (self.value - self.bound) / self.value)
 
+    def cut_by_clock(self, max_evaluations: int | None) -> bool:
+        """Whether a time limit ended the search, rather than this number of plans if it is one."""
+        spent = max_evaluations is not None and self.evaluations >= max_evaluations
+        return self.status is Status.TIME_LIMIT and not spent
+
     @property
     def unseen_gap_ratio(self) -> float:
         """The part of the gap that is not in the phases: launches and overlap, 0..1."""

@@ -11,19 +11,18 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
-
-import click
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from planner.cli.streams import flush_failure, say_on_stderr
+from planner.file_errors import writing
 from planner.printable import printable_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
 MAX_WIDTH = 100
+_STDOUT: Final = Path("standard output")
 
 
 @dataclass(slots=True)
@@ -43,7 +42,7 @@ class Settings:
 
 def stdout_console() -> Console:
     """A console for results: at most 100 columns; plain when NO_COLOR is set or not a terminal."""
-    return _console(sys.stdout)
+    return _console(cast("TextIO", _Named(sys.stdout)))
 
 
 def stderr_console() -> Console:
@@ -59,14 +58,40 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=_width(), height=height, no_color=_no_color(), highlight=False)
 
 
+class _Named:
+    """A stream whose errors say which one it is; all else is the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """See the stream."""
+        with writing(_STDOUT):
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """See the stream."""
+        with writing(_STDOUT):
+            self._stream.flush()
+
+
+def _echo(text: str) -> None:
+    with writing(_STDOUT):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def write_json(data: object) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    _echo(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def write_data(text: str) -> None:
     """A file's text on stdout, byte by byte; on a terminal without codes that would change it."""
-    click.echo(printable_lines(text) if sys.stdout.isatty() else text, nl=False)
+    _echo(printable_lines(text) if sys.stdout.isatty() else text)
 
 
 def say(text: str) -> None:
@@ -75,10 +100,10 @@ def say(text: str) -> None:
 
     text = printable_lines(text)
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-        click.echo(text)
+        _echo(f"{text}\n")
         return
     for line in text.splitlines():
-        click.echo("\n".join(wrap(line, _width())) if line.strip() else "")
+        _echo("\n".join(wrap(line, _width()) if line.strip() else [""]) + "\n")
 
 
 def complain(text: str) -> None:

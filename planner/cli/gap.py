@@ -13,34 +13,41 @@ _WORTH_TELLING: Final = 0.1
 """Share of the gap from which on its part that no search can close is worth a word."""
 
 
-def unmet(solver: SolverReport, most_ratio: float) -> str | None:
-    """Why the gap is not within ``most_ratio`` (0..1), in one line; None if it is."""
+def unmet(solver: SolverReport, most_ratio: float, evaluations: int | None = None) -> str | None:
+    """Why the gap is not within ``most_ratio`` (0..1), in one line; None if it is.
+
+    Args:
+        solver: how the search went.
+        most_ratio: the widest gap that is good enough.
+        evaluations: after how many plans the search had to end, if that was asked.
+    """
+    more = _more(solver, evaluations)
     gap, asked = solver.gap_ratio, f"--require-gap {100 * most_ratio:g}%"
     if gap is None:
-        return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver)}"
+        return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver, more)}"
     if gap <= most_ratio:
         return None
-    return f"the gap of {_percent(gap)} is wider than {asked}: {_what_helps(solver, gap)}"
+    return f"the gap of {_percent(gap)} is wider than {asked}: {_what_helps(solver, gap, more)}"
 
 
-def _why_unknown(solver: SolverReport) -> str:
+def _why_unknown(solver: SolverReport, more: str) -> str:
     if solver.status is Status.HEURISTIC and solver.strategy != "auto":
         return f"strategy {solver.strategy!r} proves nothing; use --strategy auto"
-    return f"the search proved no bound; {_more(solver)}"
+    return f"the search proved no bound; {more}"
 
 
-def _what_helps(solver: SolverReport, gap_ratio: float) -> str:
+def _what_helps(solver: SolverReport, gap_ratio: float, more: str) -> str:
     unseen = solver.unseen_gap_ratio
     if unseen < _WORTH_TELLING * gap_ratio:
-        return _more(solver)
+        return more
     return (
         f"{_percent(unseen)} are launches and overlap, which no bound counts and "
-        f"--objective phases leaves out; for the rest, {_more(solver)}"
+        f"--objective phases leaves out; for the rest, {more}"
     )
 
 
-def _more(solver: SolverReport) -> str:
-    if solver.status is Status.TIME_LIMIT:
+def _more(solver: SolverReport, evaluations: int | None) -> str:
+    if solver.cut_by_clock(evaluations):
         return "give it a longer --time-limit, which cut the search, or more --evaluations"
     return f"give it more --evaluations than the {solver.evaluations:,} it used"
 

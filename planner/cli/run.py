@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ EXIT_FAILED_CHECK = 1
 EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
+
+_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Every file that is written is named by :mod:`planner.file_errors`; what click prints is not."""
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -58,12 +62,9 @@ def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
 
 def report_error(error: Exception, settings: Settings) -> int:
     """Print an error as people can use it and return the exit code it stands for."""
-    if isinstance(error, OSError) and error.filename is None:
-        lost = flush_failure(sys.stdout)
-        if isinstance(lost or error, BrokenPipeError):
-            abandon(sys.stdout)
-            return 0  # whoever read the output has seen enough
-        error = error if lost is None else OSError(lost.errno, lost.strerror, "standard output")
+    if isinstance(error, BrokenPipeError):
+        abandon(sys.stdout)
+        return 0  # whoever read the output has seen enough
     if flush_failure(sys.stdout) is not None:
         abandon(sys.stdout)
     return _report(error, settings)
@@ -80,8 +81,9 @@ def _report(error: Exception, settings: Settings) -> int:
         _print_error(str(error))
         return EXIT_BAD_INPUT
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{where}{error.strerror or error}")
+        unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
+        where = str(error.filename or unnamed)
+        _print_error(": ".join(filter(None, [where, error.strerror or str(error)])))
         return EXIT_BAD_INPUT
     kind = type(error).__name__
     again = "" if settings.debug else "; run again with --debug for the traceback"

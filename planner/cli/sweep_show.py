@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from costmodels import units
 from planner import io
 from planner.cli.show import print_rows
+from planner.csv_text import csv_text
 from planner.errors import InvalidInputError
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
@@ -59,13 +58,9 @@ def write(folder: Path, name: str, results: Sequence[PointResult]) -> tuple[Path
 def as_csv(results: Sequence[PointResult]) -> str:
     """One row per point; figures in SI units."""
     front = set(pareto(results))
-    buffer = text_io.StringIO()
     rows = [{**r.to_json(), "pareto": r in front} for r in results]
     names = list(rows[0]) if rows else []
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_text(names, ([row[name] for name in names] for row in rows))
 
 
 def as_json(name: str, results: Sequence[PointResult]) -> dict[str, Any]:

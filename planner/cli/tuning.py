@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cli.console import Settings, remark, write_json
 from planner.cli.flags import ProblemFlags
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.file_errors import writing
 
 if TYPE_CHECKING:
     from planner.tuning import Setup, Study, StudyProgress
@@ -48,11 +49,14 @@ def describe(setup: Setup) -> str:
     return ", ".join(parts)
 
 
-def run_study(settings: Settings, study: Study, stop: StopOnInterrupt, *, patient: bool) -> None:
+def run_study(
+    settings: Settings, study: Study, stop: StopOnInterrupt, storage: Path | None, *, patient: bool
+) -> None:
     """Do trials until none is left or ``stop`` says so, each with a remark."""
-    study.run(
-        progress=lambda p: remark(settings, progress_line(p)), should_stop=stop, patient=patient
-    )
+    with writing(storage or Path("the study")):
+        study.run(
+            progress=lambda p: remark(settings, progress_line(p)), should_stop=stop, patient=patient
+        )
     cut = study.num_cut
     if cut:
         remark(

@@ -7,6 +7,7 @@ last becomes a list of records.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -49,14 +50,20 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
 def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
     """Whole sections: heading, facts, table, notes."""
     width = min(console.width, MAX_WIDTH)
-    for section in sections:
+    for section in map(_printable, sections):
         console.print()
-        for line in wrap(printable(section.title), width):
+        for line in wrap(section.title, width):
             console.print(Text(line, style="bold underline"), soft_wrap=True)
         print_facts(console, section.facts)
         if section.rows:
             _print_table(console, section, width)
         print_notes(console, section.notes)
+
+
+def _printable(section: Section) -> Section:
+    """With headings that disturb nothing; plans are named by their users."""
+    columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
+    return replace(section, title=printable(section.title), columns=columns)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
+from planner.file_errors import writing
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, Status
@@ -74,10 +76,17 @@ class Journal:
             data = self.path.read_bytes()
             os.truncate(self.path, data.rfind(b"\n") + 1)
             self._whole = True
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result.to_json(), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = json.dumps(result.to_json(), allow_nan=False) + "\n"
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, size)
+            raise
 
 
 def run(
@@ -206,7 +215,7 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
     return PointResult(
         point=task.point,
         status=PointStatus.DONE,
-        reason=CUT if result.solver.status is Status.TIME_LIMIT else "",
+        reason=CUT if result.solver.cut_by_clock(task.max_evaluations) else "",
         inputs_hash=inputs_hash(task.problem),
         hosts=topology.num_hosts,
         local_batch_size=task.problem.workload.local_batch_size,

@@ -1,8 +1,8 @@
 """One Optuna study: asks for setups, prices them, and survives the loss of any process.
 
 The journal is the only shared state. A process that dies leaves a running trial behind; whoever
-sees one that is older than any trial may be gives it up and puts its setup back in the queue, so
-that no pick is lost and none is counted twice.
+sees one whose process on the same machine is gone, or that is older than any trial may be, gives it
+up and puts its setup back in the queue, so that no pick is lost and none is counted twice.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from planner.tuning.journal import (
     menu_values,
     open_study,
 )
+from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import Menu, Setup, Tuned, restricted, solve
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class Study:
 
         trial = self._study.ask()
         trial.set_user_attr("started", time.time())
+        trial.set_user_attr("process", own_process())
         setup = _suggest(trial, self.menu)
         seed = self.effort.seed + trial.number
         trial.set_user_attr("setup", setup.to_json())
@@ -229,7 +231,7 @@ class Study:
         if best is None or best.value is None or found.value_s < best.value:
             trial.set_user_attr("plan", self._plan_values(setup, found.result.plan))
         trial.set_user_attr("evaluations", solver.evaluations)
-        trial.set_user_attr("cut", value=solver.status is Status.TIME_LIMIT)
+        trial.set_user_attr("cut", value=solver.cut_by_clock(self.effort.trial_evaluations))
         trial.set_user_attr("fits", value=True)
         trial.set_user_attr("sync_s", found.sync_s)
         trial.set_user_attr("bound_s", found.result.bound)
@@ -288,7 +290,7 @@ class Study:
         from optuna.trial import TrialState
 
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        lost = [t for t in running if _age_s(t) > self.effort.stale_s]
+        lost = [t for t in running if has_ended(t.user_attrs) or _age_s(t) > self.effort.stale_s]
         for trial in lost:
             self._give_up(trial.number, trial.params or trial.system_attrs.get("fixed_params", {}))
         return len(self._finished()), len(running) - len(lost)

@@ -20,6 +20,7 @@ from planner.cli.flags import (
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.plan_flags import PlanFlags, plan_options
 from planner.cli.show import print_result
+from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
@@ -67,13 +68,12 @@ def command(
     """Search for the plan with the shortest training iteration.
 
     Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
-    from the proven optimum. The search ends by a budget of work that depends on the problem alone,
-    so that the same command gives the same plan on every machine.
-
-    Exit code 0 says that there is a plan, however the search ended; 3 that nothing fits; 1 that
-    --require-gap is not met, though the plan is written. Ctrl-C or SIGTERM ends the search; the
-    best plan so far is printed and written, and the exit code is 4.
+    from the proven optimum. The search ends by a budget of work that depends on the problem alone:
+    the same command gives the same plan on every machine. Exit code 0 says that there is a plan,
+    however the search ended; 3 that nothing fits; 1 that --require-gap is not met, though the plan
+    is written; 4 that Ctrl-C or SIGTERM ended the search, whose best plan is printed and written.
     """
+    from planner.cli.gap import unmet
     from planner.cli.output import check_folder
     from planner.cli.plan_inputs import load_plan_inputs
     from planner.cli.progress import live_progress
@@ -105,22 +105,31 @@ def command(
         stop.keeps = True
         result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
         _deliver(settings, result, output)
-        if evaluations is None or result.solver.evaluations < evaluations:
-            _name_the_clock(settings, result, time_limit)
-        return _exit_code(settings, result, stop, require_gap)
+        if time_limit is not None and result.solver.cut_by_clock(evaluations):
+            _name_the_clock(settings, time_limit)
+        missed = None if require_gap is None else unmet(result.solver, require_gap, evaluations)
+        return _exit_code(settings, stop, missed)
 
 
 def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
-    """Write, then print: nothing can get lost then."""
-    written = () if output is None else _write(output, result)
-    if not settings.json:
-        print_result(settings, result, written=written)
-        return
-    from planner import io
+    """Write, then print, also what cannot be written: nothing gets lost."""
+    written: tuple[Path, ...] = ()
+    problem: Exception | None = None
+    try:
+        if output is not None:
+            written = _write(output, result)
+    except (OSError, InvalidInputError) as error:
+        problem = error
+    if settings.json:
+        from planner import io
 
-    write_json(io.result_to_json(result))
-    if written:
-        remark(settings, "wrote " + "  ".join(map(str, written)))
+        write_json(io.result_to_json(result))
+        if written:
+            remark(settings, "wrote " + "  ".join(map(str, written)))
+    else:
+        print_result(settings, result, written=written)
+    if problem is not None:
+        raise problem
 
 
 def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
@@ -174,29 +183,23 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     return output.write_run(folder, texts, files)
 
 
-def _name_the_clock(settings: Settings, result: PlanningResult, limit_s: float | None) -> None:
+def _name_the_clock(settings: Settings, limit_s: float) -> None:
     """A remark where the clock ended the search: another run may then find another plan."""
     from costmodels import units
-    from planner.result import Status
 
-    if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
-        remark(
-            settings,
-            f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work "
-            "was spent: a faster or idler machine may find another plan",
-        )
+    remark(
+        settings,
+        f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work was "
+        "spent: a faster or idler machine may find another plan",
+    )
 
 
-def _exit_code(
-    settings: Settings, result: PlanningResult, stop: StopOnInterrupt, require_gap: float | None
-) -> int:
-    from planner.cli.gap import unmet
-
-    problem = None if require_gap is None else unmet(result.solver, require_gap)
-    if problem is not None:
-        complain(f"shardplan: {problem}")
+def _exit_code(settings: Settings, stop: StopOnInterrupt, missed: str | None) -> int:
+    """Stopped, a gap that is too wide (``missed`` says so), or neither."""
+    if missed is not None:
+        complain(f"shardplan: {missed}")
     if stop():
         words = f"stopped by {stop.stopped_by}: this is the best plan so far"
         remark(settings, f"{words} (exit code {EXIT_STOPPED})")
         return EXIT_STOPPED
-    return 0 if problem is None else EXIT_GAP
+    return 0 if missed is None else EXIT_GAP

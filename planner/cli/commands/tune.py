@@ -107,7 +107,7 @@ def command(
     source = tuning.source_values(workload, flags)
     study = Study(inputs.problem, menu, effort, journal=storage, source=source)
     with StopOnInterrupt() as stop:
-        tuning.run_study(settings, study, stop, patient=True)
+        tuning.run_study(settings, study, stop, storage, patient=True)
         if stop() and not study.has_plan:
             message = "no setup had a plan before that, so nothing is written"
             complain(f"shardplan: stopped by {stop.stopped_by}; {message}")

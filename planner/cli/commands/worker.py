@@ -37,5 +37,5 @@ def command(settings: Settings, *, storage: Path) -> int:
     inputs = load_problem(Path(source["workload"]), tuning.flags_from(source["flags"]))
     study = Study(inputs.problem, menu_from(menu), effort_from(effort), journal=storage)
     with StopOnInterrupt() as stop:
-        tuning.run_study(settings, study, stop, patient=False)
+        tuning.run_study(settings, study, stop, storage, patient=False)
     return tuning.stopped(settings, study, stop)
