@@ -33,22 +33,32 @@ def search_space(problem: PlanningProblem, make_pipeline: MakePipeline) -> Searc
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
     """
+    pipeline = search_pipeline(problem, make_pipeline)
+    if isinstance(pipeline, TorchrecPipeline):
+        return torchrec_space(problem, pipeline)
+    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+
+
+def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> CostPipeline:
+    """What counts and prices the work of a search, in all scenarios at once.
+
+    Raises:
+        InvalidInputError: scenarios with other tables, or for an objective that takes none.
+    """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
     models = default_models(topology)
     pipeline = make_pipeline(problem.workload, topology, models)
+    if not problem.scenarios:
+        return pipeline
     if isinstance(pipeline, TorchrecPipeline):
-        if problem.scenarios:
-            msg = (
-                "TorchRec's estimates do not see index distributions, so its objectives take no "
-                "scenarios; leave them out"
-            )
-            raise InvalidInputError(msg)
-        return torchrec_space(problem, pipeline)
-    if problem.scenarios:
-        others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
-        pipeline = ScenarioPipeline([pipeline, *others])
-    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+        msg = (
+            "TorchRec's estimates do not see index distributions, so its objectives take no "
+            "scenarios; leave them out"
+        )
+        raise InvalidInputError(msg)
+    others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
+    return ScenarioPipeline([pipeline, *others])
 
 
 def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractObjective:
@@ -71,6 +81,8 @@ def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractO
 def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     """The result with the price of the move from the plan in use, and the time per scenario."""
     problem, pipeline = result.problem, space.pipeline
+    if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
+        result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
         start = problem.move_limit.start
         before_s = float(pipeline.iteration_times(pipeline.plan_work(start)))

@@ -18,7 +18,7 @@ from planner.cli.flags import (
     search_options,
 )
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.plan_flags import PlanFlags, plan_options
+from planner.cli.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.show import print_result
 from planner.errors import InvalidInputError
 
@@ -69,9 +69,11 @@ def command(
 
     Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
     from the proven optimum. The search ends by a budget of work that depends on the problem alone:
-    the same command gives the same plan on every machine. Exit code 0 says that there is a plan,
-    however the search ended; 3 that nothing fits; 1 that --require-gap is not met, though the plan
-    is written; 4 that Ctrl-C or SIGTERM ended the search, whose best plan is printed and written.
+    the same command gives the same plan on every machine.
+
+    Exit code 0 says that there is a plan, however the search ended; 3 that nothing fits; 1 that the
+    gap is wider than --require-gap, though the plan is written; 4 that Ctrl-C or SIGTERM ended the
+    search, whose best plan is printed and written.
     """
     from planner.cli.gap import unmet
     from planner.cli.output import check_folder
@@ -91,7 +93,6 @@ def command(
             result = api.plan(
                 problem.workload,
                 problem.topology,
-                constraints=problem.constraints,
                 strategy=strategy,
                 objective=objective,
                 time_limit_s=time_limit,
@@ -137,20 +138,11 @@ def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
     from costmodels.pipeline import CostPipeline
     from planner.torchrec_pipeline import TorchrecPricing
 
-    _check_figures(objective, torchrec_defaults=torchrec_defaults)
+    check_figures(objective, torchrec_defaults=torchrec_defaults)
     if not objective.startswith("torchrec"):
         return CostPipeline
     by_phase = objective == "torchrec-critical-path"
     return TorchrecPricing(by_phase=by_phase, torchrec_figures=torchrec_defaults)
-
-
-def _check_figures(objective: str, *, torchrec_defaults: bool) -> None:
-    if torchrec_defaults and not objective.startswith("torchrec"):
-        message = (
-            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
-            "torchrec-critical-path"
-        )
-        raise click.UsageError(message, click.get_current_context())
 
 
 def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:

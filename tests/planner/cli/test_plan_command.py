@@ -48,13 +48,14 @@ def test_the_headline_comes_first(plan: Run) -> None:
 def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
     done = plan(
         *("--strategy", "auto", "--objective", "iteration", "--time-limit", "2min", "--seed", 7),
+        *("--evaluations", "1_000"),
         *("--global-batch-size", 4096, "--reserve", "2 GiB", "--set", "tables.0.embedding_dim=64"),
     )
     assert done.code == 0, done.err
     assert fake_api.options["strategy"] == "auto"
     assert fake_api.options["time_limit_s"] == 120.0
     assert fake_api.options["seed"] == 7
-    assert fake_api.options["max_evaluations"] is None
+    assert fake_api.options["max_evaluations"] == 1000
     asked = fake_api.asked
     assert asked is not None
     assert asked.workload.local_batch_size == 512
@@ -65,6 +66,8 @@ def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
 
 def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
     assert plan("--batch-size", "1_024").code == 0
+    assert fake_api.options["time_limit_s"] is None
+    assert fake_api.options["max_evaluations"] is None
     assert fake_api.asked is not None
     assert fake_api.asked.workload.local_batch_size == 1024
 

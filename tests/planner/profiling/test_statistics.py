@@ -82,7 +82,7 @@ def test_most_rows_never_drawn() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_other_search_finds_a_nearer_law(seed: int) -> None:
-    """Scipy's simplex, from the same starts, on laws that are Zipf-Mandelbrot's and that are not."""
+    """Scipy's simplex, from the same starts, on laws of the family and others."""
     optimize = pytest.importorskip("scipy.optimize")
     rng = np.random.default_rng(seed)
     rows, exponent = int(10 ** rng.uniform(0.8, 8)), float(rng.choice([0.0, rng.uniform(0, 3)]))
