@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+
+from planner.cli.interrupt import EXIT_STOPPED, signals_interrupt, stop_words
 
 
 def main() -> int:
-    """Run the command line of this process; the exit code."""
-    try:
-        from planner.cli.run import run
+    """Run the command line of this process; the exit code, which no signal changes any more."""
+    code = run_guarded()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
-        return run()
-    except KeyboardInterrupt:  # before the command line was up to handle it
-        sys.stderr.write("shardplan: stopped by Ctrl-C\n")
-        return 130
+
+def run_guarded() -> int:
+    """Run the command line; Ctrl-C and SIGTERM are answered from here on, also while it loads."""
+    with signals_interrupt():
+        try:
+            from planner.cli.run import run
+
+            return run()
+        except KeyboardInterrupt as interrupt:
+            sys.stderr.write(f"shardplan: stopped by {stop_words(interrupt)}\n")
+            return EXIT_STOPPED
 
 
 if __name__ == "__main__":

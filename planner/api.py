@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -20,12 +19,14 @@ from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
-from planner.budget import Deadline, search_evaluator
+from planner.budget import Deadline, default_evaluations
+from planner.collector import collector_paused
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.evaluation import Assignment, Evaluator, SearchSpace
+from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.guard import guarded
 from planner.models import default_models
 from planner.objective import AbstractObjective
+from planner.option_work import ListingProgress
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport, Status
 from planner.robust import Robust
@@ -33,7 +34,6 @@ from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.parts.feasibility import least_excess_bytes, require_feasible
 from planner.search.parts.objectives import MEMORY
 from planner.search_problem import (
-    MakePipeline,
     search_objective,
     search_space,
     searched_options,
@@ -105,6 +105,7 @@ def plan(
             contradict each other, scenarios with other tables.
         InfeasibleError: proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
+        StoppedError: ``should_stop`` said so before there was anything to search.
     """
     baselines = len(BASELINES) if with_baselines else 0
     deadline = Deadline(
@@ -113,11 +114,19 @@ def plan(
     problem = _problem(workload, topology, constraints, moves, scenarios)
     chosen = strategy if isinstance(strategy, AbstractStrategy) else strategy_named(strategy)
 
-    priced = priced_for(objective, make_pipeline)
+    listing = partial(
+        search_space,
+        problem,
+        priced_for(objective, make_pipeline),
+        progress=_listing_progress(progress),
+        should_stop=should_stop,
+    )
     for every_kernel in dict.fromkeys((objective == MEMORY, True)):
-        space, target = _asked(problem, priced, objective, robust, every_kernel=every_kernel)
+        space = _listed(partial(listing, every_kernel=every_kernel))
+        target = search_objective(objective, space, robust)
         limit_s = deadline.for_search(partial(_candidate, space, _any(space), "probe"))
-        evaluate = search_evaluator(space, target, limit_s, max_evaluations)
+        most = max_evaluations or default_evaluations(space, time_limit_s)
+        evaluate = Evaluator(space, target, Budget(time_limit_s=limit_s, max_evaluations=most))
         outcome = chosen.search(
             space, evaluate, seed=seed, progress=progress, should_stop=should_stop
         )
@@ -190,23 +199,37 @@ def _problem(
     )
 
 
-def _asked(
-    problem: PlanningProblem,
-    make_pipeline: MakePipeline,
-    objective: str,
-    robust: Robust,
-    *,
-    every_kernel: bool,
-) -> tuple[SearchSpace, AbstractObjective]:
-    """The space of plans and what to make small; refuses a problem that provably has no plan.
+def _listed(listing: Callable[[], SearchSpace]) -> SearchSpace:
+    """The space of plans; refuses a problem that provably has no plan.
 
     Where kernels were left out, that nothing fits without them proves nothing.
     """
-    with _collector_paused():
-        space = search_space(problem, make_pipeline, every_kernel=every_kernel)
+    with collector_paused():
+        space = listing()
         if not space.listing.left_out_tables:
             require_feasible(space)
-        return space, search_objective(objective, space, robust)
+        return space
+
+
+def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> ListingProgress | None:
+    """Tells of the tables whose options are listed, before there is any plan."""
+    if progress is None:
+        return None
+    started = time.perf_counter()
+
+    def tell(done: int, total: int) -> None:
+        progress(
+            SearchProgress(
+                seconds=time.perf_counter() - started,
+                incumbent=None,
+                bound=None,
+                gap_ratio=None,
+                evaluations=0,
+                phase=f"options of {done:,} of {total:,} tables listed",
+            )
+        )
+
+    return tell
 
 
 def _result(
@@ -344,18 +367,3 @@ def _any(space: SearchSpace) -> Assignment:
         count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
         places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
     return Assignment(options=(0,) * space.num_tables, places=tuple(places))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection: options are many objects, none of them in a cycle.
-
-    With torch loaded, the full collections on the way take as long as listing them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from planner.effort import priced_s
-from planner.evaluation import Budget, Evaluator, SearchSpace
-from planner.objective import AbstractObjective
+from planner.evaluation import Budget, SearchSpace
 
 _WORK_S_PER_TABLE: Final = 0.16
 _LEAST_WORK_S, _MOST_WORK_S = 0.6, 8.0
 """Nominal seconds of a search: per table, at least and at most."""
-_WORK_SHARE: Final = 0.8
+_WORK_SHARE: Final = 0.7
 """Nominal seconds of a search for each second of a time limit."""
 _BASELINE_WORK_S: Final = 1.0
 """Nominal seconds of one baseline."""
@@ -37,7 +36,7 @@ def default_work_s(num_tables: int, time_limit_s: float | None) -> float:
 
     Args:
         num_tables: of the workload.
-        time_limit_s: what is left of the limit by the clock; None for no limit.
+        time_limit_s: the limit by the clock that was asked for; None for none.
     """
     if time_limit_s is not None:
         return _WORK_SHARE * time_limit_s
@@ -96,15 +95,11 @@ def plan_s(space: SearchSpace) -> float:
     return priced_s(1, space.world_size * space.pipeline.num_features)
 
 
-def search_evaluator(
-    space: SearchSpace,
-    objective: AbstractObjective,
-    time_limit_s: float | None,
-    max_evaluations: int | None,
-) -> Evaluator:
-    """An evaluator with the budget asked for, or the one that the problem has by itself."""
-    if max_evaluations is None:
-        work_s = default_work_s(space.num_tables, time_limit_s)
-        max_evaluations = max(round(work_s / plan_s(space)), 1)
-    budget = Budget(time_limit_s=time_limit_s, max_evaluations=max_evaluations)
-    return Evaluator(space, objective, budget)
+def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
+    """The budget of a search that was given none, in priced plans.
+
+    Args:
+        space: what is searched.
+        time_limit_s: the limit by the clock that was asked for; None for none.
+    """
+    return max(round(default_work_s(space.num_tables, time_limit_s) / plan_s(space)), 1)

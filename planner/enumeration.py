@@ -103,7 +103,7 @@ def enumerate_options(
     Raises:
         InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
             table without any option.
-        Stopped: ``should_stop`` said so.
+        StoppedError: ``should_stop`` said so.
     """
     limits = table_limits(problem)
     names = listed_names(pipeline, limits)

@@ -3,7 +3,8 @@
 PlannerError
 ├── InvalidInputError     bad file, flag or argument: exit code 2; lists every problem found
 ├── InfeasibleError       proven that nothing fits: exit code 3; the binding limit in bytes
-└── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 3
+├── NoPlanFoundError      the budget ran out before any plan that fits was found: exit code 3
+└── StoppedError          the caller asked to stop before there was an answer: exit code 4
 """
 
 from __future__ import annotations
@@ -34,12 +35,9 @@ class InfeasibleError(PlannerError):
         super().__init__(message)
 
 
+class StoppedError(PlannerError):
+    """The caller asked to stop before there was an answer; what was found so far is none."""
+
+
 class NoPlanFoundError(PlannerError):
     """The budget ran out before a plan that fits was found; not a proof that there is none."""
-
-
-class Stopped(Exception):  # noqa: N818
-    """Raised where somebody asked to stop and there is nothing to hand back yet.
-
-    It stays inside :mod:`planner`; callers of the package see what stopping means there.
-    """

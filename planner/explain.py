@@ -21,10 +21,11 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.work import FAMILIES, INPUT, OUTPUT, REPLICATED
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from planner.moved_bytes import cell_bytes, overlaps, rectangles
 from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.result import Status
 from planner.robust import Robust
 from planner.search_problem import search_objective, search_space
 
@@ -81,12 +82,13 @@ class Change:
 class ConstraintCost:
     """What dropping one constraint gains: time with it minus time without, from two searches.
 
-    ``time_s`` is None where no plan fits even so.
+    ``time_s`` is None where no plan fits even so. ``is_cut``: the clock ended one of the searches.
     """
 
     constraint: str
     time_s: float | None
     gain_s: float | None
+    is_cut: bool = False
 
 
 class Explainer:
@@ -260,16 +262,21 @@ class Explainer:
 def constraint_costs(
     problem: PlanningProblem,
     *,
-    time_limit_s: float = 5.0,
+    time_limit_s: float | None = None,
     progress: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, by planning again without it; the dearest first.
 
     The last line gives every rank one GiB more, the price of memory. Each gain is the difference of
     two searches, so gains below the optimality gap say nothing.
-    """
 
-    def time_of(constraints: Constraints, topology: Topology) -> float | None:
+    Raises:
+        StoppedError: ``should_stop``, which is asked often, said so.
+    """
+    cut: set[str] = set()
+
+    def time_of(name: str, constraints: Constraints, topology: Topology) -> float | None:
         try:
             found = api.plan(
                 problem.workload,
@@ -277,21 +284,28 @@ def constraint_costs(
                 constraints=constraints,
                 time_limit_s=time_limit_s,
                 with_baselines=False,
+                should_stop=should_stop,
             )
         except (InfeasibleError, NoPlanFoundError):
             return None
+        if found.solver.status is Status.INTERRUPTED:
+            message = f"stopped before it was known what {name or 'the plan'} costs"
+            raise StoppedError(message)
+        if found.solver.status is Status.TIME_LIMIT:
+            cut.add(name)
         return found.estimate.time.time_s
 
     given, topology = problem.constraints, problem.topology
-    now_s = time_of(given, topology)
+    now_s = time_of("", given, topology)
     costs = []
     for name, without in _relaxed(given):
         if progress is not None:
             progress(name)
-        costs.append(_gain(name, now_s, time_of(without, topology)))
-    roomier = _with_more_memory(topology)
-    costs.append(_gain("one GiB more per rank", now_s, time_of(given, roomier)))
-    return tuple(sorted(costs, key=lambda c: -(c.gain_s or 0.0)))
+        costs.append(_gain(name, now_s, time_of(name, without, topology)))
+    more = "one GiB more per rank"
+    costs.append(_gain(more, now_s, time_of(more, given, _with_more_memory(topology))))
+    told = [replace(c, is_cut=bool(cut & {"", c.constraint})) for c in costs]
+    return tuple(sorted(told, key=lambda c: -(c.gain_s or 0.0)))
 
 
 def _gain(name: str, with_s: float | None, without_s: float | None) -> ConstraintCost:

@@ -8,7 +8,7 @@ from typing import Final
 from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingOption
-from planner.errors import Stopped
+from planner.errors import StoppedError
 
 __all__ = ["ListingProgress", "OptionWork", "priced"]
 
@@ -35,12 +35,13 @@ def priced(
         should_stop: asked before each part.
 
     Raises:
-        Stopped: ``should_stop`` said so.
+        StoppedError: ``should_stop`` said so.
     """
     works: list[tuple[OptionWork, ...]] = []
     for part in _parts(options):
         if should_stop is not None and should_stop():
-            raise Stopped
+            msg = f"stopped while options of tables were listed, {len(works):,} of {len(options):,}"
+            raise StoppedError(msg)
         found = iter(pipeline.options_work([o for table in part for o in table]))
         works += [tuple(next(found) for _ in table) for table in part]
         if progress is not None:

@@ -21,6 +21,7 @@ from costmodels.collective.base import (
 )
 from costmodels.topology import Topology
 from costmodels.units import US
+from planner.csv_text import csv_text
 from planner.errors import InvalidInputError
 from planner.io.calibration_file import load_constants
 from planner.io.documents import read_text
@@ -157,13 +158,12 @@ def predicted_text(table: Table, found: Iterable[Predicted | Unmodelled]) -> str
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
     added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
-    out = text_io.StringIO()
     kept = tuple(c for c in table.columns if c not in added)
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*kept, *added))
-    for row, p in zip(table.rows, predictions, strict=True):
-        writer.writerow((*(row[c] for c in kept), *_cells(p)[: len(added)]))
-    return out.getvalue()
+    rows = (
+        (*(row[c] for c in kept), *_cells(p)[: len(added)])
+        for row, p in zip(table.rows, predictions, strict=True)
+    )
+    return csv_text((*kept, *added), rows)
 
 
 def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:

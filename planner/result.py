@@ -39,7 +39,8 @@ class SolverReport:
     the plan, which is all that bounds can see; None if that is all of it. ``balanced_value`` is
     what would be left of it if the plan's work were spread evenly over its ranks; None where ranks
     differ. ``evaluations`` is the number of plans priced, ``work`` all that was done, in priced
-    plans. ``progress`` holds (seconds, incumbent, bound) as the search went.
+    plans. ``progress`` holds (seconds, incumbent, bound) as the search went. With
+    ``torchrec_defaults`` values rest on TorchRec's default figures, not on the system's.
     """
 
     strategy: str
@@ -54,6 +55,7 @@ class SolverReport:
     separable_value: float | None = None
     balanced_value: float | None = None
     progress: tuple[tuple[float, float, float | None], ...] = ()
+    torchrec_defaults: bool = False
 
     @property
     def gap_ratio(self) -> float | None:

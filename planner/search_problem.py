@@ -17,6 +17,7 @@ from planner.errors import InvalidInputError
 from planner.evaluation import SearchSpace
 from planner.models import default_models
 from planner.objective import AbstractObjective
+from planner.option_work import ListingProgress
 from planner.problem import PlanningProblem
 from planner.replan import reshard
 from planner.result import PlanningResult, ScenarioTime
@@ -30,7 +31,12 @@ MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 
 
 def search_space(
-    problem: PlanningProblem, make_pipeline: MakePipeline, *, every_kernel: bool = False
+    problem: PlanningProblem,
+    make_pipeline: MakePipeline,
+    *,
+    every_kernel: bool = False,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> SearchSpace:
     """Every plan the problem allows, with its work in each scenario.
 
@@ -39,30 +45,45 @@ def search_space(
         make_pipeline: prices plans.
         every_kernel: list kernels that keep weights in host memory even where device memory is far
             from full.
+        progress: told how many of how many tables are listed, again and again.
+        should_stop: asked again and again; True ends the listing.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
         InfeasibleError: arithmetic alone rules out every plan.
+        StoppedError: ``should_stop`` said so.
+    """
+    pipeline = search_pipeline(problem, make_pipeline)
+    if isinstance(pipeline, TorchrecPipeline):
+        return torchrec_space(problem, pipeline)
+    refuse_hopeless(problem, pipeline)
+    listing = enumerate_options(
+        problem, pipeline, every_kernel=every_kernel, progress=progress, should_stop=should_stop
+    )
+    return SearchSpace(problem, pipeline, listing)
+
+
+def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> CostPipeline:
+    """What counts and prices the work of a search, in all scenarios at once.
+
+    Raises:
+        InvalidInputError: scenarios with other tables, or for an objective that takes none.
     """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
     models = default_models(topology)
     pipeline = make_pipeline(problem.workload, topology, models)
+    if not problem.scenarios:
+        return pipeline
     if isinstance(pipeline, TorchrecPipeline):
-        if problem.scenarios:
-            msg = (
-                "TorchRec's estimates do not see index distributions, so its objectives take no "
-                "scenarios; leave them out"
-            )
-            raise InvalidInputError(msg)
-        return torchrec_space(problem, pipeline)
-    if problem.scenarios:
-        others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
-        pipeline = ScenarioPipeline([pipeline, *others])
-    refuse_hopeless(problem, pipeline)
-    listing = enumerate_options(problem, pipeline, every_kernel=every_kernel)
-    return SearchSpace(problem, pipeline, listing)
+        msg = (
+            "TorchRec's estimates do not see index distributions, so its objectives take no "
+            "scenarios; leave them out"
+        )
+        raise InvalidInputError(msg)
+    others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
+    return ScenarioPipeline([pipeline, *others])
 
 
 def searched_options(space: SearchSpace) -> tuple[str, ...]:
@@ -117,6 +138,8 @@ def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractO
 def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     """The result with the price of the move from the plan in use, and the time per scenario."""
     problem, pipeline = result.problem, space.pipeline
+    if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
+        result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
         start = problem.move_limit.start
         before_s = float(pipeline.iteration_times(pipeline.plan_work(start)))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import SPREAD, ShardingOption, ShardingType, Spread, row_blocks
+from costmodels.sharding import SPREAD, Plan, ShardingOption, ShardingType, Spread, row_blocks
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
@@ -92,6 +92,7 @@ class TorchrecPipeline(CostPipeline):
         super().__init__(workload, topology, models)
         self.by_phase = by_phase
         self.is_reserved = is_reserved
+        self.torchrec_figures = torchrec_figures
         self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
         self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
         self._tables = {t.name: t for t in workload.tables}
@@ -143,6 +144,24 @@ class TorchrecPipeline(CostPipeline):
             return self._uniform_work(option)
         pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
         return np.array([pieces[width] for width in option.column_widths])
+
+    def torchrec_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan in the columns that searches see, ``[W, num_features]``.
+
+        :meth:`plan_work` counts in ours, in which plans are reported.
+        """
+        work = np.zeros((self.topology.world_size, self.num_features))
+        for placement in plan.placements:
+            for shard in placement.shards:
+                option = ShardingOption(
+                    table=placement.table,
+                    sharding_type=placement.sharding_type,
+                    kernel=placement.kernel,
+                    column_widths=(shard.num_cols,),
+                    cache_load_factor_ratio=placement.cache_load_factor_ratio,
+                )
+                work[shard.rank] += self._row(option, shard.num_rows, shard.num_cols)
+        return work
 
     def _uniform_work(self, option: ShardingOption) -> FloatArray:
         table = self._tables[option.table]

@@ -21,14 +21,7 @@ _BLOCK = re.compile(r"(<!-- not run:[^\n]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 _QUICK = ("quickstart", "own_model", "search", "cost_model")
 """Pages whose blocks run by default; the others are slow."""
 
-_WORKED = """\
-set -e
-shardplan() {
-  local code=0
-  command shardplan "$@" || code=$?
-  [ "$code" = 4 ] || return "$code"  # stopped by the time limit: a plan all the same
-}
-"""
+_WORKED = "set -e\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +99,7 @@ def test_three_commands_from_nothing_to_a_report(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert done.returncode in (0, 4), done.stderr
+        assert done.returncode == 0, done.stderr
     page = (tmp_path / "run1" / "report.html").read_text(encoding="utf-8")
     assert "300 tables" in page
     assert len(page.encode()) < 1_000_000

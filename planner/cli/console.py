@@ -1,23 +1,28 @@
-"""Where output goes: results to stdout, everything else to stderr."""
+"""Where output goes: results to stdout, everything else to stderr.
+
+No other file of the command line prints. Names from files reach a terminal only through
+:mod:`planner.printable`, here and in the renderer of reports.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import click
+from planner.cli.streams import flush_failure, say_on_stderr
+from planner.file_errors import writing
+from planner.printable import printable_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
 MAX_WIDTH = 100
+_STDOUT: Final = Path("standard output")
 
 
 @dataclass(slots=True)
@@ -37,7 +42,7 @@ class Settings:
 
 def stdout_console() -> Console:
     """A console for results: at most 100 columns; plain when NO_COLOR is set or not a terminal."""
-    return _console(sys.stdout)
+    return _console(cast("TextIO", _Named(sys.stdout)))
 
 
 def stderr_console() -> Console:
@@ -53,27 +58,64 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=_width(), height=height, no_color=_no_color(), highlight=False)
 
 
+class _Named:
+    """A stream whose errors say which one it is; all else is the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """See the stream."""
+        with writing(_STDOUT):
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """See the stream."""
+        with writing(_STDOUT):
+            self._stream.flush()
+
+
+def _echo(text: str) -> None:
+    with writing(_STDOUT):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def write_json(data: object) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(data, indent=2, allow_nan=False))
+    _echo(json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def write_data(text: str) -> None:
+    """A file's text on stdout, byte by byte; on a terminal without codes that would change it."""
+    _echo(printable_lines(text) if sys.stdout.isatty() else text)
 
 
 def say(text: str) -> None:
     """Words on stdout; results that are not a table. Lines wrap for people, not for pipes."""
     from planner.report._terminal import wrap
 
+    text = printable_lines(text)
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-        click.echo(text)
+        _echo(f"{text}\n")
         return
     for line in text.splitlines():
-        click.echo("\n".join(wrap(line, _width())) if line.strip() else "")
+        _echo("\n".join(wrap(line, _width()) if line.strip() else [""]) + "\n")
+
+
+def complain(text: str) -> None:
+    """Lines on stderr, after the results that were printed before them."""
+    flush_failure(sys.stdout)  # met again, and told, when the command ends
+    say_on_stderr(printable_lines(text))
 
 
 def remark(settings: Settings, text: str) -> None:
-    """A line on stderr, after the results that were printed before it; none if told to be quiet."""
+    """The same, unless told to be quiet."""
     if not settings.quiet:
-        flush_results()
-        click.echo(text, err=True)
+        complain(text)
 
 
 def report_written(settings: Settings, *paths: Path, **more: object) -> None:
@@ -88,12 +130,6 @@ def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
     """Warnings as remarks, each once."""
     for text in dict.fromkeys(warnings):
         remark(settings, f"warning: {text}")
-
-
-def flush_results() -> None:
-    """Put results before remarks where both go to one place; a pipe that is gone is met later."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
 
 
 def _width() -> int:

@@ -21,6 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 MAX_RANKS = 65_536
 MAX_SAMPLES = 100_000_000
+MAX_EVALUATIONS = 10**12
 FILE = AnyFile()
 
 
@@ -253,13 +254,12 @@ def search_options(command: Command) -> Command:
             metavar="NAME",
             help="What to make small; see 'shardplan list'.",
         ),
+        time_limit_option("--time-limit", "Stop then with the best plan so far, such as 5min; "),
         click.option(
-            "--time-limit",
-            type=Quantity("s", positive=True),
-            default="10s",
-            show_default=True,
-            metavar="TIME",
-            help="Stop then with the best plan so far, such as 30s or 5min.",
+            "--evaluations",
+            type=Count(MAX_EVALUATIONS),
+            metavar="N",
+            help="End the search after pricing N plans.  [default: by the size of the problem]",
         ),
         click.option(
             "--seed",
@@ -271,6 +271,17 @@ def search_options(command: Command) -> Command:
         ),
     )
     return cast("Command", _apply(command, options))
+
+
+def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]:
+    """A safety by the clock; without it a search ends by work that is the same on any machine."""
+    return click.option(
+        flag,
+        *names,
+        type=Quantity("s", positive=True),
+        metavar="TIME",
+        help=f"{text}a safety by the clock.  [default: none, a budget of work ends the search]",
+    )
 
 
 def output_options(command: Command) -> Command:

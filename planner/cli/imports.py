@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags import FILE, MAX_SAMPLES, Count, output_options
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def finish(
     if output is not None:
         texts[output] = text
     elif not settings.json and not only_plan:
-        click.echo(text, nl=False)
+        write_data(text)
     write_all(texts)
     workload = imported.workload
     if settings.json:

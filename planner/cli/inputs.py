@@ -15,19 +15,22 @@ from planner.cli.flags import ProblemFlags
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
-from planner.io.result_json import GIVEN
 from planner.io.starter import listed_text, placeholder_text
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
-from planner.result import Candidate, PlanningResult, SolverReport, Status
+from planner.result import Candidate, PlanningResult, SolverReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What files and flags ask: the problem, plans checked against it, and what was assumed."""
+    """What files and flags ask: the problem, plans checked against it, and what was assumed.
+
+    ``made_for`` is the first plan with all that its file says.
+    """
 
     problem: PlanningProblem
     plans: tuple[Plan, ...] = ()
+    made_for: io.SavedPlan | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -55,8 +58,23 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
         raise InvalidInputError(message)
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
-    warnings = (*_warnings(file, flags), *(text for plan in saved for text in plan.warnings))
-    return Inputs(problem=problem, plans=tuple(plan.plan for plan in saved), warnings=warnings)
+    warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
+    if flags.batch_size is None and flags.global_batch_size is None:
+        warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
+    plans = tuple(plan.plan for plan in saved)
+    return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+
+
+def _other_batches(
+    paths: tuple[Path, ...], saved: tuple[io.SavedPlan, ...], batch: int
+) -> list[str]:
+    """Plans that were made for another batch than the one they are priced at."""
+    return [
+        f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced at "
+        f"{batch:,}, the workload's; --batch-size says otherwise"
+        for path, plan in zip(paths, saved, strict=True)
+        if plan.batch_size_per_rank not in (None, batch)
+    ]
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
@@ -169,22 +187,10 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(f"{text} ({i})" for i, text in enumerate(texts, 1))
 
 
-def as_result(inputs: Inputs, candidate: Candidate) -> PlanningResult:
+def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
     """A priced plan in the shape of a search result, for the same report and the same JSON."""
     return PlanningResult(
-        problem=inputs.problem,
-        best=candidate,
-        warnings=inputs.warnings,
-        solver=SolverReport(
-            strategy=GIVEN,
-            objective="iteration",
-            status=Status.HEURISTIC,
-            value=candidate.estimate.time.time_s,
-            bound=None,
-            seconds=0.0,
-            seed=0,
-            evaluations=1,
-        ),
+        problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
     )
 
 

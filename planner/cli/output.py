@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import InvalidInputError
+from planner.file_errors import writing
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"
@@ -64,11 +65,13 @@ def write_run(
     try:
         staging.chmod(0o755)
         for name, text in texts.items():
-            (staging / name).write_text(text, encoding="utf-8")
+            with writing(folder / name):
+                (staging / name).write_text(text, encoding="utf-8")
         if traces:
             (staging / TRACE_FOLDER).mkdir()
             for name, data in traces.items():
-                (staging / TRACE_FOLDER / name).write_bytes(data)
+                with writing(folder / TRACE_FOLDER / name):
+                    (staging / TRACE_FOLDER / name).write_bytes(data)
         if not folder.exists():
             staging.rename(folder)
         else:
@@ -105,7 +108,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         staging.chmod(0o755)
         for name, data in files.items():
-            (staging / name).write_bytes(data)
+            with writing(folder / name):
+                (staging / name).write_bytes(data)
         if folder.exists():
             for name in files:
                 (staging / name).replace(folder / name)

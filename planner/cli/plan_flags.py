@@ -18,6 +18,29 @@ _MOST_TABLES = 100_000
 _ROBUST = ("worst", "mean")
 
 
+SCENARIO_OPTIONS = (
+    click.option(
+        "--scenario",
+        "scenarios",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Count this too: a variant of the workload, or statistics of other data.",
+    ),
+    click.option(
+        "--robust",
+        type=click.Choice(_ROBUST),
+        help="What counts of the scenarios.  [default: worst]",
+    ),
+    click.option(
+        "--torchrec-defaults",
+        is_flag=True,
+        help="TorchRec's bandwidths and memories, not the system's, for its objectives.",
+    ),
+)
+"""What the value of a plan depends on beside the objective."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags:
     """What the flags say beyond workload, system and search; None where one was not given."""
@@ -66,27 +89,18 @@ def plan_options(command: Command) -> Command:
             metavar="N",
             help="Most tables of --from that may move.",
         ),
-        click.option(
-            "--scenario",
-            "scenarios",
-            type=FILE,
-            multiple=True,
-            metavar="FILE",
-            help="Plan for this too: a variant of the workload, or statistics of other data.",
-        ),
-        click.option(
-            "--robust",
-            type=click.Choice(_ROBUST),
-            help="What counts of the scenarios.  [default: worst]",
-        ),
-        click.option(
-            "--torchrec-defaults",
-            is_flag=True,
-            help="TorchRec's bandwidths and memories, not the system's, for its objectives.",
-        ),
+        *SCENARIO_OPTIONS,
     )
     wrapped: Any = gathered
     for option in reversed(options):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
+
+
+def scenario_options(command: Command) -> Command:
+    """The flags of :data:`SCENARIO_OPTIONS`, each as an argument of its own."""
+    wrapped: Any = command
+    for option in reversed(SCENARIO_OPTIONS):
         wrapped = option(wrapped)
     return cast("Command", wrapped)
 
@@ -98,6 +112,21 @@ def _check(flags: PlanFlags) -> None:
     if limited and flags.plan_in_use is None:
         message = "--max-moved-bytes and --max-moved-tables need --from, the plan in use"
         raise click.UsageError(message, context)
-    if flags.robust is not None and not flags.scenarios:
+    check_robust(flags.robust, flags.scenarios)
+
+
+def check_robust(robust: str | None, scenarios: tuple[Path, ...]) -> None:
+    """Refuse ``--robust`` without anything for it to weigh."""
+    if robust is not None and not scenarios:
         message = "--robust needs --scenario, what to plan for beside the workload"
-        raise click.UsageError(message, context)
+        raise click.UsageError(message, click.get_current_context())
+
+
+def check_figures(objective: str, *, torchrec_defaults: bool) -> None:
+    """Refuse ``--torchrec-defaults`` for an objective that does not look at them."""
+    if torchrec_defaults and not objective.startswith("torchrec"):
+        message = (
+            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
+            "torchrec-critical-path"
+        )
+        raise click.UsageError(message, click.get_current_context())

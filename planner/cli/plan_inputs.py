@@ -30,8 +30,13 @@ class PlanInputs:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the planner is told beside the problem."""
-        return {"moves": self.moves, "scenarios": self.scenarios, "robust": self.robust}
+        """What the planner is told beside workload and system."""
+        return {
+            "constraints": self.inputs.problem.constraints,
+            "moves": self.moves,
+            "scenarios": self.scenarios,
+            "robust": self.robust,
+        }
 
 
 def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> PlanInputs:
@@ -53,15 +58,27 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
             start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
         )
         warnings += saved.warnings
-    read = [_scenario(path, problem.workload, flags) for path in more.scenarios]
-    scenarios = tuple(workload for workload, _ in read)
-    warnings += [text for _, found in read for text in found]
+    scenarios, found = load_scenarios(more.scenarios, problem.workload, flags)
+    warnings += found
     return PlanInputs(
         inputs=replace(inputs, problem=problem, warnings=tuple(dict.fromkeys(warnings))),
         moves=moves,
-        scenarios=_distinct(scenarios),
+        scenarios=scenarios,
         robust=Robust(more.robust or Robust.WORST),
     )
+
+
+def load_scenarios(
+    paths: tuple[Path, ...], workload: Workload, flags: ProblemFlags
+) -> tuple[tuple[Workload, ...], list[str]]:
+    """Variants of a workload with names that differ, and their warnings.
+
+    Raises:
+        InvalidInputError: a file breaks a rule.
+    """
+    read = [_scenario(path, workload, flags) for path in paths]
+    warnings = [text for _, found in read for text in found]
+    return _distinct(tuple(scenario for scenario, _ in read)), warnings
 
 
 def _scenario(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from planner.cli.console import Settings, stderr_console
+from planner.printable import printable
 
 if TYPE_CHECKING:
     from planner.search.base import SearchProgress
@@ -66,11 +67,11 @@ def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], N
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}"),
+        TextColumn("{task.fields[last]}", markup=False),
     )
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
         task = progress.add_task(what, total=total, last="")
-        yield lambda name: progress.update(task, advance=1, last=name)
+        yield lambda name: progress.update(task, advance=1, last=printable(name))
 
 
 def _ignore(name: str) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
+from planner.printable import printable
 
 
 def require_torchrec(command: str) -> None:
@@ -31,10 +32,12 @@ def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]
     if not settings.shows_progress:
         yield _ignore
         return
+    from rich.text import Text
+
     with stderr_console().status(text, spinner="line") as status:
 
         def show(now: str) -> None:
-            status.update(f"{text}: {now}")
+            status.update(Text(printable(f"{text}: {now}")))
 
         yield show
 

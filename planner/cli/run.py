@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,68 +10,97 @@ from collections.abc import Sequence
 import click
 
 from costmodels.errors import CostModelError
-from planner.cli.console import Settings, flush_results
+from planner.cli.console import Settings, complain
 from planner.cli.group import cli
+from planner.cli.interrupt import (
+    EXIT_GAVE_UP,
+    EXIT_STOPPED,
+    GaveUp,
+    signals_interrupt,
+    stop_words,
+)
+from planner.cli.streams import abandon, flush_failure, repair_streams
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
 EXIT_FAILED_CHECK = 1
 EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
-EXIT_ABORTED = 130
+
+_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Every file that is written is named by :mod:`planner.file_errors`; what click prints is not."""
 
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     settings = Settings()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a name that the terminal cannot show
-    try:
-        code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _close_stdout()
-        return 0
-    except SystemExit:  # from rich, when the reader of a pipe goes away
-        return 0
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("shardplan: stopped by Ctrl-C", err=True)
-        return EXIT_ABORTED
-    except Exception as error:
-        return report_error(error, settings)
+    repair_streams()
+    with signals_interrupt():
+        try:
+            code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
+            sys.stdout.flush()
+        except SystemExit:  # from rich, when the reader of a pipe goes away
+            return 0
+        except (KeyboardInterrupt, click.Abort) as interrupt:
+            return report_interrupt(interrupt, settings)
+        except Exception as error:
+            return report_error(error, settings)
     return code if isinstance(code, int) else 0
+
+
+def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
+    """Say what stopped the command; the exit code."""
+    cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
+    if isinstance(cause, EOFError):  # click makes it an interrupt too
+        return report_error(cause, settings)
+    words = "Ctrl-C" if cause is None else stop_words(cause)
+    again = " twice; what was not written before is lost" if isinstance(cause, GaveUp) else ""
+    detail = "".join(f"; {line}" for line in getattr(cause, "__notes__", ()))
+    complain(f"shardplan: stopped by {words}{again}{detail}")
+    return EXIT_GAVE_UP if isinstance(cause, GaveUp) else EXIT_STOPPED
 
 
 def report_error(error: Exception, settings: Settings) -> int:
     """Print an error as people can use it and return the exit code it stands for."""
-    flush_results()
+    if isinstance(error, BrokenPipeError):
+        abandon(sys.stdout)
+        return 0  # whoever read the output has seen enough
+    if flush_failure(sys.stdout) is not None:
+        abandon(sys.stdout)
+    return _report(error, settings)
+
+
+def _report(error: Exception, settings: Settings) -> int:
     if settings.debug:
-        traceback.print_exception(error, file=sys.stderr)
+        complain("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, click.ClickException):
         return _report_usage(error)
-    if isinstance(error, InfeasibleError):
-        _print_error(str(error))
-        for line in error.advice:
-            click.echo(f"  try: {line}", err=True)
-        return EXIT_INFEASIBLE
-    if isinstance(error, NoPlanFoundError):
-        _print_error(f"{error} (nothing written; a longer --time-limit may find one)")
-        return EXIT_INFEASIBLE
+    if isinstance(error, InfeasibleError | NoPlanFoundError):
+        return _report_no_plan(error)
     if isinstance(error, PlannerError | CostModelError):
         _print_error(str(error))
         return EXIT_BAD_INPUT
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{where}{error.strerror or error}")
+        unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
+        where = str(error.filename or unnamed)
+        _print_error(": ".join(filter(None, [where, error.strerror or str(error)])))
         return EXIT_BAD_INPUT
     kind = type(error).__name__
     again = "" if settings.debug else "; run again with --debug for the traceback"
     text = " ".join(str(error).split())
-    click.echo(
-        f"shardplan: bug: {kind}: {text}. Please report it with the command line{again}.", err=True
-    )
+    complain(f"shardplan: bug: {kind}: {text}. Please report it with the command line{again}.")
     return EXIT_BUG
+
+
+def _report_no_plan(error: InfeasibleError | NoPlanFoundError) -> int:
+    if isinstance(error, InfeasibleError):
+        _print_error(str(error))
+        for line in error.advice:
+            complain(f"  try: {line}")
+    else:
+        hint = "nothing written; more --evaluations or a longer --time-limit may find one"
+        _print_error(f"{error} ({hint})")
+    return EXIT_INFEASIBLE
 
 
 def _report_usage(error: click.ClickException) -> int:
@@ -79,20 +108,14 @@ def _report_usage(error: click.ClickException) -> int:
     name = context.command_path if context is not None else "shardplan"
     message = " ".join(error.format_message().split())
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
+        complain(error.format_message())
     else:
-        click.echo(f"{name}: error: {message} (see '{name} --help')", err=True)
+        complain(f"{name}: error: {message} (see '{name} --help')")
     return EXIT_BAD_INPUT
 
 
 def _print_error(message: str) -> None:
     first, *rest = message.splitlines() or [""]
-    click.echo(f"shardplan: error: {first}", err=True)
+    complain(f"shardplan: error: {first}")
     for line in rest:
-        click.echo(f"  {line}", err=True)
-
-
-def _close_stdout() -> None:
-    """The reader went away: give the interpreter somewhere to flush at exit."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, sys.stdout.fileno())
+        complain(f"  {line}")

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from planner.cli.flags import MAX_RANKS, MAX_SAMPLES, Count, Quantity
+from planner.cli.flags import (
+    MAX_EVALUATIONS,
+    MAX_RANKS,
+    MAX_SAMPLES,
+    Count,
+    Quantity,
+    time_limit_option,
+)
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
@@ -89,7 +96,7 @@ class SweepFlags:
     prices: tuple[tuple[str, float], ...]
     mtbf_s: float | None
     restart_s: float
-    time_limit_s: float
+    time_limit_s: float | None
     evaluations: int | None
     workers: int | None
     seed: int
@@ -153,13 +160,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--restart", "restart_s", type=Quantity("s"), default="5min", show_default=True,
         metavar="TIME", help="From a failure to the next iteration.",
     ),
+    time_limit_option("--time-limit", "For the search of one point, ", "time_limit_s"),
     click.option(
-        "--time-limit", "time_limit_s", type=Quantity("s", positive=True), default="5s",
-        show_default=True, metavar="TIME", help="For the search of one point.",
-    ),
-    click.option(
-        "--evaluations", type=click.IntRange(1), default=None, metavar="N",
-        help="Plans priced per point at most; makes sweeps repeatable.",
+        "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+        help="Plans priced per point.  [default: by the size of the problem]",
     ),
     click.option(
         "--workers", type=click.IntRange(1, 1024), default=None, metavar="N",

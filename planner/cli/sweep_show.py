@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from costmodels import units
 from planner import io
 from planner.cli.show import print_rows
+from planner.csv_text import csv_text
 from planner.errors import InvalidInputError
-from planner.sweep.outcome import PointResult, PointStatus, pareto
+from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
 if TYPE_CHECKING:
@@ -59,13 +58,9 @@ def write(folder: Path, name: str, results: Sequence[PointResult]) -> tuple[Path
 def as_csv(results: Sequence[PointResult]) -> str:
     """One row per point; figures in SI units."""
     front = set(pareto(results))
-    buffer = text_io.StringIO()
     rows = [{**r.to_json(), "pareto": r in front} for r in results]
     names = list(rows[0]) if rows else []
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_text(names, ([row[name] for name in names] for row in rows))
 
 
 def as_json(name: str, results: Sequence[PointResult]) -> dict[str, Any]:
@@ -86,6 +81,17 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
     for result in results:
         if result.status is PointStatus.FAILED:
             print_rows("", ("failed", "why"), [(result.point.name, result.reason)])
+
+
+def cut_points(results: Sequence[PointResult]) -> str | None:
+    """A remark on points whose search the clock cut; None if there are none."""
+    cut = sum(result.reason == CUT for result in results)
+    if not cut:
+        return None
+    return (
+        f"--time-limit cut the search of {cut} of {len(results)} points: a faster or idler machine "
+        "may find better plans for them"
+    )
 
 
 def _cells(result: PointResult) -> tuple[str, ...]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Settings, remark, write_json
 from planner.cli.flags import ProblemFlags
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.file_errors import writing
 
 if TYPE_CHECKING:
     from planner.tuning import Setup, Study, StudyProgress
-
-EXIT_STOPPED = 4
 
 
 def source_values(workload: Path, flags: ProblemFlags) -> dict[str, Any]:
@@ -49,10 +49,37 @@ def describe(setup: Setup) -> str:
     return ", ".join(parts)
 
 
+def run_study(
+    settings: Settings, study: Study, stop: StopOnInterrupt, storage: Path | None, *, patient: bool
+) -> None:
+    """Do trials until none is left or ``stop`` says so, each with a remark."""
+    with writing(storage or Path("the study")):
+        study.run(
+            progress=lambda p: remark(settings, progress_line(p)), should_stop=stop, patient=patient
+        )
+    cut = study.num_cut
+    if cut:
+        remark(
+            settings,
+            f"--trial-limit cut the search of {cut} of {study.progress().done} trials: a faster or "
+            "idler machine may pick another setup",
+        )
+
+
+def stopped(settings: Settings, study: Study, stop: StopOnInterrupt) -> int:
+    """The exit code, and a remark if the study was stopped."""
+    progress = study.progress()
+    if not stop():
+        return 0
+    done = f"{progress.done} of {progress.trials} trials"
+    remark(settings, f"stopped by {stop.stopped_by} after {done}")
+    return EXIT_STOPPED
+
+
 def show(
     settings: Settings, study: Study, output: Path | None, *, warnings: tuple[str, ...]
-) -> int:
-    """Print the picks and the best plan, and write it; returns the exit code.
+) -> None:
+    """Print the picks and the best plan, and write it.
 
     Raises:
         NoPlanFoundError: no pick has a plan that fits.
@@ -79,11 +106,6 @@ def show(
         _print_best(settings, study)
     if output is not None:
         remark(settings, f"wrote {output}")
-    progress = study.progress()
-    if progress.done < progress.trials:
-        remark(settings, f"stopped after {progress.done} of {progress.trials} trials")
-        return EXIT_STOPPED
-    return 0
 
 
 def _print_picks(picks: tuple[tuple[Setup, float | None], ...]) -> None:
@@ -103,7 +125,8 @@ def _print_picks(picks: tuple[tuple[Setup, float | None], ...]) -> None:
         shown = "does not fit" if value is None else units.format_time(value)
         factor = "" if value is None or not first else f"{value / first:.2f}x"
         rows.append((describe(setup), shown, factor))
-    print_rows("Picks", ("setup", "iteration", "against best"), rows)
+    if rows:
+        print_rows("Picks", ("setup", "iteration", "against best"), rows)
 
 
 _SHOWN = 12

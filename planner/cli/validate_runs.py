@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +11,7 @@ from costmodels.cpu.run_stages import STAGES
 from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.show import print_rows
+from planner.csv_text import csv_text
 
 if TYPE_CHECKING:
     from planner.integrations.validation_outcome import Outcome
@@ -150,13 +149,13 @@ def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
 
 def runs_csv(outcomes: Sequence[Outcome]) -> str:
     """Every number of every run."""
-    text = io.StringIO()
     rows = [_flat(asdict(outcome)) for outcome in outcomes]
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    return text.getvalue()
+    names = list(rows[0]) if rows else []
+    return csv_text(names, ([_six_digits(row[name]) for name in names] for row in rows))
+
+
+def _six_digits(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -173,14 +172,10 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def models_csv(found: dict[str, Ranking]) -> str:
     """The scores of every model."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     flat = {name: as_row(ranking) for name, ranking in found.items()}
     header = list(next(iter(flat.values()), {}))
-    writer.writerow(["model", *header])
-    for name, row in flat.items():
-        writer.writerow([name, *(f"{row[key]:.6g}" for key in header)])
-    return text.getvalue()
+    rows = ([name, *(f"{row[key]:.6g}" for key in header)] for name, row in flat.items())
+    return csv_text(["model", *header], rows)
 
 
 def as_row(ranking: Ranking) -> dict[str, float]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import PlannerError
+from planner.lifeline import end_with
 
 Result = TypeVar("Result")
 
@@ -91,7 +92,7 @@ def run_on_ranks(function: Callable[..., Result], world_size: int, *arguments: A
         processes = [
             context.Process(
                 target=_rank_main,
-                args=(rank, world_size, port, folder, together, function, arguments),
+                args=(os.getpid(), rank, world_size, port, folder, together, function, arguments),
             )
             for rank in range(world_size)
         ]
@@ -144,6 +145,7 @@ def _free_port() -> int:
 
 
 def _rank_main(
+    parent: int,
     rank: int,
     world_size: int,
     port: int,
@@ -152,6 +154,7 @@ def _rank_main(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
+    end_with(parent)
     _RENDEZVOUS.append(together)
     try:
         _join_group(rank, world_size, port)

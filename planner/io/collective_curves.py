@@ -22,6 +22,7 @@ from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import CostModelError
 from costmodels.topology import Topology
 from costmodels.units import GB, US
+from planner.csv_text import csv_text, unguarded
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
 from planner.io.documents import read_text
@@ -116,7 +117,8 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     records, problems = [], []
     for row in reader:
         try:
-            records.append(_record({k: (v or "").strip() for k, v in row.items() if k in COLUMNS}))
+            cells = {k: unguarded((v or "").strip()) for k, v in row.items() if k in COLUMNS}
+            records.append(_record(cells))
         except (ValueError, CostModelError) as error:
             problems.append(f"{path}:{reader.line_num}: {error}")
     if problems:
@@ -129,11 +131,7 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
 
 def curves_text(records: Iterable[CurveRecord]) -> str:
     """The rows as CSV."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_row(r) for r in records)
-    return out.getvalue()
+    return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
 
 
 def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:

@@ -26,7 +26,11 @@ _MOST_LINES: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A plan from a file, and what the file says it was made for."""
+    """A plan from a file, and what the file says it was made for.
+
+    ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
+    for instance.
+    """
 
     plan: Plan
     system: str | None = None
@@ -34,6 +38,9 @@ class SavedPlan:
     local_world_size: int | None = None
     batch_size_per_rank: int | None = None
     inputs_hash: str | None = None
+    objective: str | None = None
+    torchrec_defaults: bool = False
+    num_scenarios: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -98,6 +105,9 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         local_world_size=schema.local_world_size,
         batch_size_per_rank=schema.batch_size_per_rank,
         inputs_hash=schema.inputs_hash,
+        objective=None if schema.solver is None else schema.solver.objective,
+        torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
+        num_scenarios=max(len(schema.scenarios) - 1, 0),
         warnings=warnings,
     )
 

@@ -70,7 +70,11 @@ class MemorySchema(_Loose):
 
 
 class SolverSchema(_Loose):
-    """How the search went. ``seconds`` is null unless the clock or the user ended it."""
+    """How the search went. ``seconds`` is null unless the clock or the user ended it.
+
+    ``objective`` begins with ``worst`` or ``mean`` where scenarios count. Strategy ``given``: the
+    plan was not searched for; ``value`` is its price all the same.
+    """
 
     strategy: str
     objective: str
@@ -83,6 +87,7 @@ class SolverSchema(_Loose):
     seconds: float | None
     seed: int
     evaluations: Count
+    torchrec_defaults: bool = False
 
 
 class PlanSchema(_Loose):

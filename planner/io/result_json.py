@@ -22,7 +22,7 @@ from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport, Status
 
 GIVEN: Final = "given"
-"""The strategy of a plan that was not searched for but read from a file: it has no solver."""
+"""The strategy of a plan that was not searched for but read from a file: it has a value alone."""
 
 _LINE_CHARACTERS: Final = 100
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
@@ -35,7 +35,6 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     clock or the user ended it: else two runs of one seed would differ in nothing but them.
     """
     problem, topology = result.problem, result.problem.topology
-    solver = {} if result.solver.strategy == GIVEN else {"solver": _solver(result.solver)}
     values = {
         "plan": plan_to_json(result.plan, problem.workload, topology.local_world_size),
         "schema_version": SCHEMA_VERSION,
@@ -49,7 +48,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
         "usd_per_billion_samples": result.usd_per_billion_samples,
-        **solver,
+        "solver": _solver(result.solver),
         **_asked(result),
         "alternatives": [_alternative(c) for c in result.runners_up],
         "baselines": [_alternative(c) for c in result.baselines],
@@ -141,6 +140,7 @@ def _solver(report: SolverReport) -> dict[str, Any]:
         "seed": report.seed,
         "evaluations": report.evaluations,
         "progress": report.progress if timed else (),
+        "torchrec_defaults": report.torchrec_defaults,
     }
 
 

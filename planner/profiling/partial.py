@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import InvalidInputError
+from planner.file_errors import writing
 from planner.profiling.base import Chunk, IntArray, Jagged
 from planner.profiling.counting import IdCounter, Run, count_ids
 from planner.profiling.units import Unit
@@ -119,7 +120,8 @@ def work_on(
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        with (staging / _COUNTS_FILE).open("wb") as file:
+        counts = staging / _COUNTS_FILE
+        with writing(counts), counts.open("wb") as file:
             tally = _Tally(
                 options, IdCounter(len(options.table_map.tables), file, options.budget_bytes)
             )
@@ -280,7 +282,8 @@ def _write_sums(path: Path, tally: _Tally) -> None:
         for i, sums in enumerate(tally.sums)
     ]
     text = json.dumps({"num_samples": tally.num_samples, "tables": entries})
-    path.write_text(text, encoding="utf-8")
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
 
 
 def _out_of_range(table: str, feature: str, highest: int, known: int) -> InvalidInputError:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import InvalidInputError
+from planner.file_errors import writing
 from planner.profiling.units import Source
 
 _MANIFEST: Final = "manifest.json"
@@ -100,7 +101,7 @@ def write_atomically(path: Path, text: str) -> None:
         raise InvalidInputError(message) from error
     staging = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with writing(path), os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         staging.chmod(0o644)
         staging.replace(path)

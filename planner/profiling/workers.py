@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, final
 
 from planner.errors import InvalidInputError, PlannerError
+from planner.worker_pool import Finished, WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -67,9 +66,9 @@ class Serial(AbstractPool):
 class Processes(AbstractPool):
     """Processes on this machine."""
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        """The executor is closed by who opened it."""
-        self._executor = executor
+    def __init__(self, workers: WorkerPool) -> None:
+        """The processes are ended by who opened the pool."""
+        self._workers = workers
 
     def run(
         self,
@@ -78,8 +77,7 @@ class Processes(AbstractPool):
         done: Callable[[int], None],
     ) -> list[Result]:
         """See the base."""
-        futures = {self._executor.submit(task, item): i for i, item in enumerate(items)}
-        return _collect(futures, as_completed(futures), done)
+        return _collect(len(items), self._workers.run(task, items), done)
 
 
 @final
@@ -99,7 +97,13 @@ class DaskCluster(AbstractPool):
         """See the base."""
         distributed = importlib.import_module("distributed")
         futures = {self._client.submit(task, item, pure=False): i for i, item in enumerate(items)}
-        return _collect(futures, distributed.as_completed(list(futures)), done)
+        finished = (
+            Finished(index=futures[f], error=e)
+            if (e := f.exception()) is not None
+            else Finished(index=futures[f], result=f.result())
+            for f in distributed.as_completed(list(futures))
+        )
+        return _collect(len(items), finished, done)
 
 
 @contextmanager
@@ -118,12 +122,8 @@ def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
         with _dask_client(dask, jobs) as client:
             yield DaskCluster(client)
     elif jobs > 1:
-        context = multiprocessing.get_context("spawn")
-        executor = ProcessPoolExecutor(jobs, mp_context=context)
-        try:
-            yield Processes(executor)
-        finally:
-            executor.shutdown(wait=True, cancel_futures=True)
+        with WorkerPool(jobs) as workers:
+            yield Processes(workers)
     else:
         yield Serial()
 
@@ -152,24 +152,22 @@ def _dask_client(address: str, jobs: int) -> Iterator[Any]:
 
 
 def _collect(
-    futures: dict[Any, int], finished: Iterator[Any], done: Callable[[int], None]
+    count: int, finished: Iterable[Finished[Any]], done: Callable[[int], None]
 ) -> list[Any]:
     """Results in order. Data errors do not stop the other items, so that the first one is told."""
     results: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
-    for future in finished:
-        number = futures[future]
-        error = future.exception()
-        if error is None:
-            results[number] = future.result()
-            done(number)
+    for one in finished:
+        if one.error is None:
+            results[one.index] = one.result
+            done(one.index)
             continue
-        failed[number] = error
-        if not isinstance(error, InvalidInputError):
+        failed[one.index] = one.error
+        if not isinstance(one.error, InvalidInputError):
             break
     if failed:
         _raise_first(failed)
-    return [results[i] for i in range(len(futures))]
+    return [results[i] for i in range(count)]
 
 
 def _raise_first(failed: dict[int, BaseException]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +17,19 @@ FloatArray = NDArray[np.float64]
 _EDGES: Final = 80
 _FEWEST_RANKS: Final = 4
 _STARTS: Final = ((1.0, 0.0), (1.5, 3.0))
+"""Exponent s and ln(1 + q) of the shift q."""
 _LARGEST_EXPONENT: Final = 8.0
+_NEARLY_ONE: Final = 1e-9
+"""Exponents this close to 1 are integrated as 1."""
+_STEP: Final = 1e-5
+"""Of derivatives by differences."""
+_DAMPING: Final = 1e-3
+_LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e6
+_FACTORS: Final = (0.2, 1.0, 5.0)
+"""Dampings tried at a time, in the last one that was good."""
+_TINY: Final = 1e-12
+_MOST_STEPS: Final = 200
+_LEAST_GAIN: Final = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,36 +74,111 @@ def fit_zipf(law: Empirical, num_indices: int, num_ranks: Sequence[int]) -> Zipf
 
 def _fit(num_ranks: int, edges: FloatArray, seen: FloatArray) -> tuple[float, ZipfFit]:
     """Distance (Kullback and Leibler) and parameters for a number of ranks."""
-    optimize = importlib.import_module("scipy.optimize")
+    law = _Law(num_ranks, edges)
     mass = np.diff(seen, prepend=0.0)
-
-    def loss(point: FloatArray) -> float:
-        model = _cumulative(_clipped(point, num_ranks), num_ranks, edges)
-        return float(-mass @ np.log(np.maximum(np.diff(model, prepend=0.0), 1e-300)))
-
-    settings = {"xatol": 1e-4, "fatol": 1e-10}
-    results = [
-        optimize.minimize(loss, start, method="Nelder-Mead", options=settings) for start in _STARTS
-    ]
-    best = min(results, key=lambda result: float(result.fun))
-    exponent, shift = _clipped(best.x, num_ranks)
-    distance = np.abs(_cumulative((exponent, shift), num_ranks, edges) - seen)
+    points = [_descend(law, mass, np.array(start)) for start in _STARTS]
+    point = min(points, key=lambda at: float(law.distances(mass, at[None])[0]))
+    exponent, shift = law.parameters(point[None])
+    distance = np.abs(law.cumulative(point[None])[0] - seen)
     fit = ZipfFit(
-        exponent=exponent, shift=shift, num_ranks=num_ranks, ks_ratio=float(distance.max())
+        exponent=float(exponent[0]),
+        shift=float(shift[0]),
+        num_ranks=num_ranks,
+        ks_ratio=float(distance.max()),
     )
-    entropy = float(mass @ np.log(np.maximum(mass, 1e-300)))
-    return float(best.fun) + entropy, fit
+    return float(law.distances(mass, point[None])[0]), fit
 
 
-def _clipped(point: FloatArray, num_ranks: int) -> tuple[float, float]:
-    """Exponent and shift from the free coordinates (s, ln(1 + q))."""
-    exponent = min(max(float(point[0]), 0.0), _LARGEST_EXPONENT)
-    return exponent, float(np.expm1(min(max(float(point[1]), 0.0), np.log1p(10.0 * num_ranks))))
+def _descend(law: _Law, mass: FloatArray, point: FloatArray) -> FloatArray:
+    """The nearest least distance, by Fisher scoring with damping (Levenberg and Marquardt)."""
+    damping, value = _DAMPING, float(law.distances(mass, point[None])[0])
+    for _ in range(_MOST_STEPS):
+        slopes, model = law.slopes(point)
+        gradient = -slopes.T @ mass
+        free = ~law.held(point, gradient)
+        curvature = (slopes[:, free] * model[:, None]).T @ slopes[:, free]
+        scale = np.diag(np.diag(curvature) + _TINY)
+        steps = np.zeros((len(_FACTORS), 2))
+        for step, factor in zip(steps, _FACTORS, strict=True):
+            step[free] = np.linalg.solve(curvature + factor * damping * scale, -gradient[free])
+        tried = law.inside(point + steps)
+        values = law.distances(mass, tried)
+        best = int(np.argmin(values))
+        gain = value - float(values[best])
+        if gain > 0:
+            point, value = tried[best], float(values[best])
+            damping = max(damping * _FACTORS[best], _LEAST_DAMPING)
+        else:
+            damping *= _FACTORS[-1] ** 2
+        if gain < _LEAST_GAIN and (gain > 0 or damping > _MOST_DAMPING):
+            break
+    return point
 
 
-def _cumulative(point: tuple[float, float], num_ranks: int, edges: FloatArray) -> FloatArray:
-    zipf = Zipf(num_embeddings=num_ranks, exponent=point[0], shift=point[1])
-    rows, probability = zipf.frequency_bins()
-    ranks = np.concatenate([[0.0], np.cumsum(rows)])
-    mass = np.concatenate([[0.0], np.cumsum(rows * probability)])
-    return np.asarray(np.interp(edges, ranks, mass))
+class _Law:
+    """Zipf-Mandelbrot laws over so many ranks, many at once, each a point (s, ln(1 + q)).
+
+    Ranks are summed as :class:`costmodels.distribution.zipf.Zipf` sums them: one by one at the
+    head, by integrals over wider and wider bins behind it.
+
+    Args:
+        num_ranks: of the law.
+        edges: ranks at which its cumulative mass is looked at.
+    """
+
+    def __init__(self, num_ranks: int, edges: FloatArray) -> None:
+        """Lay out the bins once; they depend on no parameter."""
+        rows, _ = Zipf(num_embeddings=num_ranks, exponent=1.0).frequency_bins()
+        ends = np.cumsum(rows)
+        single = rows == 1.0
+        self._middle = ends[single]
+        self._start, self._end = ends[~single] - rows[~single] + 0.5, ends[~single] + 0.5
+        bins = np.concatenate([[0.0], ends])
+        self._edges, self._ends = edges, bins
+        self._highest = np.array([_LARGEST_EXPONENT, np.log1p(10.0 * num_ranks)])
+
+    def inside(self, points: FloatArray) -> FloatArray:
+        """The nearest points that are laws."""
+        return np.asarray(np.clip(points, 0.0, self._highest))
+
+    def held(self, point: FloatArray, gradient: FloatArray) -> NDArray[np.bool_]:
+        """Coordinates at a limit that the distance would fall beyond."""
+        low, high = point <= 0.0, point >= self._highest
+        return np.asarray((low & (gradient > 0)) | (high & (gradient < 0)))
+
+    def parameters(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Exponents and shifts."""
+        return points[:, 0], np.expm1(points[:, 1])
+
+    def cumulative(self, points: FloatArray) -> FloatArray:
+        """``[points, edges]``."""
+        exponents, shifts = self.parameters(points)
+        s, q = exponents[:, None], shifts[:, None]
+        scale = 1.0 + q
+        head = np.exp(-s * (np.log(self._middle + q) - np.log(scale)))
+        low, high = np.log((self._start + q) / scale), np.log((self._end + q) / scale)
+        power = 1.0 - s
+        near = np.abs(power) < _NEARLY_ONE
+        safe = np.where(near, 1.0, power)
+        tail = scale * np.exp(power * low) * np.expm1(power * (high - low)) / safe
+        tail = np.where(near, scale * (high - low), tail)
+        mass = np.cumsum(np.concatenate([np.zeros_like(s), head, tail], axis=1), axis=1)
+        at = np.clip(np.searchsorted(self._ends, self._edges) - 1, 0, len(self._ends) - 2)
+        share = (self._edges - self._ends[at]) / (self._ends[at + 1] - self._ends[at])
+        return np.asarray((mass[:, at] + share * (mass[:, at + 1] - mass[:, at])) / mass[:, -1:])
+
+    def masses(self, points: FloatArray) -> FloatArray:
+        """Mass between edges, ``[points, edges]``; never quite nothing."""
+        return np.maximum(np.diff(self.cumulative(points), prepend=0.0, axis=1), 1e-300)
+
+    def distances(self, mass: FloatArray, points: FloatArray) -> FloatArray:
+        """Of laws from ``mass`` (Kullback and Leibler), ``[points]``."""
+        own = float(mass @ np.log(np.maximum(mass, 1e-300)))
+        return np.asarray(own - np.log(self.masses(points)) @ mass)
+
+    def slopes(self, point: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of the logarithms of the masses, ``[edges, 2]``, and the masses."""
+        steps = np.concatenate([np.zeros((1, 2)), _STEP * np.eye(2), -_STEP * np.eye(2)])
+        masses = self.masses(np.maximum(point + steps, 0.0))
+        width = np.maximum(point + _STEP, 0.0) - np.maximum(point - _STEP, 0.0)
+        return (np.log(masses[1:3]) - np.log(masses[3:5])).T / width, masses[0]

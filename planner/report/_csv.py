@@ -6,10 +6,9 @@ all other rows are in long form: ``section, entity, quantity, value, unit, sourc
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 
+from planner.csv_text import csv_text
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult
 
@@ -21,14 +20,9 @@ _STAGES = "plan stages"
 
 def render_csv(result: PlanningResult, long_rows: Iterable[Sequence[str]] = ()) -> str:
     """The stages of every plan that was fully priced, on every rank, then ``long_rows``."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    for name, role, plan in figures.named_plans(result):
-        writer.writerows(_rows(name, role, plan))
     blank = ("",) * len(_WIDE)
-    writer.writerows((*blank, *row) for row in long_rows)
-    return text.getvalue()
+    stages = [row for named in figures.named_plans(result) for row in _rows(*named)]
+    return csv_text(HEADER, [*stages, *((*blank, *row) for row in long_rows)])
 
 
 def _rows(name: str, role: str, plan: Candidate) -> list[tuple[object, ...]]:

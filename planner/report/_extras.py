@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from costmodels import units
-from planner.report.base import Fact, format_share, printable
+from planner.printable import printable
+from planner.report.base import Fact, format_share
 from planner.result import PlanningResult
 
 _MOST_SCENARIOS = 5

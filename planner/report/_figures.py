@@ -9,6 +9,7 @@ from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
+from planner.report.base import Kind
 from planner.result import Candidate, PlanningResult, SolverReport
 
 TORCHREC_BASELINE = "torchrec_greedy"
@@ -107,3 +108,18 @@ def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
         rest = gap - uneven - solver.unseen_gap_ratio
         parts.append((rest, "options dearer than the bound's"))
     return parts
+
+
+_OBJECTIVE_KINDS = {
+    "iteration": (Kind.TIME, "s"),
+    "phases": (Kind.TIME, "s"),
+    "torchrec": (Kind.TIME, "s"),
+    "torchrec-critical-path": (Kind.TIME, "s"),
+    "memory": (Kind.BYTES, "B"),
+    "cost": (Kind.USD, "USD per 1e9 samples"),
+}
+
+
+def objective_kind(name: str) -> tuple[Kind, str]:
+    """How values of an objective are written, and their unit; ``worst iteration`` is a time too."""
+    return _OBJECTIVE_KINDS.get(name.rpartition(" ")[2], (Kind.NUMBER, ""))

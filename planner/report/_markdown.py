@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.printable import printable
 from planner.report.base import Section, format_cell
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
@@ -36,4 +37,4 @@ def _blocks(section: Section) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    return text.translate(_SPECIAL)
+    return printable(text).translate(_SPECIAL)

@@ -1,4 +1,4 @@
-"""Sections for a terminal: at most 100 columns, no markup of its own in names.
+"""Sections for a terminal: at most 100 columns, no markup or control codes of names.
 
 Nothing is cut. A table that is too wide wraps its texts, then leaves out optional columns, and at
 last becomes a list of records.
@@ -7,6 +7,7 @@ last becomes a list of records.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from planner.printable import printable
 from planner.report.base import Column, Fact, Section, format_cell
 
 MAX_WIDTH = 100
@@ -39,7 +41,7 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
     label_width = max([len(fact.label) for fact in facts], default=0)
     label_width = min(max(label_width, _NARROWEST_LABEL), _LABEL_WIDTH)
     for fact in facts:
-        for i, line in enumerate(_pack(fact.parts, width - label_width - 1)):
+        for i, line in enumerate(_pack(tuple(map(printable, fact.parts)), width - label_width - 1)):
             label = fact.label if i == 0 else ""
             text = Text(f"{label:<{label_width}} ", style="bold")
             console.print(text.append(line, style="not bold"), soft_wrap=True, highlight=False)
@@ -48,7 +50,7 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
 def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
     """Whole sections: heading, facts, table, notes."""
     width = min(console.width, MAX_WIDTH)
-    for section in sections:
+    for section in map(_printable, sections):
         console.print()
         for line in wrap(section.title, width):
             console.print(Text(line, style="bold underline"), soft_wrap=True)
@@ -58,11 +60,17 @@ def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
         print_notes(console, section.notes)
 
 
+def _printable(section: Section) -> Section:
+    """With headings that disturb nothing; plans are named by their users."""
+    columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
+    return replace(section, title=printable(section.title), columns=columns)
+
+
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
     """Notes, wrapped at the width of the terminal."""
     width = min(console.width, MAX_WIDTH)
     for note in notes:
-        for line in wrap(note, width):
+        for line in wrap(printable(note), width):
             console.print(Text(line), soft_wrap=True, highlight=False)
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from costmodels import discovery, units
+from planner.printable import printable
 from planner.result import PlanningResult
 
 _NOTHING = 1e-8
@@ -133,11 +134,6 @@ def _signed(value: float, write: Callable[[float], str]) -> str:
         return "0"
     sign = "+" if value > 0 else "\N{MINUS SIGN}"
     return sign + write(abs(value))
-
-
-def printable(text: str) -> str:
-    """The text without line breaks and control codes, so that a name cannot disturb a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def format_gib(num_bytes: float) -> str:

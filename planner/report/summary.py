@@ -10,6 +10,7 @@ from costmodels import units
 from costmodels.estimates import Source
 from costmodels.sharding import SPREAD, Plan, Spread
 from costmodels.workload import Workload
+from planner.printable import printable
 from planner.report import _extras as extras
 from planner.report import _figures as figures
 from planner.report.base import (
@@ -20,7 +21,6 @@ from planner.report.base import (
     format_gib,
     format_interval,
     format_share,
-    printable,
 )
 from planner.result import Candidate, PlanningResult, SolverReport
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from costmodels.workload import Pipeline
 from planner.sweep.grid import Point
+
+CUT: Final = "the time limit cut the search"
+"""Reason of a point whose plan another run, or another machine, may better."""
 
 
 class PointStatus(StrEnum):
@@ -21,7 +24,10 @@ class PointStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointResult:
-    """One point's plan in figures; None where there is no plan. ``reason`` says why."""
+    """One point's plan in figures; None where there is no plan.
+
+    ``reason`` says why there is none, or what is to be known of the one there is.
+    """
 
     point: Point
     status: PointStatus

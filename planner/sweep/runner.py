@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
 
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
+from planner.file_errors import writing
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
-from planner.result import PlanningResult
+from planner.result import PlanningResult, Status
 from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
-from planner.sweep.outcome import PointResult, PointStatus
-
-_POLL_S: Final = 0.2
+from planner.sweep.outcome import CUT, PointResult, PointStatus
+from planner.worker_pool import ProcessDiedError, WorkerPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +28,7 @@ class Task:
     point: Point
     problem: PlanningProblem
     operation: Operation
-    time_limit_s: float = 5.0
+    time_limit_s: float | None = None
     max_evaluations: int | None = None
     seed: int = 0
 
@@ -79,10 +76,17 @@ class Journal:
             data = self.path.read_bytes()
             os.truncate(self.path, data.rfind(b"\n") + 1)
             self._whole = True
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result.to_json(), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = json.dumps(result.to_json(), allow_nan=False) + "\n"
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, size)
+            raise
 
 
 def run(
@@ -123,43 +127,40 @@ def _here(
     for index, task in left:
         if should_stop():
             return
-        yield index, solve(task)
+        try:
+            found = solve(task, should_stop=should_stop)
+        except StoppedError:
+            return
+        yield index, found
 
 
 def _spread(
     left: Sequence[tuple[int, Task]], workers: int, should_stop: Callable[[], bool]
 ) -> Iterator[tuple[int, PointResult]]:
-    """Some processes at a time; a new set of them when one has died."""
-    waiting = list(left)
-    alone = False
-    while waiting and not should_stop():
-        pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"))
-        running: dict[Future[PointResult], tuple[int, Task]] = {}
-        try:
-            while (waiting or running) and not should_stop():
-                while waiting and len(running) < (1 if alone else workers):
-                    index, task = waiting.pop(0)
-                    running[pool.submit(solve, task)] = (index, task)
-                done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    index, result = running[future][0], future.result()
-                    del running[future]
-                    yield index, result
-        except BrokenProcessPool:
-            # All running points fail with it; alone, each shows whether it was the one.
-            died = list(running.values())
-            if alone:
-                index, task = died[0]
+    """Some processes at a time; what a process died of is tried once more, alone."""
+    died: list[tuple[int, Task]] = []
+    with WorkerPool(workers) as pool:
+        tasks = [task for _, task in left]
+        for done in pool.run(solve, tasks, should_stop=should_stop):
+            if isinstance(done.error, ProcessDiedError):
+                died.append(left[done.index])
+            else:
+                yield left[done.index][0], done.value
+    with WorkerPool(1) as pool:
+        for done in pool.run(solve, [t for _, t in died], should_stop=should_stop):
+            index, task = died[done.index]
+            if isinstance(done.error, ProcessDiedError):
                 yield index, failed(task, "its process died, for want of memory perhaps")
-                died = []
-            waiting = died + waiting
-            alone = True
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            else:
+                yield index, done.value
 
 
-def solve(task: Task) -> PointResult:
-    """The best plan of a point in figures."""
+def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> PointResult:
+    """The best plan of a point in figures.
+
+    Raises:
+        StoppedError: ``should_stop`` said so before the search had ended.
+    """
     try:
         result = api.plan(
             task.problem.workload,
@@ -169,12 +170,23 @@ def solve(task: Task) -> PointResult:
             max_evaluations=task.max_evaluations,
             seed=task.seed,
             with_baselines=False,
+            should_stop=should_stop,
         )
     except InfeasibleError as error:
         return replace(failed(task, str(error)), status=PointStatus.DOES_NOT_FIT)
-    except (NoPlanFoundError, InvalidInputError) as error:
+    except NoPlanFoundError as error:
+        if should_stop():
+            raise _stopped(task) from error
         return failed(task, str(error))
+    except InvalidInputError as error:
+        return failed(task, str(error))
+    if result.solver.status is Status.INTERRUPTED:
+        raise _stopped(task)
     return _summary(task, result)
+
+
+def _stopped(task: Task) -> StoppedError:
+    return StoppedError(f"{task.point.name}: stopped before its search had ended")
 
 
 def failed(task: Task, reason: str) -> PointResult:
@@ -203,6 +215,7 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
     return PointResult(
         point=task.point,
         status=PointStatus.DONE,
+        reason=CUT if result.solver.status is Status.TIME_LIMIT else "",
         inputs_hash=inputs_hash(task.problem),
         hosts=topology.num_hosts,
         local_batch_size=task.problem.workload.local_batch_size,

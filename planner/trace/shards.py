@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 from costmodels.sharding import Plan
+from planner.csv_text import csv_text
 
 COLUMNS = (
     "table",
@@ -22,23 +20,19 @@ COLUMNS = (
 
 def shards_csv(plan: Plan) -> str:
     """Rows in the plan's order, shards in theirs; columns as in :data:`COLUMNS`."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for placement in plan.placements:
-        factor = placement.cache_load_factor_ratio
-        for shard in placement.shards:
-            writer.writerow(
-                (
-                    placement.table,
-                    placement.sharding_type.value,
-                    placement.kernel.value,
-                    "" if factor is None else factor,
-                    shard.rank,
-                    shard.row_offset,
-                    shard.num_rows,
-                    shard.col_offset,
-                    shard.num_cols,
-                )
-            )
-    return buffer.getvalue()
+    rows = [
+        (
+            placement.table,
+            placement.sharding_type.value,
+            placement.kernel.value,
+            placement.cache_load_factor_ratio,
+            shard.rank,
+            shard.row_offset,
+            shard.num_rows,
+            shard.col_offset,
+            shard.num_cols,
+        )
+        for placement in plan.placements
+        for shard in placement.shards
+    ]
+    return csv_text(COLUMNS, rows)

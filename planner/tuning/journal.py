@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,19 +14,26 @@ from planner.tuning.setups import Menu
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.storages import BaseStorage
 
 STUDY_NAME: Final = "shardplan"
 FORMAT: Final = 1
+
+TRIAL_LIMIT_S: Final = 120.0
 
 _STARTUP_TRIALS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much a study does: trials in all, and the limits of the search inside each."""
+    """How much a study does: trials in all, and the limits of the search inside each.
+
+    ``trial_limit_s`` is a safety by the clock, far above what a search takes: a trial that is much
+    older than it has lost its process.
+    """
 
     trials: int
-    trial_limit_s: float = 10.0
+    trial_limit_s: float = TRIAL_LIMIT_S
     trial_evaluations: int | None = None
     seed: int = 0
     grace_s: float = 30.0
@@ -98,14 +106,14 @@ def open_study(journal: Path | None, effort: Effort) -> optuna.Study:
         InvalidInputError: the file is something else, or its folder is missing.
     """
     import optuna
-    from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages import InMemoryStorage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage: BaseStorage = InMemoryStorage()
     if journal is not None:
         _check_journal(journal)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
+        _drop_cut_line(journal)
+        storage = _stored(journal)
     sampler = optuna.samplers.TPESampler(
         seed=effort.seed,
         n_startup_trials=_STARTUP_TRIALS,
@@ -115,6 +123,40 @@ def open_study(journal: Path | None, effort: Effort) -> optuna.Study:
     return optuna.create_study(
         study_name=STUDY_NAME, storage=storage, sampler=sampler, load_if_exists=True
     )
+
+
+def _stored(journal: Path) -> BaseStorage:
+    """The journal as Optuna reads it.
+
+    By its absolute path: Optuna's lock is a link to it, and one that leads nowhere, because the
+    process that made it was killed, would be waited for forever.
+    """
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        return JournalStorage(JournalFileBackend(str(journal.absolute())))
+    except ValueError as error:
+        message = f"--storage {journal}: a line of the journal is damaged ({error}); name another"
+        raise InvalidInputError(message) from error
+
+
+def _drop_cut_line(journal: Path) -> None:
+    """Cut off a last line without an end, which a full disk leaves: the next one would join it."""
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    def is_whole() -> bool:
+        return not journal.exists() or journal.read_bytes()[-1:] in (b"", b"\n")
+
+    if is_whole():
+        return
+    lock = JournalFileSymlinkLock(str(journal.absolute()))
+    lock.acquire()
+    try:
+        if not is_whole():
+            os.truncate(journal, journal.read_bytes().rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 def _check_journal(journal: Path) -> None:

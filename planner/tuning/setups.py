@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -139,8 +140,9 @@ def solve(
     time_limit_s: float | None,
     max_evaluations: int | None,
     seed: int,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Tuned:
-    """The best plan under a setup.
+    """The best plan under a setup; the best so far if ``should_stop`` ends the search.
 
     Raises:
         InfeasibleError: nothing fits under it.
@@ -155,6 +157,7 @@ def solve(
         max_evaluations=max_evaluations,
         seed=seed,
         with_baselines=False,
+        should_stop=should_stop,
     )
     sync_s = sync_time_s(problem.topology, setup.group_size, result.best.memory) / sync_interval
     return Tuned(

@@ -1,12 +1,13 @@
 """One Optuna study: asks for setups, prices them, and survives the loss of any process.
 
 The journal is the only shared state. A process that dies leaves a running trial behind; whoever
-sees one that is older than any trial may be gives it up and puts its setup back in the queue, so
-that no pick is lost and none is counted twice.
+sees one whose process on the same machine is gone, or that is older than any trial may be, gives it
+up and puts its setup back in the queue, so that no pick is lost and none is counted twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from planner.tuning.journal import (
     menu_values,
     open_study,
 )
+from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import Menu, Setup, Tuned, restricted, solve
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Study:
     ) -> None:
         """Open the study, or begin it with the setups that are always worth a trial."""
         self.problem, self.menu, self.effort = problem, menu, effort
+        self._unfinished: Tuned | None = None
         self._study = open_study(journal, effort)
         self._agree(source or {})
 
@@ -89,7 +92,7 @@ class Study:
 
         Args:
             progress: called after every trial.
-            should_stop: asked between trials.
+            should_stop: asked often. A trial in which it says so is given back to the study.
             patient: wait for the trials that other processes are at; else return when none is left
                 to begin.
         """
@@ -102,8 +105,8 @@ class Study:
                     break
                 time.sleep(_POLL_S)
                 continue
-            self._one()
-            if progress is not None:
+            self._one(should_stop)
+            if progress is not None and not should_stop():
                 progress(self.progress())
 
     def progress(self) -> StudyProgress:
@@ -117,6 +120,16 @@ class Study:
             setup=None if best is None else _setup(best.user_attrs["setup"]),
         )
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether :meth:`best` has something to give."""
+        return self._unfinished is not None or self._best() is not None
+
+    @property
+    def num_cut(self) -> int:
+        """Trials whose search was cut by the clock."""
+        return sum(bool(t.user_attrs.get("cut")) for t in self._finished())
+
     def values(self) -> tuple[tuple[Setup, float | None], ...]:
         """Every finished pick with its iteration time, None where nothing fits; in order."""
         return tuple(
@@ -127,11 +140,15 @@ class Study:
     def best(self) -> Tuned:
         """The best pick with its plan, whichever process found it.
 
+        Where none was finished before the study was stopped, the plan so far of the first one.
+
         Raises:
             NoPlanFoundError: no pick has a plan that fits.
         """
         best = self._best()
         if best is None or best.value is None:
+            if self._unfinished is not None:
+                return self._unfinished
             message = (
                 f"none of {self._count()[0]} setups has a plan that fits; "
                 "use more GPUs, or allow more"
@@ -173,30 +190,54 @@ class Study:
         ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
         return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
 
-    def _one(self) -> None:
+    def _one(self, should_stop: Callable[[], bool]) -> None:
+        """A trial; given back to the study if it is stopped in the middle."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
         trial = self._study.ask()
         trial.set_user_attr("started", time.time())
+        trial.set_user_attr("process", own_process())
         setup = _suggest(trial, self.menu)
         seed = self.effort.seed + trial.number
         trial.set_user_attr("setup", setup.to_json())
         trial.set_user_attr("seed", seed)
+        found: Tuned | str
         try:
-            tuned = self._solve(setup, seed)
-        except (InfeasibleError, NoPlanFoundError, InvalidInputError) as error:
-            trial.set_user_attr("fits", value=False)
-            trial.set_user_attr("reason", str(error))
-            self._study.tell(trial, _UNFIT_S)
-            return
-        best = self._best()
-        if best is None or best.value is None or tuned.value_s < best.value:
-            trial.set_user_attr("plan", self._plan_values(setup, tuned.result.plan))
-        trial.set_user_attr("evaluations", tuned.result.solver.evaluations)
-        trial.set_user_attr("fits", value=True)
-        trial.set_user_attr("sync_s", tuned.sync_s)
-        trial.set_user_attr("bound_s", tuned.result.bound)
-        self._study.tell(trial, tuned.value_s)
+            found = self._solve(setup, seed, should_stop)
+        except (InfeasibleError, InvalidInputError) as error:
+            found = str(error)
+        except NoPlanFoundError as error:
+            if should_stop():
+                return self._give_up(trial.number, trial.params)
+            found = str(error)
+        except KeyboardInterrupt:
+            self._give_up(trial.number, trial.params)
+            raise
+        if isinstance(found, Tuned) and found.result.solver.status is Status.INTERRUPTED:
+            self._unfinished = found
+            return self._give_up(trial.number, trial.params)
+        with contextlib.suppress(UpdateFinishedTrialError):  # others took it for lost
+            self._record(trial, setup, found)
+        return None
 
-    def _solve(self, setup: Setup, seed: int) -> Tuned:
+    def _record(self, trial: Trial, setup: Setup, found: Tuned | str) -> None:
+        """Tell the study what a trial has found, or why nothing fits."""
+        if isinstance(found, str):
+            trial.set_user_attr("fits", value=False)
+            trial.set_user_attr("reason", found)
+            self._study.tell(trial, _UNFIT_S, skip_if_finished=True)
+            return
+        best, solver = self._best(), found.result.solver
+        if best is None or best.value is None or found.value_s < best.value:
+            trial.set_user_attr("plan", self._plan_values(setup, found.result.plan))
+        trial.set_user_attr("evaluations", solver.evaluations)
+        trial.set_user_attr("cut", value=solver.status is Status.TIME_LIMIT)
+        trial.set_user_attr("fits", value=True)
+        trial.set_user_attr("sync_s", found.sync_s)
+        trial.set_user_attr("bound_s", found.result.bound)
+        self._study.tell(trial, found.value_s, skip_if_finished=True)
+
+    def _solve(self, setup: Setup, seed: int, should_stop: Callable[[], bool]) -> Tuned:
         return solve(
             self.problem,
             setup,
@@ -204,6 +245,7 @@ class Study:
             time_limit_s=self.effort.trial_limit_s,
             max_evaluations=self.effort.trial_evaluations,
             seed=seed,
+            should_stop=should_stop,
         )
 
     def _plan_values(self, setup: Setup, plan: Plan) -> dict[str, Any]:
@@ -248,20 +290,20 @@ class Study:
         from optuna.trial import TrialState
 
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        lost = [t for t in running if _age_s(t) > self.effort.stale_s]
+        lost = [t for t in running if has_ended(t.user_attrs) or _age_s(t) > self.effort.stale_s]
         for trial in lost:
-            self._give_up(trial)
+            self._give_up(trial.number, trial.params or trial.system_attrs.get("fixed_params", {}))
         return len(self._finished()), len(running) - len(lost)
 
-    def _give_up(self, trial: FrozenTrial) -> None:
+    def _give_up(self, number: int, picked: dict[str, Any]) -> None:
+        """End a trial without a result, and put its pick back in the queue."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         try:
-            self._study.tell(trial.number, state=TrialState.FAIL)
+            self._study.tell(number, state=TrialState.FAIL)
         except (ValueError, UpdateFinishedTrialError):
             return  # another process saw it first, or its own came back
-        picked = trial.params or trial.system_attrs.get("fixed_params", {})
         self._study.enqueue_trial(dict(picked))
 
 

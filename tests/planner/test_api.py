@@ -99,6 +99,29 @@ def test_a_table_too_large_for_every_option_is_named() -> None:
     assert "column_wise" in advice
 
 
+@pytest.mark.parametrize("rows", [3_000_000_000, 40_000_000_000, 2_000_000_000_000])
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize(
+    "kernels", [{ComputeKernel.FUSED}, {ComputeKernel.FUSED_UVM}, set(ComputeKernel)]
+)
+def test_what_a_table_lacks_is_never_negative(
+    rows: int, hosts: int, kernels: set[ComputeKernel]
+) -> None:
+    """One option lacks device memory and another host memory: each lacks more than nothing."""
+    model = cases.workload((cases.table("huge", rows, 64), cases.table("small")))
+    with pytest.raises(InfeasibleError, match=r"huge|short") as caught:
+        api.plan(
+            model,
+            cases.topology(hosts, 2, hbm_gib=40, ddr_gib=100),
+            constraints=Constraints(kernels=tuple(sorted(kernels))),
+        )
+    assert caught.value.shortfall_bytes > 0
+    assert " -" not in str(caught.value)
+    memories = {"device memory": kernels != {ComputeKernel.FUSED_UVM},
+                "host memory": kernels != {ComputeKernel.FUSED}}  # fmt: skip
+    assert any(memories[word] for word in memories if word in str(caught.value))
+
+
 def test_more_bytes_than_all_devices_is_proven_infeasible() -> None:
     model = cases.workload(tuple(cases.table(f"t{i}", 10_000_000, 64) for i in range(8)))
     device_only = Constraints(kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))

@@ -14,7 +14,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
 from planner.arithmetic import refuse_hopeless
 from planner.enumeration import enumerate_options
-from planner.errors import InfeasibleError, Stopped
+from planner.errors import InfeasibleError, StoppedError
 from planner.evaluation import SearchSpace
 from planner.option_work import priced
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
@@ -214,6 +214,6 @@ def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.Monke
         for option, work in zip(table.options, table.works, strict=True):
             np.testing.assert_allclose(work.full, pipeline.option_work(option), rtol=1e-12)
     answers = iter([False, True])
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         enumerate_options(problem, pipeline, should_stop=lambda: next(answers))
     assert priced(pipeline, []) == []

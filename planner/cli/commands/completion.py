@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
-from planner.cli.console import Settings, write_json
+from planner.cli.console import Settings, write_data, write_json
 from planner.cli.flags import output_options
 
 VARIABLE = "_SHARDPLAN_COMPLETE"
@@ -32,7 +32,7 @@ def command(settings: Settings, *, shell: str) -> int:
     if settings.json:
         write_json({"shell": shell, "script": text})
     else:
-        click.echo(text, nl=False)
+        write_data(text)
     return 0
 
 

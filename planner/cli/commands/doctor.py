@@ -8,6 +8,7 @@ import click
 
 from planner.cli.console import Settings, stdout_console, write_json
 from planner.cli.flags import output_options
+from planner.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +72,10 @@ def _print(console: Console, check: Check, style: str) -> None:
     from rich.text import Text
 
     line = Text(f"{check.level.value:<5}", style=style)
-    line.append(f"{check.subject:<22} {check.finding}", style="none")
+    line.append(printable(f"{check.subject:<22} {check.finding}"), style="none")
     console.print(line)
     if check.fix:
-        console.print(Text(f"{'':<5}{'':<22} fix: {check.fix}"))
+        console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
 
 
 def _check_configs() -> Check:

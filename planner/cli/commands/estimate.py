@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, write_json
-from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.console import Settings, stdout_console, write_json
+from planner.cli.flags import (
+    FILE,
+    ObjectiveName,
+    ProblemFlags,
+    output_options,
+    problem_options,
+)
+from planner.cli.plan_flags import check_figures, check_robust, scenario_options
 from planner.cli.show import print_result
 
 EXAMPLES = """\b
 Examples:
   shardplan estimate dlrm.yaml run1/plan.json
+  shardplan estimate dlrm.yaml run1/plan.json --objective memory
   shardplan estimate dlrm.yaml torchrec_plan.json --system h100_sxm --gpus 16 -v
   shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json"""
 
@@ -21,26 +30,60 @@ Examples:
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @problem_options
+@click.option(
+    "--objective", type=ObjectiveName(), metavar="NAME",
+    help="Also give its value; see 'shardplan list'.  [default: the plan's own, or iteration]",
+)  # fmt: skip
+@scenario_options
 @output_options
 @click.pass_obj
-def command(settings: Settings, *, workload: Path, plan: Path, flags: ProblemFlags) -> int:
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    plan: Path,
+    flags: ProblemFlags,
+    objective: str | None,
+    scenarios: tuple[Path, ...],
+    robust: str | None,
+    torchrec_defaults: bool,
+) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
-    System and number of ranks come from the plan where it names them; flags win. Exit code 1 says
-    that the plan does not fit in memory.
+    System and number of ranks come from the plan where it names them; flags win. The value of an
+    objective is what a search for it would say of this plan: with --json, under solver.value. Exit
+    code 1 says that the plan does not fit in memory.
     """
+    check_robust(robust, scenarios)
     from planner.cli.inputs import as_result, load_plans
 
     inputs = load_plans(workload, (plan,), flags)
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
+    from planner.cli import valuing
 
+    more = valuing.ValueFlags(
+        objective=objective,
+        scenarios=scenarios,
+        robust=robust,
+        torchrec_defaults=torchrec_defaults,
+    )
+    asked, warnings = valuing.question(inputs, flags, plan, more)
+    check_figures(asked.objective, torchrec_defaults=torchrec_defaults)
     candidate = api.estimate(problem.workload, problem.topology, inputs.plans[0])
-    result = as_result(inputs, candidate)
+    solver, left_out = valuing.answer(
+        asked, inputs.plans[0], plan, is_explicit=more != valuing.ValueFlags()
+    )
+    result = as_result(replace(inputs, warnings=(*warnings, *left_out)), candidate, solver)
     if settings.json:
         from planner import io
 
         write_json(io.result_to_json(result))
     else:
         print_result(settings, result, leave_out=("Solver",))
+        line = valuing.fact(solver)
+        if line is not None:
+            from planner.report._terminal import print_facts
+
+            print_facts(stdout_console(), (line,))
     return 0 if candidate.memory.fits else 1

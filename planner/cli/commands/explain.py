@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, warn, write_json
-from planner.cli.flags import FILE, ProblemFlags, Quantity, output_options, problem_options
+from planner.cli.flags import (
+    FILE,
+    ProblemFlags,
+    output_options,
+    problem_options,
+    time_limit_option,
+)
+from planner.cli.interrupt import StopOnInterrupt
 
 EXAMPLES = """\b
 Examples:
@@ -25,10 +32,7 @@ Examples:
     "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
     metavar="N", help="Changes of single tables shown.",
 )  # fmt: skip
-@click.option(
-    "--time-limit", type=Quantity("s", positive=True), default="5s", show_default=True,
-    metavar="TIME", help="For each search of --prices.",
-)  # fmt: skip
+@time_limit_option("--time-limit", "For each search of --prices, ")
 @problem_options
 @output_options
 @click.pass_obj
@@ -40,7 +44,7 @@ def command(
     tables: tuple[str, ...],
     prices: bool,
     limit: int,
-    time_limit: float,
+    time_limit: float | None,
     flags: ProblemFlags,
 ) -> int:
     """Explain a plan.
@@ -66,12 +70,18 @@ def command(
             changes = explainer.changes(limit=limit, progress=step)
     costs = None
     if prices:
-        with bar(settings, "constraints", len(inputs.problem.constraints.tables) + 1) as step:
-            costs = constraint_costs(inputs.problem, time_limit_s=time_limit, progress=step)
+        total = len(inputs.problem.constraints.tables) + 1
+        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+            costs = constraint_costs(
+                inputs.problem, time_limit_s=time_limit, progress=step, should_stop=stop
+            )
+    warnings = inputs.warnings
+    if any(cost.is_cut for cost in costs or ()):
+        warnings += ("--time-limit cut searches of --prices: other runs may find other gains",)
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "warnings": list(inputs.warnings)})
-        warn(settings, inputs.warnings)
+        write_json({**data, "warnings": list(warnings)})
+        warn(settings, warnings)
         return 0
     for explanation in told:
         show.print_table(explanation)
@@ -79,5 +89,5 @@ def command(
         show.print_changes(explainer, changes)
     if costs is not None:
         show.print_costs(explainer.plan_time_s, costs)
-    warn(settings, inputs.warnings)
+    warn(settings, warnings)
     return 0

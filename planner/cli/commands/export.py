@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from planner.cli.console import Settings, remark, report_written
+from planner.cli.console import Settings, remark, report_written, write_data
 from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def nccl_matrix(
     variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
     program = f"alltoallv_perf -b {size} -e {size} -a 3"
     if not settings.json:
-        click.echo(f"{variable} \\\n  {program}")
+        write_data(f"{variable} \\\n  {program}\n")
     report_written(settings, output, command=f"{variable} {program}")
     return 0
 

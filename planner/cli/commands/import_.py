@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags import FILE, MAX_RANKS, Quantity, output_options
 from planner.cli.imports import finish, import_options, shape_of
 
@@ -98,7 +98,7 @@ def collectives(
             ]
         )
     elif output is None:
-        click.echo(curves_text(records), nl=False)
+        write_data(curves_text(records))
     if output is not None:
         remark(settings, f"{len(records)} curves written to {output}")
     return 0

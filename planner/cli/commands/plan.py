@@ -8,28 +8,33 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, complain, remark, write_json
 from planner.cli.flags import (
     FILE,
+    Percent,
     ProblemFlags,
     output_options,
     problem_options,
     search_options,
 )
-from planner.cli.plan_flags import PlanFlags, plan_options
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.cli.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.show import print_result
+from planner.errors import InvalidInputError
+from planner.result import Status
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
     from planner.search_problem import MakePipeline
 
-EXIT_STOPPED = 4
+EXIT_GAP = 1
 
 EXAMPLES = """\b
 Examples:
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16
   shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
   shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
+  shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
   shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'"""
 
 
@@ -38,6 +43,10 @@ Examples:
 @problem_options
 @search_options
 @plan_options
+@click.option(
+    "--require-gap", type=Percent(), metavar="PERCENT",
+    help="Exit code 1 if the plan is not proven to be this close to the best, such as 5%.",
+)  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
 @click.option("--force", is_flag=True, help="Write into a folder that holds other files.")
 @output_options
@@ -50,45 +59,69 @@ def command(
     more: PlanFlags,
     strategy: str,
     objective: str,
-    time_limit: float,
+    time_limit: float | None,
+    evaluations: int | None,
     seed: int,
+    require_gap: float | None,
     output: Path | None,
     force: bool,
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
     Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
-    from the proven optimum. Ctrl-C stops the search and keeps the best plan so far. Exit code 4
-    says that the search was stopped, by Ctrl-C or the time limit; 3 that nothing fits.
+    from the proven optimum. The search ends by a budget of work that depends on the problem alone:
+    the same command gives the same plan on every machine.
+
+    Exit code 0 says that there is a plan, however the search ended; 3 that nothing fits; 1 that the
+    gap is wider than --require-gap, though the plan is written; 4 that Ctrl-C or SIGTERM ended the
+    search, whose best plan is printed and written.
     """
-    from planner.cli.interrupt import StopOnInterrupt
+    from planner.cli.gap import unmet
     from planner.cli.output import check_folder
     from planner.cli.plan_inputs import load_plan_inputs
     from planner.cli.progress import live_progress
 
-    if output is not None:
-        check_folder(output, force=force)
-    asked = load_plan_inputs(workload, flags, more)
-    problem = asked.inputs.problem
-    from planner import api  # after the cheap checks: this import is the slow one
+    lost = "no plan was found before that, so nothing is written"
+    with StopOnInterrupt(keeps=False, lost=lost) as stop:
+        if output is not None:
+            check_folder(output, force=force)
+        asked = load_plan_inputs(workload, flags, more)
+        problem = asked.inputs.problem
+        from planner import api  # after the cheap checks: this import is the slow one
 
-    make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
-    with StopOnInterrupt() as should_stop, live_progress(settings, objective) as progress:
-        result = api.plan(
-            problem.workload,
-            problem.topology,
-            constraints=problem.constraints,
-            strategy=strategy,
-            objective=objective,
-            time_limit_s=time_limit,
-            seed=seed,
-            progress=progress,
-            should_stop=should_stop,
-            make_pipeline=make_pipeline,
-            **asked.options,
-        )
-    result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
-    written = () if output is None else _write(output, result)
+        make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
+        with live_progress(settings, objective) as progress:
+            result = api.plan(
+                problem.workload,
+                problem.topology,
+                strategy=strategy,
+                objective=objective,
+                time_limit_s=time_limit,
+                max_evaluations=evaluations,
+                seed=seed,
+                progress=stop.watching(progress),
+                should_stop=stop,
+                make_pipeline=make_pipeline,
+                **asked.options,
+            )
+        stop.keeps = True
+        result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+        _deliver(settings, result, output)
+        if time_limit is not None and result.solver.status is Status.TIME_LIMIT:
+            _name_the_clock(settings, time_limit)
+        missed = None if require_gap is None else unmet(result.solver, require_gap)
+        return _exit_code(settings, stop, missed)
+
+
+def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
+    """Write, then print, also what cannot be written: nothing gets lost."""
+    written: tuple[Path, ...] = ()
+    problem: Exception | None = None
+    try:
+        if output is not None:
+            written = _write(output, result)
+    except (OSError, InvalidInputError) as error:
+        problem = error
     if settings.json:
         from planner import io
 
@@ -97,7 +130,8 @@ def command(
             remark(settings, "wrote " + "  ".join(map(str, written)))
     else:
         print_result(settings, result, written=written)
-    return _exit_code(settings, result)
+    if problem is not None:
+        raise problem
 
 
 def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
@@ -105,20 +139,11 @@ def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
     from costmodels.pipeline import CostPipeline
     from planner.torchrec_pipeline import TorchrecPricing
 
-    _check_figures(objective, torchrec_defaults=torchrec_defaults)
+    check_figures(objective, torchrec_defaults=torchrec_defaults)
     if not objective.startswith("torchrec"):
         return CostPipeline
     by_phase = objective == "torchrec-critical-path"
     return TorchrecPricing(by_phase=by_phase, torchrec_figures=torchrec_defaults)
-
-
-def _check_figures(objective: str, *, torchrec_defaults: bool) -> None:
-    if torchrec_defaults and not objective.startswith("torchrec"):
-        message = (
-            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
-            "torchrec-critical-path"
-        )
-        raise click.UsageError(message, click.get_current_context())
 
 
 def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
@@ -151,14 +176,23 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     return output.write_run(folder, texts, files)
 
 
-def _exit_code(settings: Settings, result: PlanningResult) -> int:
-    from planner.result import Status
+def _name_the_clock(settings: Settings, limit_s: float) -> None:
+    """A remark where the clock ended the search: another run may then find another plan."""
+    from costmodels import units
 
-    stopped = {
-        Status.INTERRUPTED: "stopped by Ctrl-C",
-        Status.TIME_LIMIT: "stopped by the time limit",
-    }.get(result.solver.status)
-    if stopped is None:
-        return 0
-    remark(settings, f"{stopped}: this is the best plan so far (exit code {EXIT_STOPPED})")
-    return EXIT_STOPPED
+    remark(
+        settings,
+        f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work was "
+        "spent: a faster or idler machine may find another plan",
+    )
+
+
+def _exit_code(settings: Settings, stop: StopOnInterrupt, missed: str | None) -> int:
+    """Stopped, a gap that is too wide (``missed`` says so), or neither."""
+    if missed is not None:
+        complain(f"shardplan: {missed}")
+    if stop():
+        words = f"stopped by {stop.stopped_by}: this is the best plan so far"
+        remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+        return EXIT_STOPPED
+    return 0 if missed is None else EXIT_GAP

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_json
+from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags import FILE, output_options
 from planner.cli.names import complete_system
 
@@ -130,7 +130,7 @@ def show(
     if settings.json:
         write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:
-        click.echo(predicted_text(table, found), nl=False)
+        write_data(predicted_text(table, found))
     if output is not None:
         remark(settings, f"{len(found)} rows written to {output}")
     return 0

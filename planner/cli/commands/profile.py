@@ -111,7 +111,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
     .npz, parquet with integer or list columns, and files of torch.save with KeyedJaggedTensors or
     (indices, offsets, lengths). Counts are exact however large the data is. When stopped, run the
-    same command again: finished parts are kept beside the output.
+    same command again: finished parts are kept beside the output (exit code 4 after Ctrl-C or
+    SIGTERM).
     """
     from planner.profiling.profiler import profile_files
 
@@ -120,8 +121,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
-    except KeyboardInterrupt:
-        remark(settings, "\nstopped; run the same command again to continue")
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("run the same command again to continue")
         raise
     if settings.json:
         from planner.profiling.stats import stats_text

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, warn, write_json
+from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.sweep_inputs import SweepFlags, sweep_options
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def command(
 
     questions = Questions(workload, flags)
     sizings = []
-    with bar(settings, "systems", len(flags.systems)) as step:
+    count = len(flags.systems)
+    with StopOnInterrupt(keeps=False) as stop, bar(settings, "systems", count) as step:
         for system in flags.systems:
             per_host = flags.gpus_per_host or questions.topology(system, None).local_world_size
 
@@ -76,7 +78,7 @@ def command(
                 batch = flags.batch_sizes[0] if flags.batch_sizes else None
                 whole = flags.global_batch_sizes[0] if flags.global_batch_sizes else None
                 point = Point(system=system, gpus=gpus, batch_size=batch, global_batch_size=whole)
-                return solve(questions.task(point))
+                return solve(questions.task(point), should_stop=stop)
 
             sizings.append(
                 smallest(
@@ -93,4 +95,7 @@ def command(
     else:
         show.print_sizings(target_qps, sizings)
     warn(settings, questions.file.warnings)
+    cut = show.cut_points([result for sizing in sizings for result in sizing.tried])
+    if cut is not None:
+        remark(settings, cut)
     return 0 if any(s.answer is not None for s in sizings) else 1

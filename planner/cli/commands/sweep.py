@@ -8,6 +8,7 @@ import click
 
 from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.sweep_inputs import Several, SweepFlags, sweep_options
 
 EXAMPLES = """\b
@@ -15,8 +16,6 @@ Examples:
   shardplan sweep dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 -o what-if
   shardplan sweep dlrm.yaml --system h100_sxm --gpus 8,16 --global-batch-size 65536,131072
   shardplan sweep dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h --price h100_sxm=2.10"""
-
-EXIT_STOPPED = 4
 
 
 @click.command(short_help="Best plan per system, size, batch and pipeline.", epilog=EXAMPLES)
@@ -43,10 +42,10 @@ def command(
 
     Points that no other beats in throughput, cost per sample and head-room at once are marked.
     With -o, results are kept one by one: killed and started again, only missing points are done. A
-    point that does not fit, or fails, is a result and stops nothing.
+    point that does not fit, or fails, is a result and stops nothing. After Ctrl-C or SIGTERM the
+    points that are done are printed and written, and the exit code is 4.
     """
     from planner.cli import sweep_show as show
-    from planner.cli.interrupt import StopOnInterrupt
     from planner.cli.progress import bar
     from planner.cli.sweep_inputs import Questions
 
@@ -63,24 +62,27 @@ def command(
     )
     tasks = [questions.task(point) for point in grid.points()]
     journal = None if output is None else show.open_journal(output)
-    with StopOnInterrupt() as stop, bar(settings, "points", len(tasks)) as step:
-        results = run(
-            tasks,
-            journal=journal,
-            workers=min(questions.workers, len(tasks)),
-            progress=lambda result: step(result.point.name),
-            should_stop=stop,
+    with StopOnInterrupt() as stop:
+        with bar(settings, "points", len(tasks)) as step:
+            results = run(
+                tasks,
+                journal=journal,
+                workers=min(questions.workers, len(tasks)),
+                progress=lambda result: step(result.point.name),
+                should_stop=stop,
+            )
+        name = questions.file.workload.name
+        written = () if output is None else show.write(output, name, results)
+        if settings.json:
+            write_json(show.as_json(name, results))
+        else:
+            show.print_points(name, results)
+        warn(settings, questions.file.warnings)
+        for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
+            remark(settings, text)
+    if stop():
+        remark(
+            settings, f"stopped by {stop.stopped_by} after {len(results)} of {len(tasks)} points"
         )
-    name = questions.file.workload.name
-    written = () if output is None else show.write(output, name, results)
-    if settings.json:
-        write_json(show.as_json(name, results))
-    else:
-        show.print_points(name, results)
-    warn(settings, questions.file.warnings)
-    for path in written:
-        remark(settings, f"wrote {path}")
-    if len(results) < len(tasks):
-        remark(settings, f"stopped after {len(results)} of {len(tasks)} points")
         return EXIT_STOPPED
     return 0

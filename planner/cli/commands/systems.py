@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, write_json
+from planner.cli.console import Settings, write_data, write_json
 from planner.cli.flags import output_options
 from planner.cli.names import complete_system
 from planner.cli.show import print_rows
@@ -50,7 +50,7 @@ def show(settings: Settings, *, name: str) -> int:
     if settings.json:
         write_json({"name": name, "text": text})
     else:
-        click.echo(text, nl=not text.endswith("\n"))
+        write_data(text if text.endswith("\n") else f"{text}\n")
     return 0
 
 

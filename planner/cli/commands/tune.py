@@ -6,8 +6,17 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark
-from planner.cli.flags import FILE, ProblemFlags, Quantity, output_options, problem_options
+from planner.cli.console import Settings, complain
+from planner.cli.flags import (
+    FILE,
+    MAX_EVALUATIONS,
+    Count,
+    ProblemFlags,
+    Quantity,
+    output_options,
+    problem_options,
+)
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 
 PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
 
@@ -27,12 +36,12 @@ Examples:
     help="Picks to try, each with a search of its own.",
 )  # fmt: skip
 @click.option(
-    "--trial-limit", type=Quantity("s", positive=True), default="10s", show_default=True,
-    metavar="TIME", help="Time limit of the search of one pick.",
+    "--trial-limit", type=Quantity("s", positive=True), default="2min", show_default=True,
+    metavar="TIME", help="For the search of one pick: a safety by the clock.",
 )  # fmt: skip
 @click.option(
-    "--trial-evaluations", type=click.IntRange(1), default=None, metavar="N",
-    help="Plans priced for one pick at most; makes runs repeatable.",
+    "--trial-evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+    help="Plans priced for one pick.  [default: by the size of the problem]",
 )  # fmt: skip
 @click.option(
     "--pipeline", "pipelines", type=click.Choice(PIPELINES), multiple=True,
@@ -73,11 +82,11 @@ def command(
 
     'shardplan plan' takes these as given. Here Optuna picks them, beginning with the workload's
     own and with every pipeline and group size once; every pick is judged by the full pipeline.
-    With --storage, other processes and machines can join, and nothing is lost when one dies.
+    With --storage, other processes and machines can join, and nothing is lost when one dies. After
+    Ctrl-C or SIGTERM the best plan so far is printed and written, and the exit code is 4.
     """
     from planner.cli import tuning
     from planner.cli.inputs import load_problem
-    from planner.cli.interrupt import StopOnInterrupt
 
     inputs = load_problem(workload, flags)
     from costmodels.workload import Pipeline
@@ -97,8 +106,11 @@ def command(
     )
     source = tuning.source_values(workload, flags)
     study = Study(inputs.problem, menu, effort, journal=storage, source=source)
-    with StopOnInterrupt() as should_stop:
-        study.run(
-            progress=lambda p: remark(settings, tuning.progress_line(p)), should_stop=should_stop
-        )
-    return tuning.show(settings, study, output, warnings=inputs.warnings)
+    with StopOnInterrupt() as stop:
+        tuning.run_study(settings, study, stop, storage, patient=True)
+        if stop() and not study.has_plan:
+            message = "no setup had a plan before that, so nothing is written"
+            complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
+            return EXIT_STOPPED
+        tuning.show(settings, study, output, warnings=inputs.warnings)
+    return tuning.stopped(settings, study, stop)

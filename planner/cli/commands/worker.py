@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark
+from planner.cli.console import Settings
 from planner.cli.flags import FILE, output_options
 
 EXAMPLES = """\b
@@ -25,7 +25,7 @@ def command(settings: Settings, *, storage: Path) -> int:
 
     Workload and system files are read from the paths that 'tune' was given, so they must lie on a
     disk that this machine sees too; contents that differ are refused. A worker may be killed at any
-    time: its trial is done again by another process.
+    time: its trial is done again by another process, at once after Ctrl-C or SIGTERM (exit code 4).
     """
     from planner.cli import tuning
     from planner.cli.inputs import load_problem
@@ -36,10 +36,6 @@ def command(settings: Settings, *, storage: Path) -> int:
     source, effort, menu = stored_source(storage)
     inputs = load_problem(Path(source["workload"]), tuning.flags_from(source["flags"]))
     study = Study(inputs.problem, menu_from(menu), effort_from(effort), journal=storage)
-    with StopOnInterrupt() as should_stop:
-        study.run(
-            progress=lambda p: remark(settings, tuning.progress_line(p)),
-            should_stop=should_stop,
-            patient=False,
-        )
-    return 0
+    with StopOnInterrupt() as stop:
+        tuning.run_study(settings, study, stop, storage, patient=False)
+    return tuning.stopped(settings, study, stop)

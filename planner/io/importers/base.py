@@ -11,7 +11,7 @@ from typing import Any, Final
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
+from planner.io.atomic import write_texts_atomic
 from planner.io.documents import Document
 from planner.io.plan_file import plan_to_json
 from planner.io.problems import collect, show
@@ -115,10 +115,9 @@ def write_all(texts: dict[Path, str]) -> None:
     """Write several files; each whole or not at all, and none if one cannot be made.
 
     Raises:
-        InvalidInputError: a folder that cannot be written, or one path for two files.
+        InvalidInputError: a folder that cannot be written, or a disk that is full.
     """
-    for path, text in texts.items():
-        write_text_atomic(path, text)
+    write_texts_atomic(texts)
 
 
 class Reader:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
-import io
 from collections.abc import Sequence
 from importlib import resources
 
 import costmodels
+from planner.csv_text import csv_text
 from planner.report._csv import LONG_HEADER
 from planner.report.html.base import Block, text
 
@@ -67,11 +66,7 @@ def long_rows(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
 
 def render_numbers(blocks: Sequence[Block]) -> str:
     """The numbers of a page as a CSV file of their own."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(LONG_HEADER)
-    writer.writerows(long_rows(blocks))
-    return buffer.getvalue()
+    return csv_text(LONG_HEADER, long_rows(blocks))
 
 
 def _asset(name: str) -> str:

@@ -11,7 +11,8 @@ from html import escape
 from typing import ClassVar
 
 from costmodels import discovery
-from planner.report.base import Cell, Kind, format_cell, printable
+from planner.printable import printable
+from planner.report.base import Cell, Kind, format_cell
 from planner.report.html._evidence import Evidence
 
 

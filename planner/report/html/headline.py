@@ -19,16 +19,6 @@ from planner.report.html._evidence import Evidence
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
 from planner.result import Candidate, PlanningResult, Status
 
-OBJECTIVE_KINDS = {
-    "iteration": (Kind.TIME, "s"),
-    "phases": (Kind.TIME, "s"),
-    "torchrec": (Kind.TIME, "s"),
-    "torchrec-critical-path": (Kind.TIME, "s"),
-    "memory": (Kind.BYTES, "B"),
-    "cost": (Kind.USD, "USD per 1e9 samples"),
-}
-"""How values of an objective are written, and their unit; others are bare numbers."""
-
 STATUS_WORDS = {
     Status.OPTIMAL: "proven optimal",
     Status.GAP: "search complete",
@@ -133,7 +123,7 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
     result, source = evidence.result, evidence.view.source
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
-    kind, unit = OBJECTIVE_KINDS.get(solver.objective, (Kind.TEXT, ""))
+    kind, unit = figures.objective_kind(solver.objective)
     exposed = estimate.exposed_communication_s / (time.time_s or 1.0)
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
     ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"

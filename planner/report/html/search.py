@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, final
 
-from planner.report._figures import gap_parts
+from planner.report._figures import gap_parts, objective_kind
 from planner.report.base import Kind, format_cell
 from planner.report.html._evidence import Evidence
 from planner.report.html._svg import round_step
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
-from planner.report.html.headline import OBJECTIVE_KINDS, STATUS_WORDS
+from planner.report.html.headline import STATUS_WORDS
 from planner.result import SolverReport
 
 _MOST_STEPS = 160
@@ -37,7 +37,7 @@ class SearchSection(AbstractHtmlSection):
         solver = evidence.result.solver
         if not solver.progress:
             return Block(name="search", title=self.title, body="")
-        kind, unit = OBJECTIVE_KINDS.get(solver.objective, (Kind.NUMBER, ""))
+        kind, unit = objective_kind(solver.objective)
         points = _thinned([*solver.progress, (solver.seconds, solver.value, solver.bound)])
         numbers: list[Number] = []
         chart = _chart(points, kind, unit, numbers)

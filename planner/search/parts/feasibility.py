@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Spread
+from costmodels.sharding import ShardingOption, Spread
 from costmodels.units import format_bytes
 from planner.enumeration import HOST_KERNELS, TableOptions
 from planner.errors import InfeasibleError
@@ -47,7 +47,7 @@ def least_excess_bytes(space: SearchSpace) -> float:
 
 
 def _no_room(space: SearchSpace) -> None:
-    missing = -float(space.pipeline.device_limits.max())
+    missing = abs(float(space.pipeline.device_limits.max()))
     msg = (
         f"nothing fits: the dense part and the reserve alone exceed every device by "
         f"{format_bytes(missing)}"
@@ -60,40 +60,68 @@ def _no_room(space: SearchSpace) -> None:
 
 
 def _too_large(space: SearchSpace, table: TableOptions) -> None:
-    """No option of this table fits anywhere."""
-    device = [float((w @ space.device).max()) for w in table.works]
-    limits = space.pipeline.device_limits
-    limit = float(limits[list(table.ranks)].max()) if table.ranks else float(limits.max())
-    missing = min(device) - limit
-    memory, unit = "device memory", "rank"
-    if missing <= 0:
-        memory, unit = "host memory", "host"
-        host_limit = float(space.pipeline.host_limits.max())
-        missing, limit = _host_shortfall(space, table) - host_limit, host_limit
+    """No option of this table fits anywhere: told of the one that lacks least per rank."""
+    local = space.local_world_size
+    found = [
+        _missing(space, table, option, work @ space.device, work @ space.host)
+        for option, work in zip(table.options, table.works, strict=True)
+    ]
+    device, host = min(found, key=lambda m: (max(m[0], m[1] / local), m[0] + m[1] / local))
+    ranks = list(table.ranks) or list(range(space.world_size))
+    limit = float(space.pipeline.device_limits[ranks].max())
+    host_limit = float(space.pipeline.host_limits.max())
+    lacks = []
+    if device > 0 or host <= 0:
+        lacks.append(
+            f"the device memory of an empty rank ({format_bytes(limit)}) by at least "
+            f"{format_bytes(device)}"
+        )
+    if host > 0:
+        lacks.append(
+            f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
+            f"{format_bytes(host)}"
+        )
     msg = (
-        f"nothing fits: table {table.table!r} exceeds the {memory} of an empty {unit} by "
-        f"{format_bytes(missing)} in each of its {len(table.options)} options "
-        f"(limit {format_bytes(limit)} per {unit})"
+        f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
+        f"{len(table.options)} options"
     )
     raise InfeasibleError(
         msg,
-        shortfall_bytes=missing if unit == "rank" else missing / space.local_world_size,
+        shortfall_bytes=max(device, host / local),
         advice=_advice(space, table),
     )
 
 
-def _host_shortfall(space: SearchSpace, table: TableOptions) -> float:
-    """Host bytes of the option that needs least on one host."""
-    needs = []
-    for option, work in zip(table.options, table.works, strict=True):
-        host = work @ space.host
-        if option.spread is Spread.UNIFORM:
-            needs.append(float(host.reshape(space.num_hosts, -1).sum(axis=-1).max()))
-        elif option.spread is Spread.HOSTS:
-            needs.append(float(host.sum(axis=-1).max()))
-        else:
-            needs.append(float(host.max()))
-    return min(needs)
+def _missing(
+    space: SearchSpace,
+    table: TableOptions,
+    option: ShardingOption,
+    device: FloatArray,
+    host: FloatArray,
+) -> tuple[float, float]:
+    """Device bytes per rank and host bytes per host that an option lacks on empty ones.
+
+    Args:
+        space: knows the limits.
+        table: knows the places that are allowed.
+        option: the option.
+        device: device bytes of its work rows, ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread.
+        host: the same of host bytes.
+    """
+    limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
+    local = space.local_world_size
+    if option.spread is Spread.UNIFORM:
+        per_host = host.reshape(-1, local).sum(axis=-1)
+        lacks = (device - limits).max(), (per_host - host_limits).max()
+    elif option.spread is Spread.RANKS:
+        ranks = np.array(table.ranks or range(space.world_size))
+        lacks = device.max() - limits[ranks].max(), host.max() - host_limits[ranks // local].max()
+    else:
+        hosts = np.array(table.hosts or range(space.num_hosts))
+        room = limits.reshape(-1, local)[hosts]
+        per_place = (device[:, None, :] - room[None]).max(axis=-1)
+        lacks = per_place.min(axis=-1).max(), host.sum(axis=-1).max() - host_limits[hosts].max()
+    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
 
 
 def _check_totals(space: SearchSpace) -> None:

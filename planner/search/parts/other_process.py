@@ -1,7 +1,8 @@
 """A second Python process that answers what it is sent, so that the search goes on beside it.
 
 The search is Python and holds the interpreter; a thread beside it would slow it down. The process
-is started without the caller's main module, so it works from scripts and notebooks alike.
+is started without the caller's main module, so it works from scripts and notebooks alike. It ends
+when this process does, also if that is killed (:mod:`planner.lifeline`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from planner import lifeline
+
 _QUIT_S: Final = 1.0
 _POLL_S: Final = 0.05
 
 
 class OtherProcess:
     """Runs a module whose main function is :func:`serve_standard_streams`.
+
+    The thread that sends the first request is the one that has to close it: the process ends with
+    that thread.
 
     Attributes:
         replies: to what was sent last, as far as they have come.
@@ -80,7 +86,7 @@ class OtherProcess:
             one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             with contextlib.suppress(OSError):
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", self._module],
+                    lifeline.command(self._module),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

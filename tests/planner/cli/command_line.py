@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from planner.problem import PlanningProblem
 from planner.result import Status
+from planner.search.base import SearchProgress
+
+FIRST_PLAN = SearchProgress(
+    seconds=0.1, incumbent=3.5e-3, bound=None, gap_ratio=None, evaluations=1, phase="rounding"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +36,19 @@ class FakeApi:
 
     status: Status = Status.OPTIMAL
     bound: float | None = 3.1e-3
-    error: Exception | None = None
+    error: BaseException | None = None
+    signals: tuple[int, ...] = ()
+    """Sent to this process in the search, after its first plan."""
     times_s: tuple[float, ...] = (3.0e-3, 3.15e-3, 2.9e-3)
     options: dict[str, object] = field(default_factory=dict)
     asked: PlanningProblem | None = None
+
+    def send(self, options: dict[str, Any], number: int) -> None:
+        """Tell of a plan, then let a signal come; a search that is asked to stop says so."""
+        options["progress"](FIRST_PLAN)
+        os.kill(os.getpid(), number)
+        if options["should_stop"]():
+            self.status = Status.INTERRUPTED
 
 
 WORKLOAD_TEXT = """\

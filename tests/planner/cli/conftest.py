@@ -57,6 +57,8 @@ def fake_api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
     def plan(workload: Workload, topology: Topology, **options: object) -> PlanningResult:
         fake.options = options
+        for number in fake.signals:
+            fake.send(options, number)
         if fake.error is not None:
             raise fake.error
         result = make_result(workload, topology, status=fake.status, bound=fake.bound)

@@ -34,7 +34,20 @@ def test_estimate(run: Run, workload_file: Path, system_file: Path, plan_file: P
     data = json.loads(
         run("estimate", workload_file, plan_file, "--system", system_file, "--json").out
     )
-    assert set(data) == set(json.loads(plan_file.read_text())) - {"solver"}, "nothing was searched"
+    assert set(data) == set(json.loads(plan_file.read_text()))
+    assert (data["solver"]["strategy"], data["solver"]["bound"]) == ("given", None)
+
+
+def test_a_plan_for_another_batch_is_said(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path
+) -> None:
+    """Unless a flag says what is meant."""
+    values = json.loads(plan_file.read_text())
+    plan_file.write_text(json.dumps({**values, "batch_size_per_rank": 4096}))
+    asked = ("estimate", workload_file, plan_file, "--system", system_file)
+    words = "was made for 4,096 samples per rank and is priced at 512, the workload's"
+    assert words in " ".join(run(*asked).out.split())
+    assert "was made for" not in run(*asked, "--batch-size", 512).out
 
 
 def test_estimate_of_a_system_that_is_no_file_here(
@@ -210,5 +223,5 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         raise BrokenPipeError
 
     monkeypatch.setattr("planner.cli.run.cli.main", gone)
-    monkeypatch.setattr("planner.cli.run._close_stdout", lambda: None)
+    monkeypatch.setattr("planner.cli.run.abandon", lambda _: None)
     assert run_command_line(["list"]) == 0

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from costmodels.errors import InvalidValueError
 from costmodels.units import GIB
+from planner.cli.gap import unmet
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.result import Status
 from tests.planner.cli.command_line import Done, FakeApi, Run
+from tests.planner.report.report_samples import make_result
 
 FILES = {
     *("plan.json", "report.md", "report.html", "results.csv"),
@@ -42,13 +48,14 @@ def test_the_headline_comes_first(plan: Run) -> None:
 def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
     done = plan(
         *("--strategy", "auto", "--objective", "iteration", "--time-limit", "2min", "--seed", 7),
+        *("--evaluations", "1_000"),
         *("--global-batch-size", 4096, "--reserve", "2 GiB", "--set", "tables.0.embedding_dim=64"),
     )
     assert done.code == 0, done.err
     assert fake_api.options["strategy"] == "auto"
     assert fake_api.options["time_limit_s"] == 120.0
     assert fake_api.options["seed"] == 7
-    assert fake_api.options["progress"] is None
+    assert fake_api.options["max_evaluations"] == 1000
     asked = fake_api.asked
     assert asked is not None
     assert asked.workload.local_batch_size == 512
@@ -59,6 +66,8 @@ def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
 
 def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
     assert plan("--batch-size", "1_024").code == 0
+    assert fake_api.options["time_limit_s"] is None
+    assert fake_api.options["max_evaluations"] is None
     assert fake_api.asked is not None
     assert fake_api.asked.workload.local_batch_size == 1024
 
@@ -139,26 +148,129 @@ def test_other_files_are_protected(plan: Run, tmp_path: Path, fake_api: FakeApi)
 
 
 @pytest.mark.parametrize(
-    ("status", "word"),
-    [(Status.TIME_LIMIT, "time limit"), (Status.INTERRUPTED, "Ctrl-C")],
+    ("signals", "word"),
+    [
+        ((signal.SIGINT,), "Ctrl-C"),
+        ((signal.SIGTERM,), "SIGTERM"),
+        ((signal.SIGTERM, signal.SIGTERM), "SIGTERM"),
+    ],
 )
 def test_a_stopped_search_writes_and_exits_4(
-    plan: Run, tmp_path: Path, fake_api: FakeApi, status: Status, word: str
+    plan: Run, tmp_path: Path, fake_api: FakeApi, signals: tuple[int, ...], word: str
+) -> None:
+    fake_api.signals, fake_api.bound = signals, 2.9e-3
+    done = plan("-o", tmp_path / "run", "--require-gap", "1%")
+    assert done.code == 4
+    assert f"stopped by {word}: this is the best plan so far" in done.err
+    assert "gap 6.5 %" in done.out
+    values = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert values["solver"]["status"] == Status.INTERRUPTED
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.INTERRUPTED])
+def test_a_plan_exits_0_however_the_search_ended(
+    plan: Run, tmp_path: Path, fake_api: FakeApi, status: Status
 ) -> None:
     fake_api.status, fake_api.bound = status, 2.9e-3
+    done = plan("-o", tmp_path / "run", "--time-limit", "2s")
+    assert done.code == 0
+    assert (tmp_path / "run" / "plan.json").exists()
+    cut = status is Status.TIME_LIMIT
+    assert ("--time-limit 2 s cut the search" in done.err) is cut
+    assert ("time limit" in done.out) is cut
+    assert "cut the search" not in plan().err, "there is no clock"
+
+
+def test_a_second_interrupt_gives_up(plan: Run, tmp_path: Path, fake_api: FakeApi) -> None:
+    fake_api.signals = (signal.SIGINT, signal.SIGINT)
+    done = plan("-o", tmp_path / "run")
+    assert done.code == 130
+    assert "stopped by Ctrl-C twice" in done.err
+    assert not list(tmp_path.glob("*run*")), "neither the folder nor a half of it"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_before_the_first_plan(
+    plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """While files are read, or options listed: at once, and nothing is left behind."""
+
+    def read(*_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("planner.cli.plan_inputs.load_plan_inputs", read)
     done = plan("-o", tmp_path / "run")
     assert done.code == 4
-    assert f"stopped by {'the ' if 'time' in word else ''}{word}" in done.err
-    assert "gap 6.5 %" in done.out
-    assert json.loads((tmp_path / "run" / "plan.json").read_text())["solver"]["status"] == status
+    word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert f"stopped by {word}; no plan was found before that, so nothing is written" in done.err
+    assert not list(tmp_path.glob("*run*"))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("status", [Status.OPTIMAL, Status.GAP, Status.HEURISTIC])
-def test_a_search_that_ended_by_itself_exits_0(
-    plan: Run, fake_api: FakeApi, status: Status
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_the_plan_is_written(
+    plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi, number: int
 ) -> None:
-    fake_api.status = status
-    assert plan().code == 0
+    """It is written whole."""
+    from planner.cli import output
+
+    write = output.write_run
+
+    def slowly(*args: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return write(*args)
+
+    monkeypatch.setattr(output, "write_run", slowly)
+    done = plan("-o", tmp_path / "run")
+    assert done.code == 4
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert "Predicted" in done.out
+
+
+# ------------------------------------------------------------------ --require-gap
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit", "code"),
+    [(2.9e-3, "6%", 1), (2.9e-3, "7%", 0), (3.1e-3, "0%", 0), (3.099e-3, "0%", 1), (0.0, "99%", 1)],
+)
+def test_a_wide_gap_is_exit_1_where_a_narrow_one_is_asked(
+    plan: Run, tmp_path: Path, fake_api: FakeApi, bound: float, limit: str, code: int
+) -> None:
+    fake_api.status, fake_api.bound = Status.GAP, bound
+    done = plan("-o", tmp_path / "run", "--require-gap", limit, "-q")
+    assert done.code == code
+    assert len(done.err.splitlines()) == code, "one line, or none"
+    assert (f"is wider than --require-gap {limit}: give it more --evaluations" in done.err) is bool(
+        code
+    )
+    assert (tmp_path / "run" / "plan.json").exists(), "the plan is written all the same"
+    assert plan().code == 0, "nobody asked"
+
+
+@pytest.mark.parametrize(
+    ("status", "strategy", "advice"),
+    [
+        (Status.HEURISTIC, "random", "strategy 'random' proves nothing; use --strategy auto"),
+        (Status.TIME_LIMIT, "auto", "a longer --time-limit"),
+        (Status.GAP, "auto", "more --evaluations than the"),
+    ],
+)
+def test_an_unknown_gap_is_not_a_narrow_one(status: Status, strategy: str, advice: str) -> None:
+    solver = replace(make_result().solver, status=status, strategy=strategy, bound=None)
+    text = unmet(solver, 0.5)
+    assert text is not None
+    assert text.startswith("the gap is unknown, so --require-gap 50% is not met")
+    assert advice in text
+
+
+def test_a_gap_that_no_search_closes_is_said() -> None:
+    solver = replace(make_result().solver, status=Status.GAP, value=1.0, bound=0.9)
+    assert "launches" not in str(unmet(solver, 0.05))
+    text = str(unmet(replace(solver, separable_value=0.93), 0.05))
+    assert "7 % are launches and overlap, which no bound counts" in text
+    assert unmet(replace(solver, separable_value=0.93), 0.1) is None
 
 
 @pytest.mark.parametrize(
@@ -197,21 +309,6 @@ def test_debug_shows_the_traceback(plan: Run, fake_api: FakeApi) -> None:
     done = plan("--debug")
     assert done.code == 70
     assert "Traceback" in done.err
-
-
-def test_a_second_interrupt_gives_up(plan: Run, fake_api: FakeApi) -> None:
-    fake_api.error = KeyboardInterrupt()  # type: ignore[assignment]
-    done = plan()
-    assert done.code == 130
-    assert "Ctrl-C" in done.err
-
-
-def test_progress_is_drawn_on_a_terminal_only(
-    plan: Run, fake_api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert plan("-q").code == 0
-    assert fake_api.options["progress"] is None
 
 
 def test_what_the_file_leaves_open_is_said(

@@ -102,8 +102,8 @@ def test_ctrl_c_says_how_to_continue(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("planner.profiling.profiler.profile_files", stop)
-    assert shardplan("profile", day) == 130
-    assert "run the same command again to continue" in capsys.readouterr().err
+    assert shardplan("profile", day) == 4
+    assert "stopped by Ctrl-C; run the same command again to continue" in capsys.readouterr().err
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

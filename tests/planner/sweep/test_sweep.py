@@ -68,13 +68,14 @@ def test_a_sweep_goes_on_where_it_was_stopped(
 ) -> None:
     """A second run does only what is missing; a line cut off by a crash is done again."""
     path = tmp_path / "points.jsonl"
-    count = [0]
-
-    def enough() -> bool:
-        count[0] += 1
-        return count[0] > 3
-
-    assert len(run(_tasks(), journal=Journal(path), should_stop=enough)) == 3
+    kept: list[PointResult] = []
+    first = run(
+        _tasks(),
+        journal=Journal(path),
+        progress=kept.append,
+        should_stop=lambda: len(kept) >= 3,
+    )
+    assert first == results[:3]
     path.write_bytes(path.read_bytes()[:-40])
     fresh: list[PointResult] = []
     again = run(_tasks(), journal=Journal(path), progress=fresh.append)
@@ -82,6 +83,19 @@ def test_a_sweep_goes_on_where_it_was_stopped(
     assert len(fresh) == 6
     assert run(_tasks(), journal=Journal(path), progress=fresh.append) == results
     assert len(fresh) == 6
+
+
+def test_a_point_stopped_in_the_middle_is_no_result() -> None:
+    """Its plan so far would be taken for the best one by the next run."""
+    asked = [0]
+
+    def in_the_search() -> bool:
+        asked[0] += 1
+        return asked[0] > 2  # before the point, then inside its search
+
+    tasks = [replace(task, max_evaluations=None) for task in _tasks()[:1]]
+    assert run(tasks, should_stop=in_the_search) == ()
+    assert asked[0] > 2
 
 
 def test_other_inputs_are_other_points(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from planner import load_system, load_workload
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.tuning import Effort, Setup, Study, menu_of
+from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import group_topology, sync_time_s
 
 EFFORT = Effort(trials=7, trial_limit_s=5.0, trial_evaluations=60, grace_s=0.0)
@@ -141,6 +142,54 @@ def test_a_killed_worker_loses_nothing(problem: PlanningProblem, tmp_path: Path)
     assert len(picks) == 8
     third = Setup(pipeline=Pipeline.NONE, group_size=16)
     assert third in picks
+
+
+def test_a_lost_trial_on_this_machine_is_seen_at_once(
+    problem: PlanningProblem, tmp_path: Path
+) -> None:
+    """One elsewhere only when it is older than any trial may be."""
+    journal, menu = tmp_path / "study.journal", menu_of(problem)
+    effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
+    gone = multiprocessing.get_context("fork").Process(target=_leave, args=(journal, problem))
+    gone.start()
+    gone.join()
+    study = Study(problem, menu, effort, journal=journal)
+    study.run()
+    assert len(study.values()) == 2
+    assert not has_ended({"process": own_process()})
+    assert not has_ended({}), "written by an earlier version"
+    assert not has_ended({"process": {**own_process(), "where": "elsewhere", "pid": gone.pid}})
+    assert has_ended({"process": {**own_process(), "pid": gone.pid}})
+
+
+def _leave(journal: Path, problem: PlanningProblem) -> None:
+    """A process that ends in the middle of its first trial."""
+    from planner import api
+
+    api.plan = lambda *_, **__: os._exit(9)  # type: ignore[assignment]
+    effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
+    Study(problem, menu_of(problem), effort, journal=journal).run()
+
+
+def test_a_trial_that_is_stopped_is_given_back(problem: PlanningProblem, tmp_path: Path) -> None:
+    """Its pick is done again; until then its plan so far is better than none."""
+    journal, menu = tmp_path / "study.journal", menu_of(problem)
+    effort = Effort(trials=2)
+    asked = [0]
+
+    def in_the_search() -> bool:
+        asked[0] += 1
+        return asked[0] > 30
+
+    study = Study(problem, menu, effort, journal=journal)
+    study.run(should_stop=in_the_search)
+    assert study.values() == ()
+    assert study.has_plan
+    assert study.best().setup == menu.base()
+    again = Study(problem, menu, Effort(trials=4, trial_evaluations=40), journal=journal)
+    assert not again.has_plan
+    again.run()
+    assert menu.base() in [setup for setup, _ in again.values()]
 
 
 def test_groups_interleave_so_that_copies_are_neighbours(problem: PlanningProblem) -> None:

@@ -1,0 +1,56 @@
+"""The value of a plan, whoever made it, under any objective a search can have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from costmodels.errors import InvalidValueError
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, check_plan
+from planner.errors import InvalidInputError
+from planner.evaluation import SearchSpace
+from planner.problem import PlanningProblem
+from planner.robust import Robust
+from planner.search_problem import search_objective, search_pipeline
+from planner.torchrec_pipeline import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_space import priced_for
+
+
+def objective_value(
+    problem: PlanningProblem,
+    plan: Plan,
+    objective: str = "iteration",
+    *,
+    robust: Robust = Robust.WORST,
+    torchrec_figures: bool = False,
+) -> float:
+    """What a search for ``objective`` would have said of a plan.
+
+    Args:
+        problem: workload, system and scenarios; limits of memory make a plan infinitely dear only
+            where an objective says so.
+        plan: one of the problem.
+        objective: as in :func:`planner.api.plan`.
+        robust: what counts of workload and scenarios, the worst or the mean.
+        torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+
+    Returns:
+        In the unit of the objective: seconds, bytes, or US dollars per billion samples.
+
+    Raises:
+        InvalidInputError: the plan is not one of the problem, or there is no such objective, or the
+            system lacks what it needs.
+    """
+    own = TorchrecPricing(torchrec_figures=torchrec_figures) if torchrec_figures else CostPipeline
+    pipeline = search_pipeline(problem, priced_for(objective, own))
+    try:
+        check_plan(plan, problem.workload, problem.topology.world_size)
+        if isinstance(pipeline, TorchrecPipeline):
+            work = pipeline.torchrec_work(plan)
+        else:
+            work = pipeline.plan_work(plan)
+    except InvalidValueError as error:
+        raise InvalidInputError(str(error)) from error
+    alone = SimpleNamespace(pipeline=pipeline, options=(), problem=problem, pool=work)
+    return float(search_objective(objective, cast("SearchSpace", alone), robust).values(work))

@@ -1,0 +1,130 @@
+"""``estimate`` of a written plan says what the search said, for every objective and scenario."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.search.parts.objectives import OBJECTIVES
+from tests.planner.cli.command_line import Done, Run
+
+SEARCH = ("--gpus", 8, "--evaluations", 60, "-q")
+
+
+@pytest.fixture
+def box(system_file: Path) -> Path:
+    """The system with a price."""
+    text = system_file.read_text()
+    system_file.write_text(f"{text}price: 2.5 USD/h (datasheet)\n")
+    return system_file
+
+
+def solver(done: Done) -> dict[str, Any]:
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)["solver"]
+    return found
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_value_of_a_written_plan(
+    run: Run, workload_file: Path, box: Path, tmp_path: Path, objective: str
+) -> None:
+    """Without a flag it is that of the objective that the plan was made for."""
+    asked = (workload_file, "--system", box, *SEARCH)
+    made = run("plan", *asked, "--objective", objective, "-o", tmp_path / "run", "--json")
+    plan = tmp_path / "run" / "plan.json"
+    written = json.loads(plan.read_text())["solver"]
+    assert solver(made)["value"] == written["value"]
+    for flags in ((), ("--objective", objective)):
+        again = run("estimate", workload_file, plan, "--system", box, "--json", *flags)
+        assert solver(again)["objective"] == objective
+        assert solver(again)["value"] == pytest.approx(written["value"], rel=1e-9)
+        assert solver(again)["bound"] is None
+    out = run("estimate", workload_file, plan, "--system", box).out
+    assert ("Objective" in out) is (objective != "iteration")
+    other = run("estimate", workload_file, plan, "--system", box, "--objective", "memory", "--json")
+    assert solver(other)["objective"] == "memory"
+    assert float(solver(other)["value"]).is_integer()
+
+
+@pytest.mark.parametrize("objective", ["torchrec", "torchrec-critical-path"])
+def test_torchrecs_own_figures(
+    run: Run, workload_file: Path, box: Path, tmp_path: Path, objective: str
+) -> None:
+    """The plan remembers that they were meant."""
+    asked = (workload_file, "--system", box, *SEARCH, "--objective", objective)
+    assert run("plan", *asked, "--torchrec-defaults", "-o", tmp_path / "run").code == 0
+    plan = tmp_path / "run" / "plan.json"
+    written = json.loads(plan.read_text())["solver"]
+    again = run("estimate", workload_file, plan, "--system", box, "--json")
+    assert solver(again)["value"] == pytest.approx(written["value"], rel=1e-9)
+    assert solver(again)["torchrec_defaults"]
+    assert "default figures" in run("estimate", workload_file, plan, "--system", box).out
+
+
+@pytest.mark.parametrize("robust", ["worst", "mean"])
+@pytest.mark.parametrize("objective", ["iteration", "memory"])
+def test_scenarios(
+    run: Run, workload_file: Path, box: Path, tmp_path: Path, objective: str, robust: str
+) -> None:
+    text = workload_file.read_text()
+    other = tmp_path / "busy.yaml"
+    other.write_text(text.replace("batch_size_per_rank: 512", "batch_size_per_rank: 2048"))
+    flags = ("--scenario", other)
+    asked = (workload_file, "--system", box, *SEARCH, "--objective", objective)
+    done = run("plan", *asked, *flags, "--robust", robust, "-o", tmp_path / "run")
+    assert done.code == 0, done.err
+    plan = tmp_path / "run" / "plan.json"
+    written = json.loads(plan.read_text())["solver"]
+    assert written["objective"] == f"{robust} {objective}"
+    priced = ("estimate", workload_file, plan, "--system", box)
+    again = solver(run(*priced, *flags, "--json"))
+    assert again["objective"] == written["objective"]
+    assert again["value"] == pytest.approx(written["value"], rel=1e-9)
+    alone = run(*priced, "--json")
+    assert solver(alone)["objective"] == objective
+    assert solver(alone)["value"] < written["value"]
+    words = f"was made for the {robust} of the workload and 1 scenarios"
+    assert any(words in text for text in json.loads(alone.out)["warnings"])
+    assert words in " ".join(run(*priced).out.split())
+
+
+def test_what_means_nothing_is_refused(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """But what only the plan's file asks, and cannot be had here, is left out with a warning."""
+    asked = (workload_file, "--system", system_file, *SEARCH)
+    cost = ("--objective", "cost", "--price", "2 USD/h")
+    assert run("plan", *asked, *cost, "-o", tmp_path / "run").code == 0
+    plan = tmp_path / "run" / "plan.json"
+    priced = ("estimate", workload_file, plan, "--system", system_file)
+    done = run(*priced, "--json")
+    assert solver(done)["objective"] == "iteration"
+    assert any("made for objective cost, which is left out" in w
+               for w in json.loads(done.out)["warnings"])  # fmt: skip
+    for flags, words in (
+        (("--objective", "cost"), "needs a price"),
+        (("--objective", "speed"), "'speed' is not one of iteration"),
+        (("--robust", "mean"), "--robust needs --scenario"),
+        (("--torchrec-defaults",), "add --objective torchrec"),
+        (("--scenario", tmp_path / "none.yaml"), "none.yaml"),
+    ):
+        refused = run(*priced, *flags)
+        assert refused.code == 2
+        assert words in refused.err
+
+
+@pytest.mark.parametrize("named", ["speed", "best iteration", "", "worst worst iteration"])
+def test_a_plan_for_something_unknown_is_priced_by_its_iteration(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path, named: str
+) -> None:
+    assert run("plan", workload_file, "--system", system_file, *SEARCH, "-o", tmp_path / "run")
+    plan = tmp_path / "run" / "plan.json"
+    values = json.loads(plan.read_text())
+    values["solver"]["objective"] = named
+    plan.write_text(json.dumps(values))
+    done = run("estimate", workload_file, plan, "--system", system_file, "--json")
+    assert solver(done)["objective"] == "iteration"

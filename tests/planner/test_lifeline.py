@@ -1,0 +1,134 @@
+"""Children end with their parent, however it ends, and whatever they are doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from planner import lifeline
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PATIENCE_S = 60.0
+"""Nothing here waits so long unless it hangs."""
+
+STUCK = """
+import ctypes, sys, time
+from planner.lifeline import command, end_with
+{watched}
+end_with(int(sys.argv[1]))
+print("up", flush=True)
+{busy}
+"""
+
+HOLDS_THE_INTERPRETER = "ctypes.PyDLL(None).sleep(600)"
+"""A call into C that keeps the interpreter lock: no Python thread of the child runs meanwhile."""
+
+WITHOUT_PRCTL = "import planner.lifeline\nplanner.lifeline._kernel_kills_orphan = lambda: False"
+
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], stdout=sys.stdout)
+time.sleep(600)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children_of(pid: int) -> list[int]:
+    """Its children, by process id."""
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until_gone(pid: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while is_alive(pid):
+        assert time.monotonic() < end, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def python(code: str, *args: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("watched", "busy"),
+    [
+        ("", HOLDS_THE_INTERPRETER),
+        pytest.param(WITHOUT_PRCTL, "time.sleep(600)", id="a system without prctl"),
+    ],
+)
+def test_a_child_ends_with_its_parent(number: int, watched: str, busy: str) -> None:
+    with python(PARENT, STUCK.format(watched=watched, busy=busy)) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        (child,) = children_of(parent.pid)
+        assert is_alive(child)
+        parent.send_signal(number)
+        parent.wait(PATIENCE_S)
+        wait_until_gone(child)
+
+
+def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
+    """As one does whose parent was killed while the child was starting up."""
+    code = "import sys; from planner.lifeline import end_with; end_with(int(sys.argv[1])); print(1)"
+    with python(code, os.getpid() + 1) as child:
+        assert child.communicate(timeout=PATIENCE_S)[0] == ""
+        assert child.returncode == 1
+    with python(code, os.getpid()) as child:
+        assert child.communicate(timeout=PATIENCE_S)[0] == "1\n"
+
+
+def test_a_module_is_run_as_a_child(tmp_path: Path) -> None:
+    """Under the name of a main module, with the parent it was started by."""
+    (tmp_path / "said.py").write_text("import os; print(__name__, os.getppid())")
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    done = subprocess.run(
+        lifeline.command("said"),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.split() == ["__main__", str(os.getpid())]
+
+
+def test_a_thread_that_ends_takes_its_children_along() -> None:
+    """Known and meant: see the module. Whoever needs a child for longer must start it elsewhere."""
+    code = STUCK.format(watched="", busy="time.sleep(600)")
+    started: list[subprocess.Popen[str]] = []
+
+    def work() -> None:
+        started.append(python(code, os.getpid()))
+        assert started[0].stdout is not None
+        assert started[0].stdout.readline() == "up\n"
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    with started[0] as child:
+        if sys.platform.startswith("linux"):
+            assert child.wait(PATIENCE_S) == -signal.SIGKILL
+        else:
+            child.kill()

@@ -1,0 +1,157 @@
+"""A plan costs what its search said: for every objective, sharding type, pipeline and scenario."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline, Workload
+from planner import api
+from planner.errors import InvalidInputError
+from planner.pricing import objective_value
+from planner.problem import Constraints, PlanningProblem
+from planner.result import PlanningResult
+from planner.robust import Robust
+from planner.search.parts.objectives import OBJECTIVES
+from planner.torchrec_pipeline import TorchrecPricing
+from tests.planner import cases
+
+PIPELINES = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.NONE)
+TORCHREC = ("torchrec", "torchrec-critical-path")
+
+
+def model() -> Workload:
+    """Large and small tables, wide and narrow ones, two of them alike."""
+    tables = (
+        cases.table("wide", 400_000, 160, 12.0),
+        cases.table("large", 3_000_000, 64, 3.0, exponent=0.8, scattered=False),
+        cases.table("tiny", 60, 32, 1.0),
+        cases.table("twin_a", 50_000, 64, 20.0),
+        cases.table("twin_b", 50_000, 64, 20.0),
+    )
+    return cases.workload(tables, batch=512)
+
+
+def system() -> Topology:
+    return replace(cases.topology(2, 2), price_per_device_usd_per_hour=3.0)
+
+
+def found(
+    problem: PlanningProblem,
+    objective: str,
+    *,
+    robust: Robust = Robust.WORST,
+    seed: int = 0,
+    figures: bool = False,
+) -> PlanningResult:
+    return api.plan(
+        problem.workload,
+        problem.topology,
+        constraints=problem.constraints,
+        objective=objective,
+        scenarios=problem.scenarios,
+        robust=robust,
+        make_pipeline=TorchrecPricing(torchrec_figures=True) if figures else CostPipeline,
+        max_evaluations=60,
+        time_limit_s=None,
+        seed=seed,
+        with_baselines=False,
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("sharding_type", [None, *ShardingType])
+def test_a_plan_costs_what_its_search_said(
+    objective: str, pipeline: Pipeline, sharding_type: ShardingType | None
+) -> None:
+    types = tuple(ShardingType) if sharding_type is None else (sharding_type,)
+    problem = PlanningProblem(
+        workload=replace(model(), pipeline=pipeline),
+        topology=system(),
+        constraints=Constraints(sharding_types=types),
+    )
+    result = found(problem, objective)
+    value = objective_value(problem, result.plan, objective)
+    assert value == pytest.approx(result.solver.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("kernel", ComputeKernel)
+def test_every_kernel(objective: str, kernel: ComputeKernel) -> None:
+    """Where there is little device memory: what is cached or on the host counts too."""
+    problem = PlanningProblem(
+        workload=model(),
+        topology=replace(cases.topology(2, 2, hbm_gib=4), price_per_device_usd_per_hour=3.0),
+        constraints=Constraints(kernels=(kernel,)),
+    )
+    result = found(problem, objective)
+    value = objective_value(problem, result.plan, objective)
+    assert value == pytest.approx(result.solver.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("robust", Robust)
+@pytest.mark.parametrize("objective", [o for o in OBJECTIVES if o not in TORCHREC])
+def test_scenarios(objective: str, robust: Robust) -> None:
+    workload = model()
+    scenarios = [
+        replace(workload, name="long", local_batch_size=2048),
+        replace(workload, name="flat", tables=_flat(workload)),
+    ]
+    problem = PlanningProblem(workload=workload, topology=system(), scenarios=tuple(scenarios))
+    result = found(problem, objective, robust=robust)
+    value = objective_value(problem, result.plan, objective, robust=robust)
+    assert value == pytest.approx(result.solver.value, rel=1e-9)
+    alone = objective_value(replace(problem, scenarios=()), result.plan, objective)
+    assert alone < value or objective == "cost", "a larger batch takes longer, and more memory"
+
+
+def _flat(workload: Workload) -> tuple[object, ...]:
+    from costmodels.distribution.zipf import Zipf
+
+    return tuple(
+        replace(t, distribution=Zipf(num_embeddings=t.num_embeddings, exponent=0.1))
+        for t in workload.tables
+    )
+
+
+@pytest.mark.parametrize("objective", TORCHREC)
+def test_torchrecs_own_figures(objective: str) -> None:
+    problem = PlanningProblem(workload=model(), topology=system())
+    result = found(problem, objective, figures=True)
+    assert result.solver.torchrec_defaults
+    value = objective_value(problem, result.plan, objective, torchrec_figures=True)
+    assert value == pytest.approx(result.solver.value, rel=1e-9)
+    assert value != pytest.approx(objective_value(problem, result.plan, objective), rel=1e-3)
+    assert not found(problem, objective).solver.torchrec_defaults
+
+
+def test_what_cannot_be_priced_is_refused() -> None:
+    problem = PlanningProblem(workload=model(), topology=cases.topology(2, 2))
+    plan = found(problem, "iteration").plan
+    with pytest.raises(InvalidInputError, match="price"):
+        objective_value(problem, plan, "cost")
+    with pytest.raises(InvalidInputError, match="'speed' is not one of"):
+        objective_value(problem, plan, "speed")
+    with pytest.raises(InvalidInputError, match="scenarios"):
+        objective_value(replace(problem, scenarios=(model(),)), plan, "torchrec")
+    smaller = PlanningProblem(workload=model(), topology=cases.topology(1, 2))
+    with pytest.raises(InvalidInputError, match="rank"):
+        objective_value(smaller, plan, "memory")
+
+
+def test_more_memory_than_there_is_has_no_torchrec_rating() -> None:
+    """Infinite, as a search has it; other objectives have their values all the same."""
+    problem = PlanningProblem(
+        workload=model(),
+        topology=cases.topology(1, 2),
+        constraints=Constraints(kernels=(ComputeKernel.FUSED_UVM,)),
+    )
+    plan = found(problem, "torchrec").plan
+    small = replace(problem, topology=cases.topology(1, 2, ddr_gib=0.01))
+    assert objective_value(small, plan, "torchrec") == float("inf")
+    assert objective_value(small, plan, "iteration") > 0
