@@ -49,8 +49,10 @@ _SHRINK: Final = 0.97
 lies below the leaf at every size."""
 _ROUNDING: Final = 1e-13
 """Share taken off differences of durations."""
-_GRID_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 3301)])
-"""Phases, 0.9 % apart, at which leaves are compared with their straight minorants."""
+_PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
+"""Phases, a third apart, at which leaves are compared with their straight minorants first."""
+_SPLITS: Final = 5
+"""Halvings of the intervals between them where the minorant may be close: then 0.9 % apart."""
 
 
 class IterationFloor:
@@ -66,6 +68,7 @@ class IterationFloor:
         self._stages = stages
         self._pipeline = pipeline
         self._known: dict[tuple[frozenset[ShardingType], bool, int], TypeFloor] = {}
+        self._known_exchanges: dict[tuple[ShardingType, int], _Exchange] = {}
 
     def num_calls(self, types: frozenset[ShardingType]) -> int:
         """Fused calls that the rank which is slowest in a lookup makes at least.
@@ -137,22 +140,33 @@ class IterationFloor:
     def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
         """The exchanges of the types, in the order of their phases."""
         return [
-            _Exchange(
-                kind=kind,
-                which=which,
-                phase=2 + f * NUM_EXCHANGES + which,
-                is_phase=which != INDICES or self._pipeline.exposes_input_dist,
-                duration_s=exchange_floor(self._stages, f, which),
-            )
-            for f, kind in enumerate(FAMILIES)
+            self._exchange(kind, which)
+            for kind in FAMILIES
             if kind in types
             for which in (*range(self._stages.num_outputs(kind)), INDICES)
         ]
 
+    def _exchange(self, kind: ShardingType, which: int) -> _Exchange:
+        """One of them; the same for every set of types."""
+        if (kind, which) not in self._known_exchanges:
+            family = FAMILIES.index(kind)
+            phase = 2 + family * NUM_EXCHANGES + which
+            duration_s = exchange_floor(self._stages, family, which)
+            ends = duration_s(np.array([0.0, 1.0]))
+            is_phase = which != INDICES or self._pipeline.exposes_input_dist
+            grows = is_phase and bool(ends[1] > ends[0])
+            self._known_exchanges[kind, which] = _Exchange(
+                kind=kind,
+                which=which,
+                fixed_s=float(ends[0]),
+                leaf=_leaf(phase, duration_s) if grows else None,
+            )
+        return self._known_exchanges[kind, which]
+
     def _leaves(self, types: frozenset[ShardingType]) -> tuple[Leaf, ...]:
         """Both lookups, every exchange that grows, and the last all-reduce if tables do."""
         found = [_line(0), _line(1)]
-        found += [_leaf(e.phase, e.duration_s) for e in self._exchanges(types) if e.grows]
+        found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
         if ShardingType.DATA_PARALLEL in types:
             last = 2 + len(FAMILIES) * NUM_EXCHANGES
             found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
@@ -192,8 +206,8 @@ class IterationFloor:
         forward, backward = next(columns) * loaded, next(columns) * loaded
         families: dict[str, FamilyTimes] = {}
         for exchange in self._exchanges(types):
-            fixed_s = exchange.duration_s(np.zeros(1)) * (0.0 if empty else 1.0)
-            seconds = next(columns) if exchange.grows else fixed_s
+            fixed_s = np.array([0.0 if empty else exchange.fixed_s])
+            seconds = fixed_s if exchange.leaf is None else next(columns)
             known = families.setdefault(exchange.kind.value, _absent(exchange.kind))
             if exchange.which == INDICES:
                 families[known.name] = replace(known, input_s=seconds)
@@ -215,19 +229,16 @@ class IterationFloor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Exchange:
-    """One exchange of one sharding type; ``is_phase``: the iteration waits for it."""
+    """One exchange of one sharding type.
+
+    ``fixed_s`` is what it takes with nothing to send. ``leaf`` is None where it never takes longer,
+    or where the iteration does not wait for it.
+    """
 
     kind: ShardingType
     which: int
-    phase: int
-    is_phase: bool
-    duration_s: Seconds
-
-    @property
-    def grows(self) -> bool:
-        """Whether it is a leaf: it takes longer where its phase is longer."""
-        ends = self.duration_s(np.array([0.0, 1.0]))
-        return self.is_phase and bool(ends[1] > ends[0])
+    fixed_s: float
+    leaf: Leaf | None
 
 
 def _absent(kind: ShardingType) -> FamilyTimes:
@@ -276,12 +287,11 @@ def _line(phase: int) -> Leaf:
 def _leaf(phase: int, duration_s: Seconds) -> Leaf:
     """A duration with its straight minorant.
 
-    Between two points of the grid the duration is at least that at the lower one. Beyond the grid
-    the line is below the phase itself, and durations are never less than their phase.
+    Between two phases the duration is at least that at the lower one. Beyond the last phase looked
+    at the line is below the phase itself, and durations are never less than their phase.
     """
-    times = duration_s(_GRID_S)
-    room = times[:-1] - _SHRINK * _GRID_S[1:]
-    constant_s = max(0.0, min(float(room.min()), (1.0 - _SHRINK) * float(_GRID_S[-1])))
+    last_s = float(_PHASES_S[-1])
+    constant_s = max(0.0, min(_least_room(duration_s), (1.0 - _SHRINK) * last_s))
     return Leaf(
         phase=phase,
         is_line=False,
@@ -289,3 +299,24 @@ def _leaf(phase: int, duration_s: Seconds) -> Leaf:
         constant_s=constant_s,
         slope_ratio=_SHRINK,
     )
+
+
+def _least_room(duration_s: Seconds) -> float:
+    """A lower bound on what a duration has above ``_SHRINK`` times its phase, at any phase.
+
+    Intervals are halved only where they may hold the least room; the others have been bounded.
+    """
+    low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
+    at_low_s = duration_s(low_s)
+    proven = np.inf
+    for _ in range(_SPLITS):
+        room, reached = at_low_s - _SHRINK * high_s, at_low_s - _SHRINK * low_s
+        open_ = room < reached.min()
+        proven = min(proven, float(room[~open_].min(initial=np.inf)))
+        low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
+        middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
+        at_middle_s = duration_s(middle_s)
+        low_s = np.concatenate([low_s, middle_s])
+        high_s = np.concatenate([middle_s, high_s])
+        at_low_s = np.concatenate([at_low_s, at_middle_s])
+    return min(proven, float((at_low_s - _SHRINK * high_s).min()))

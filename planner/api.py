@@ -130,7 +130,7 @@ def plan(
         outcome = chosen.search(
             space, evaluate, seed=seed, progress=progress, should_stop=should_stop
         )
-        if outcome.assignments or not space.listing.left_out_tables:
+        if outcome.assignments or space.listing.has_every_kernel:
             break
     points = _baselines(space, evaluate.objective, seed, deadline) if with_baselines else {}
     return _result(strategy, outcome, points, evaluate, seed)
@@ -206,7 +206,7 @@ def _listed(listing: Callable[[], SearchSpace]) -> SearchSpace:
     """
     with collector_paused():
         space = listing()
-        if not space.listing.left_out_tables:
+        if space.listing.has_every_kernel:
             require_feasible(space)
         return space
 

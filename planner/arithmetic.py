@@ -18,14 +18,16 @@ from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Workload
 from planner.errors import InfeasibleError
 from planner.problem import PlanningProblem
-from planner.table_limits import HOST_KERNELS, TableLimits, table_limits
+from planner.table_limits import HOST_KERNELS, TableLimits
 
 _ROUNDING: Final = 1.0 + 1e-9
 _MANY_VECTORS: Final = 256
 """From so many vectors on, a dot interaction is named as what may be too large."""
 
 
-def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+def refuse_hopeless(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits]
+) -> None:
     """Refuse a problem that no plan can solve, whatever its options are.
 
     The sums over tables count weights and optimizer state as :class:`CostPipeline` does; where a
@@ -33,18 +35,16 @@ def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
 
     Args:
         problem: tables, topology and constraints.
-        pipeline: knows the limits.
+        pipeline: knows the limits of memory.
+        limits: constraints of every table.
 
     Raises:
-        InvalidInputError: constraints that contradict each other; see
-            :func:`planner.table_limits.table_limits`.
         InfeasibleError: with the rule, the bytes, and what to change.
     """
     if float(pipeline.device_limits.max()) <= 0:
         _refuse_dense(problem, pipeline)
     if not _counts_as_we_do(pipeline):
         return
-    limits = table_limits(problem)
     largest = {
         at: float(pipeline.device_limits[list(ranks)].max())
         for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()

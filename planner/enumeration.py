@@ -8,21 +8,19 @@ without any limit on memory then holds for them too.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
 from planner.cuts import Names, names_to_list, table_cuts
 from planner.errors import InvalidInputError
 from planner.given_plan import option_of
-from planner.option_work import ListingProgress, OptionWork, priced
-from planner.problem import Level, PlanningProblem
+from planner.option_memory import TableOptions, crowded, fits_whole, surely_crowded
+from planner.option_work import ListingProgress, priced
+from planner.problem import PlanningProblem
 from planner.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 
 __all__ = [
@@ -30,39 +28,32 @@ __all__ = [
     "HOST_KERNELS",
     "Listing",
     "TableOptions",
-    "drop_unfit",
     "enumerate_options",
     "kernel_choices",
-    "memory_coefficients",
 ]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _EVERY: Final = 1000
 """Up to this many options every kernel is listed whatever memory there is."""
 
-_CROWDED_RATIO: Final = 0.7
-"""Host kernels are listed from this share of the device memory on; below it, tables fit without."""
-
 _SMALL_RATIO: Final = 1e-3
 """Tables below this share of one device's memory free too little of it to be worth moving."""
 
-_ROUNDING: Final = 1.0 + 1e-12
+_MANY: Final = 100_000
+"""From so many options on, host kernels are listed for uncut columns and one cache size alone."""
+
+_COUNTED: Final = 200
+"""Tables whose options are counted to tell how many there are in all."""
+
+_ONE_FACTOR: Final = 0.2
+"""The cache size listed where there is to be one: TorchRec's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableOptions:
-    """Options of one table with their work, and where its shards may go.
+class HostMenu(Enum):
+    """Which kernels in host memory a table is listed with, beside those it needs."""
 
-    ``works[i]`` is that of ``options[i]``, see :class:`planner.option_work.OptionWork`.
-    """
-
-    table: str
-    options: tuple[ShardingOption, ...]
-    works: tuple[OptionWork, ...]
-    ranks: tuple[int, ...]
-    hosts: tuple[int, ...]
+    NONE = "none"
+    UNCUT = "uncut columns, one cache size"
+    EVERY = "every"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,19 +65,27 @@ class Listing:
         names: sharding types that are listed under another name.
         left_out_tables: tables without the host kernels that they may have. Bounds hold for these
             kernels too if they leave memory out.
+        has_uncut_alone: host kernels are listed for uncut columns and one cache size alone.
         is_pruned: options were dropped that are in no better plan than one already known.
     """
 
     tables: tuple[TableOptions, ...]
     names: Names
     left_out_tables: tuple[str, ...] = ()
+    has_uncut_alone: bool = False
     is_pruned: bool = False
+
+    @property
+    def has_every_kernel(self) -> bool:
+        """Whether nothing was left out that might fit where the listed options do not."""
+        return not self.left_out_tables and not self.has_uncut_alone
 
 
 def enumerate_options(
     problem: PlanningProblem,
     pipeline: CostPipeline,
     *,
+    limits: Sequence[TableLimits] = (),
     every_kernel: bool = False,
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -96,7 +95,8 @@ def enumerate_options(
     Args:
         problem: tables, topology and constraints.
         pipeline: prices the options.
-        every_kernel: list host kernels even where device memory is far from full.
+        limits: of every table, if they are known.
+        every_kernel: list all host kernels even where device memory is far from full.
         progress: told how many of how many tables are priced, again and again.
         should_stop: asked again and again; True ends the listing.
 
@@ -105,16 +105,27 @@ def enumerate_options(
             table without any option.
         StoppedError: ``should_stop`` said so.
     """
-    limits = table_limits(problem)
+    limits = limits or table_limits(problem)
     names = listed_names(pipeline, limits)
-    whole = every_kernel or _needs_every_kernel(problem, pipeline, limits, names)
     pricing = _Pricing(problem, pipeline, names, progress, should_stop)
-    found = pricing.of(limits, host_kernels=whole)
+    count = _all_options(problem, limits, names)
+    wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
+    scarce = [t.table.weight_bytes for t in limits], pipeline.device_limits
+    if every_kernel or count <= _EVERY or not _prefers_device(problem, pipeline):
+        menus = [wide] * len(limits)
+    elif surely_crowded(*scarce):
+        menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+    else:
+        menus = [HostMenu.NONE] * len(limits)
+    found = pricing.of(limits, menus)
     _require_options(problem, limits, names, found)
-    if not whole and _crowded(problem, found, pipeline):
-        smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
-        wider = [limit for limit in limits if limit.table.weight_bytes >= smallest]
-        again = {t.table: t for t in pricing.of(wider, host_kernels=True)}
+    if set(menus) == {HostMenu.NONE}:
+        if crowded(problem, found, pipeline):
+            menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+        else:
+            menus = [HostMenu.NONE if fits_whole(t, pipeline) else wide for t in found]
+        wider = [(x, menu) for x, menu in zip(limits, menus, strict=True) if menu is wide]
+        again = {t.table: t for t in pricing.of([x for x, _ in wider], [m for _, m in wider])}
         found = tuple(again.get(options.table, options) for options in found)
     if problem.move_limit is not None:
         given = zip(limits, found, strict=True)
@@ -126,7 +137,12 @@ def enumerate_options(
         for limit, options in zip(limits, found, strict=True)
         if _lacks_host_kernels(limit, options)
     ]
-    return Listing(tables=found, names=names, left_out_tables=tuple(left_out))
+    return Listing(
+        tables=found,
+        names=names,
+        left_out_tables=tuple(left_out),
+        has_uncut_alone=HostMenu.UNCUT in menus,
+    )
 
 
 def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names:
@@ -134,22 +150,24 @@ def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names
     return names_to_list(limits, pipeline.alike_types)
 
 
-def _needs_every_kernel(
-    problem: PlanningProblem,
-    pipeline: CostPipeline,
-    limits: Sequence[TableLimits],
-    names: Names,
-) -> bool:
-    """Whether host kernels may matter, or are few enough to be listed anyway."""
-    if not pipeline.models.lookup.prefers_device(problem.topology):
-        return True
+def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names: Names) -> float:
+    """How many options there are with every kernel, from some of the tables if they are many."""
+    some = limits[:: max(len(limits) // _COUNTED, 1)]
     count = 0
-    for limit in limits:
+    for limit in some:
         kinds = {t: len(list(kernel_choices(limit, t))) for t in limit.kernels}
         count += sum(kinds[cut[0]] for cut in table_cuts(problem, limit, names))
-        if count > _EVERY:
-            return False
-    return True
+    return count * len(limits) / max(len(some), 1)
+
+
+def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
+    return pipeline.models.lookup.prefers_device(problem.topology)
+
+
+def _menu_of(limit: TableLimits, pipeline: CostPipeline, wide: HostMenu) -> HostMenu:
+    """Where device memory is scarce: no host kernels for tables that are too small to matter."""
+    smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
+    return wide if limit.table.weight_bytes >= smallest else HostMenu.NONE
 
 
 def _lacks_host_kernels(limit: TableLimits, found: TableOptions) -> bool:
@@ -163,7 +181,7 @@ def _lacks_host_kernels(limit: TableLimits, found: TableOptions) -> bool:
 
 def _require_options(
     problem: PlanningProblem,
-    limits: tuple[TableLimits, ...],
+    limits: Sequence[TableLimits],
     names: Names,
     found: tuple[TableOptions, ...],
 ) -> None:
@@ -172,7 +190,7 @@ def _require_options(
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
             free = replace(limit, obstacle=_nothing)
-            cuts = _options(problem, free, names, host_kernels=True)
+            cuts = _options(problem, free, names, HostMenu.EVERY)
             tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
             types = ", ".join(tried)
             rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
@@ -206,11 +224,13 @@ class _Pricing:
         self._problem, self._pipeline, self._names = problem, pipeline, names
         self._progress, self._should_stop = progress, should_stop
 
-    def of(self, limits: Sequence[TableLimits], *, host_kernels: bool) -> tuple[TableOptions, ...]:
+    def of(
+        self, limits: Sequence[TableLimits], menus: Sequence[HostMenu]
+    ) -> tuple[TableOptions, ...]:
         """Options of each table with their work."""
         options = [
-            tuple(_options(self._problem, x, self._names, host_kernels=host_kernels))
-            for x in limits
+            tuple(_options(self._problem, limit, self._names, menu))
+            for limit, menu in zip(limits, menus, strict=True)
         ]
         works = priced(
             self._pipeline, options, progress=self._progress, should_stop=self._should_stop
@@ -271,12 +291,13 @@ def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
 
 
 def _options(
-    problem: PlanningProblem, limit: TableLimits, names: Names, *, host_kernels: bool
+    problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
 ) -> Iterator[ShardingOption]:
+    choices = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
     for sharding_type, widths in table_cuts(problem, limit, names):
-        host = host_kernels or limit.needs_host(sharding_type)
-        for kernel, factor in kernel_choices(limit, sharding_type):
-            if kernel in HOST_KERNELS and not host:
+        needed = limit.needs_host(sharding_type)
+        for kernel, factor in choices[sharding_type]:
+            if kernel in HOST_KERNELS and not (needed or _is_in(menu, limit, widths, factor)):
                 continue
             option = ShardingOption(
                 table=limit.table.name,
@@ -289,6 +310,15 @@ def _options(
                 yield option
 
 
+def _is_in(
+    menu: HostMenu, limit: TableLimits, widths: tuple[int, ...], factor: float | None
+) -> bool:
+    """Whether a host kernel is listed for a cut."""
+    if menu is HostMenu.UNCUT:
+        return len(widths) == 1 and (limit.names_load_factors or factor in (None, _ONE_FACTOR))
+    return menu is HostMenu.EVERY
+
+
 def kernel_choices(
     limit: TableLimits, sharding_type: ShardingType
 ) -> Iterator[tuple[ComputeKernel, float | None]]:
@@ -298,126 +328,3 @@ def kernel_choices(
             yield from ((kernel, factor) for factor in limit.cache_load_factors)
         else:
             yield kernel, None
-
-
-# ------------------------------------------------------------------ memory
-
-
-def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]:
-    """(device, host) bytes per unit of each work column; memory is linear in work.
-
-    Returns:
-        Two arrays ``[features]``: a work row ``y`` takes ``device @ y`` and ``host @ y`` bytes.
-    """
-    size = pipeline.num_features
-    device, host = np.zeros((2, size))
-    probe = np.zeros((pipeline.topology.world_size, size))
-    for column in range(size):
-        probe[0, column] = 1.0
-        device[column] = pipeline.device_bytes(probe)[0]
-        host[column] = pipeline.host_bytes(probe)[0]
-        probe[0, column] = 0.0
-    return device, host
-
-
-def _crowded(
-    problem: PlanningProblem, found: Sequence[TableOptions], pipeline: CostPipeline
-) -> bool:
-    """Whether device memory could keep tables from their fastest option.
-
-    Looked at: all ranks together, the largest shard, the ranks that tables are tied to, and those
-    that tables kept together share.
-    """
-    limits = pipeline.device_limits
-    if limits.min() <= 0:
-        return True
-    total, largest = np.zeros(len(found)), 0.0
-    for t, table in enumerate(found):
-        rows, first = _joined(table.works)
-        sizes = pipeline.device_bytes(rows)
-        counts = np.concatenate([np.bincount(w.index.ravel()) for w in table.works])
-        total[t] = float(np.add.reduceat(sizes * counts, first).min())
-        largest = max(largest, float(np.maximum.reduceat(sizes, first).min()))
-    if largest > _CROWDED_RATIO * float(limits.min()) / 2:
-        return True
-    local = problem.topology.local_world_size
-    bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
-    for t, table in enumerate(found):
-        bytes_on[table.ranks] += float(total[t])
-    places = {ranks: frozenset(ranks) for ranks in bytes_on}
-    for ranks, every in places.items():
-        inside = sum(bytes_on[p] for p, these in places.items() if these <= every)
-        if inside > _CROWDED_RATIO * float(limits[list(ranks)].sum()):
-            return True
-    for group in problem.constraints.together:
-        members = [t for t, table in enumerate(found) if group.matches(table.table)]
-        room = float(limits.min()) * (1 if group.level is Level.RANK else local)
-        if total[members].sum() > _CROWDED_RATIO * room:
-            return True
-    return False
-
-
-def drop_unfit(
-    table: TableOptions, pipeline: CostPipeline, device: FloatArray, host: FloatArray
-) -> TableOptions:
-    """Without the options that do not fit even on empty devices and hosts.
-
-    Args:
-        table: all options.
-        pipeline: knows the limits.
-        device: device bytes per unit of work, from :func:`memory_coefficients`.
-        host: host bytes per unit of work.
-    """
-    rows, _ = _joined(table.works)
-    if len(rows) and _fit_anywhere(rows @ device, rows @ host, pipeline):
-        return table
-    kept = [
-        i
-        for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
-        if _fits_empty(option, work @ device, work @ host, table, pipeline)
-    ]
-    return replace(
-        table,
-        options=tuple(table.options[i] for i in kept),
-        works=tuple(table.works[i] for i in kept),
-    )
-
-
-def _joined(works: Sequence[OptionWork]) -> tuple[FloatArray, IntArray]:
-    """Rows of several options one after the other, and where each option's begin."""
-    counts = np.array([len(w.rows) for w in works], dtype=np.int64)
-    rows = np.concatenate([w.rows for w in works]) if works else np.zeros((0, 0))
-    return rows, np.cumsum(counts) - counts
-
-
-def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
-    """Whether the smallest device holds the largest shard, and the smallest host one per rank.
-
-    Then every option fits on empty devices and hosts.
-    """
-    limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
-    together = host.max() * pipeline.topology.local_world_size
-    return bool(device.max() <= limit and together <= host_limit)
-
-
-def _fits_empty(
-    option: ShardingOption,
-    device: FloatArray,
-    host: FloatArray,
-    table: TableOptions,
-    pipeline: CostPipeline,
-) -> bool:
-    limits, host_limits = pipeline.device_limits * _ROUNDING, pipeline.host_limits * _ROUNDING
-    local = pipeline.topology.local_world_size
-    if option.spread is Spread.UNIFORM:
-        per_host = host.reshape(-1, local).sum(axis=-1)
-        return bool((device <= limits).all() and (per_host <= host_limits).all())
-    if option.spread is Spread.RANKS:
-        ranks = list(table.ranks)
-        host_ok = host.max() <= host_limits[np.array(ranks) // local].max()
-        return bool(device.max() <= limits[ranks].max() and host_ok)
-    hosts = list(table.hosts)
-    room = limits.reshape(-1, local)[hosts]
-    fits = (device[:, None, :] <= room[None]).all(axis=-1)
-    fits &= host.sum(axis=-1)[:, None] <= host_limits[hosts][None]
-    return bool(fits.any(axis=-1).all())

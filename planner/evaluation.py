@@ -15,13 +15,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.option_work import WorkPool
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
 from planner.effort import Meter, priced_s
-from planner.enumeration import Listing, drop_unfit, memory_coefficients
+from planner.enumeration import Listing
 from planner.errors import InvalidInputError
 from planner.objective import AbstractObjective
-from planner.option_work import OptionWork
+from planner.option_memory import drop_unfit, memory_coefficients
 from planner.placement_rules import PlacementRules, Usage
 from planner.problem import PlanningProblem
 from planner.torchrec_rules import legal_types_and_kernels
@@ -69,6 +70,9 @@ class SearchSpace:
         pool: ``[M, F]`` distinct work rows; ``rows[i]`` indexes them for flat option i with shape
             ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread, all from ``pool_first[i]`` on.
         pool_device, pool_host: ``[M]`` bytes of each distinct row.
+        is_uniform, is_on_hosts: ``[n]`` whether a flat option loads every rank, or whole hosts.
+        pieces: ``[n]`` places to choose for it; 0 for uniform ones.
+        largest_device: ``[n]`` device bytes of its largest shard.
         mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
         device, host: ``[F]`` bytes per unit of work.
         rules: what tables have to keep together; false if there is nothing.
@@ -89,17 +93,24 @@ class SearchSpace:
         self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.options: tuple[ShardingOption, ...] = tuple(o for t in self.tables for o in t.options)
         self.table_of: IntArray = np.repeat(np.arange(len(counts)), counts)
-        self.pool, self.rows = _pool(
-            [w for t in self.tables for w in t.works], pipeline.num_features
-        )
+        pool = WorkPool.of([w for t in self.tables for w in t.works], pipeline.num_features)
+        self.pool, self.rows, self.pool_first = pool.rows, pool.index, pool.first
         self.pool_device, self.pool_host = self.pool @ self.device, self.pool @ self.host
-        self.pool_first: IntArray = np.array([r.flat[0] for r in self.rows], dtype=np.int64)
-        self.mean_work: FloatArray = np.array(
-            [self.pool[r].sum(axis=tuple(range(r.ndim))) / self.world_size for r in self.rows]
-        ).reshape(len(self.rows), pipeline.num_features)
+        self.largest_device: FloatArray = (
+            np.maximum.reduceat(self.pool_device, self.pool_first)
+            if len(self.pool_first)
+            else np.zeros(0)
+        )
+        self.mean_work: FloatArray = pool.summed() / self.world_size
         self.rules = PlacementRules.of(problem)
+        spreads = [o.spread for o in self.options]
+        self.is_uniform: BoolArray = np.array([s is Spread.UNIFORM for s in spreads], dtype=bool)
+        self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
+        self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
+        self.pieces[self.is_uniform] = 0
         self._is_uneven: BoolArray = np.array(
-            [len(set(o.column_widths)) > 1 for o in self.options], dtype=bool
+            [len(w) > 1 and len(set(w)) > 1 for w in (o.column_widths for o in self.options)],
+            dtype=bool,
         )
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
@@ -290,20 +301,15 @@ def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
     )
 
 
-def _pool(works: list[OptionWork], num_features: int) -> tuple[FloatArray, tuple[IntArray, ...]]:
-    """Distinct rows of all works, and where each work's rows are among them."""
-    if not works:
-        return np.zeros((0, num_features)), ()
-    starts = np.cumsum([0, *(len(w.rows) for w in works)])
-    index = tuple(w.index + start for w, start in zip(works, starts[:-1], strict=True))
-    return np.concatenate([w.rows for w in works]), index
-
-
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
-    mask = np.zeros((len(allowed), size), dtype=bool)
-    for i, places in enumerate(allowed):
-        mask[i, list(places)] = True
-    return mask
+    """``[T, size]``; tables without a limit share one tuple, which is read once."""
+    rows: dict[int, BoolArray] = {}
+    for places in allowed:
+        if id(places) not in rows:
+            row = np.zeros(size, dtype=bool)
+            row[list(places)] = True
+            rows[id(places)] = row
+    return np.array([rows[id(places)] for places in allowed], dtype=bool).reshape(-1, size)
 
 
 class Evaluator:

@@ -23,6 +23,7 @@ from planner.replan import reshard
 from planner.result import PlanningResult, ScenarioTime
 from planner.robust import Robust, RobustObjective, ScenarioPipeline, check_scenarios
 from planner.search.parts.objectives import objective_named
+from planner.table_limits import table_limits
 from planner.torchrec_pipeline import TorchrecPipeline
 from planner.torchrec_rules import COLUMN_MULTIPLE
 from planner.torchrec_space import torchrec_space
@@ -57,9 +58,15 @@ def search_space(
     pipeline = search_pipeline(problem, make_pipeline)
     if isinstance(pipeline, TorchrecPipeline):
         return torchrec_space(problem, pipeline)
-    refuse_hopeless(problem, pipeline)
+    limits = table_limits(problem)
+    refuse_hopeless(problem, pipeline, limits)
     listing = enumerate_options(
-        problem, pipeline, every_kernel=every_kernel, progress=progress, should_stop=should_stop
+        problem,
+        pipeline,
+        limits=limits,
+        every_kernel=every_kernel,
+        progress=progress,
+        should_stop=should_stop,
     )
     return SearchSpace(problem, pipeline, listing)
 
@@ -108,6 +115,11 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
             f"{len(listing.tables)} tables, since device memory is far from full; the bound holds "
             "for them too"
+        )
+    if listing.has_uncut_alone:
+        lines.append(
+            f"not tried, since there are so many options: {', '.join(HOST_KERNELS)} with columns "
+            "cut, and caches of another size than 20 %, unless constraints name it"
         )
     if listing.is_pruned:
         lines.append("left out: options that a quick plan and a bound rule out of any better plan")

@@ -39,6 +39,7 @@ from planner.search.parts.feasibility import require_feasible
 from planner.search.parts.greedy import list_greedy, size_cost
 from planner.search.parts.linear import LinearModel
 from planner.search_problem import search_objective
+from planner.table_limits import table_limits
 
 T = TypeVar("T")
 
@@ -93,10 +94,11 @@ def run(case: str, system: str, profiled: str) -> None:
     problem = PlanningProblem(workload=workload, topology=topology)
     models = default_models(topology)
     pipeline = parts.time("pipeline", lambda: CostPipeline(workload, topology, models))
-    parts.time("arithmetic", lambda: refuse_hopeless(problem, pipeline))
+    limits = parts.time("limits", lambda: table_limits(problem))
+    parts.time("arithmetic", lambda: refuse_hopeless(problem, pipeline, limits))
     listing = parts.time(
         "list",
-        lambda: enumerate_options(problem, pipeline),
+        lambda: enumerate_options(problem, pipeline, limits=limits),
         lambda found: f"{sum(len(t.options) for t in found.tables):,} options",
     )
     space = parts.time(

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
-from planner.arithmetic import refuse_hopeless
+from planner.arithmetic import refuse_hopeless as _refuse_hopeless
 from planner.enumeration import enumerate_options
 from planner.errors import InfeasibleError, StoppedError
 from planner.evaluation import SearchSpace
 from planner.option_work import priced
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from planner.search.parts.walk import count_assignments, every_assignment
+from planner.table_limits import table_limits
 from tests.planner import cases
 
 K, T = ComputeKernel, ShardingType
@@ -32,6 +33,10 @@ def asked(
     topology = constraints.limited(cases.topology(hosts, local, hbm_gib=1, ddr_gib=4))
     problem = PlanningProblem(workload=workload, topology=topology, constraints=constraints)
     return problem, CostPipeline(workload, topology)
+
+
+def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+    _refuse_hopeless(problem, pipeline, table_limits(problem))
 
 
 def dot_interaction(count: int) -> Workload:

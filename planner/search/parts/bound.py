@@ -308,12 +308,13 @@ class RankFreeBound:
         y, z = x[:count], x[count : count + len(model.used)]
         phases = z[model.phase_index] * self._made.scale
         phases = phases + _TOLERANCE * max(float(phases.max(initial=0.0)), 1e-30)
-        limits = self._made.rank_limits * (1 + _TOLERANCE)
+        limits = self._made.rank_limits[self._made.ranks] * (1 + _TOLERANCE)
         on_rank = np.column_stack([np.tile(phases, (len(limits), 1)), limits])
         before = len(self._table_rows) + len(self._rank_rows)
         largest, everywhere, peaks = self._peaks(y)
         self._table_rows |= self._broken(largest, on_rank.max(axis=0))
-        self._rank_rows |= self._broken(everywhere, on_rank)
+        broken = self._broken(everywhere, on_rank)
+        self._rank_rows |= {(int(self._made.ranks[rank]), g, i) for rank, g, i in broken}
         value = float(x[-1]) * self._made.scale
         new = self._add_cut(peaks, value, types) if box is None else self._cut_box(x, value, box)
         return new or len(self._table_rows) + len(self._rank_rows) > before
@@ -321,7 +322,8 @@ class RankFreeBound:
     def _peaks(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Largest shard of each table, uniform options on each rank, and the peaks of both.
 
-        Loads ``[T, P + 2]``, ``[W, P + 2]`` and ``[P + 2]``; the peaks are no less than the means.
+        Loads ``[T, P + 2]``, ``[ranks, P + 2]`` and ``[P + 2]``, where ranks that are alike are
+        looked at once; the peaks are no less than the means.
         """
         uniform = np.where(self._uniform, y, 0.0)
         base = uniform @ self.model.extreme(np.minimum)
@@ -362,15 +364,14 @@ class RankFreeBound:
             np.arange(len(groups)) - np.append(self.model.starts, self.model.num_tangents)[groups]
         )
         broken = loads > allowed
-        if not self._made.counts_memory:
-            broken[:, self.model.num_tangents :] = False
         where = np.argwhere(broken)
         return {(int(i), int(groups[c]), int(within[c])) for i, c in where}
 
     def _uniform_loads(self, uniform: FloatArray) -> FloatArray:
-        """``[W, P + 2]`` loads of the uniform options."""
-        loads = np.zeros((self.space.world_size, self.model.num_tangents + 2))
+        """``[ranks, P + 2]`` loads of the uniform options on ranks that differ."""
+        ranks = self._made.ranks
+        loads = np.zeros((len(ranks), self.model.num_tangents + 2))
         chosen = uniform[self._uniform]
         for i in np.flatnonzero(chosen > _TOLERANCE):
-            loads += chosen[i] * self.model.columns[self._made.uniform_rows[i]]
+            loads += chosen[i] * self.model.columns[self._made.uniform_rows[i, ranks]]
         return loads

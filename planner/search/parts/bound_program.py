@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from costmodels.sharding import Spread
-from planner.evaluation import ROUNDING, BoolArray, FloatArray
+from costmodels.sharding import ComputeKernel
+from planner.evaluation import ROUNDING, BoolArray, FloatArray, IntArray, SearchSpace
 from planner.objective import Cut
 from planner.search.parts.boxes import Box
 from planner.search.parts.every_rank import EveryRank
@@ -36,26 +36,29 @@ class RankFreeProgram:
 
     Attributes:
         uniform: ``[n]`` options that load every rank.
-        counts_memory: whether programs limit memory. They must not where options are missing that
-            only differ from others in needing less of it, for the bound is about those, too.
+        unlisted_bytes: device bytes that tables may take less than their listed options say. Where
+            kernels in host memory are not listed for them, the bound holds for those kernels too:
+            the same plan with listed ones is no slower, and takes so much more memory at most.
         shards: ``[n]`` shards of the other options.
         uniform_rows: ``[uniform options, W]`` their rows in the pool.
+        ranks: the first of the ranks that uniform options and limits of memory treat alike.
     """
 
     def __init__(self, model: LinearModel) -> None:
         """Keep the model; nothing is built yet."""
         self.model, self.space = model, model.space
-        self.counts_memory = not model.space.listing.left_out_tables
-        spreads = [o.spread is Spread.UNIFORM for o in self.space.options]
-        self.uniform: BoolArray = np.array(spreads, dtype=bool)
-        self.shards = np.array(
-            [0 if u else r.size for u, r in zip(spreads, self.space.rows, strict=True)]
-        )
+        self.unlisted_bytes = _unlisted_bytes(model.space)
+        self.uniform: BoolArray = self.space.is_uniform
+        blocks = np.where(self.space.is_on_hosts, self.space.local_world_size, 1)
+        self.shards: IntArray = self.space.pieces * blocks
         self.uniform_rows = np.array(
             [self.space.rows[i] for i in np.flatnonzero(self.uniform)], dtype=np.int64
         )
+        limits = np.unique(self.rank_limits, axis=0, return_inverse=True)[1].reshape(1, -1)
+        alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
+        self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
         self._special = SpecialRanks(model, self.uniform)
-        self.every_rank = EveryRank(model, self.uniform)
+        self.every_rank = EveryRank(model)
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
 
@@ -75,7 +78,8 @@ class RankFreeProgram:
         """Device and host bytes per rank, on average."""
         pipeline = self.space.pipeline
         host = float(pipeline.host_limits.mean()) / self.space.local_world_size
-        limits = np.array([float(pipeline.device_limits.mean()), host])
+        more = self.unlisted_bytes / self.space.world_size
+        limits = np.array([float(pipeline.device_limits.mean()) + more, host])
         return np.asarray(np.maximum(limits, 1.0) * ROUNDING)
 
     @property
@@ -83,7 +87,7 @@ class RankFreeProgram:
         """``[W, 2]`` device bytes of each rank, and bytes of its whole host, for it may use all."""
         pipeline = self.space.pipeline
         hosts = np.repeat(pipeline.host_limits, self.space.local_world_size)
-        limits = np.column_stack([pipeline.device_limits, hosts])
+        limits = np.column_stack([pipeline.device_limits + self.unlisted_bytes, hosts])
         return np.asarray(np.maximum(limits, 1.0) * ROUNDING)
 
     @property
@@ -137,10 +141,9 @@ class RankFreeProgram:
         integer = (np.arange(size) < self.options) & whole
         if every_rank:
             base = self.options + len(self.model.used)
-            unit, memory = self._unit, self.counts_memory
-            parts.append(
-                self.every_rank.rows(ranks, self.options, base, unit, counts_memory=memory)
-            )
+            room = float(self.rank_limits[0, 0] / self.limits[0])
+            every = self.every_rank.rows(ranks, self.options, base, self._unit, device_room=room)
+            parts.append(every)
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return Program(
             cost=(np.arange(size) == size - 1).astype(float),
@@ -214,8 +217,10 @@ class RankFreeProgram:
         )
 
     def _means(self, unit: FloatArray) -> Rows:
-        counted = len(unit) if self.counts_memory else self.model.num_tangents
-        return self._below(self.model.mean / unit, range(counted), base=False)
+        loads, options = self.model.mean / unit, np.arange(self.options)
+        return Rows.stack(
+            [self._below(options, loads[:, p], p, base=False) for p in range(len(unit))]
+        )
 
     @property
     def _most_uniform(self) -> FloatArray:
@@ -246,18 +251,16 @@ class RankFreeProgram:
     def _largest(self, name: Name, unit: FloatArray) -> Rows:
         start, stop = self.space.first[name[0]], self.space.first[name[0] + 1]
         p = self.tangent(name)
-        loads = np.zeros_like(self.model.mean)
         largest = self.model.extreme(np.maximum)[start:stop, p] / unit[p]
-        loads[start:stop, p] = np.where(self.uniform[start:stop], 0.0, largest)
+        single = np.where(self.uniform[start:stop], 0.0, largest)
         most = self._most(p, self.rank_limits.max(axis=0))
-        return self._below(loads, range(p, p + 1), base=True, most=most)
+        return self._below(np.arange(start, stop), single, p, base=True, most=most)
 
     def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
-        loads, p = np.zeros_like(self.model.mean), self.tangent(name)
-        if len(self.uniform_rows):
-            loads[self.uniform] = self.model.columns[self.uniform_rows[:, name[0]]] / unit
+        p, options = self.tangent(name), np.flatnonzero(self.uniform)
+        loads = self.model.columns[self.uniform_rows[:, name[0]], p] / unit[p]
         most = self._most(p, self.rank_limits[name[0]])
-        return self._below(loads, range(p, p + 1), base=False, most=most)
+        return self._below(options, loads, p, base=False, most=most)
 
     def _most(self, load: int, limits: FloatArray) -> float:
         """Most of a load in its unit, for memory; phases have variables for that."""
@@ -265,21 +268,27 @@ class RankFreeProgram:
             return 1.0
         return float((limits / self.limits)[load - self.model.num_tangents])
 
-    def _below(self, loads: FloatArray, chosen: range, *, base: bool, most: float = 1.0) -> Rows:
-        """Rows ``loads[:, c] @ y + base u[c] <= z[phase of c]``; memory: ``<= most``."""
-        options, phases = len(loads), len(self.model.used)
-        tangents = self.model.num_tangents
-        matrix = np.zeros((len(chosen), self._end))
-        upper = np.zeros(len(chosen))
-        for i, c in enumerate(chosen):
-            matrix[i, :options] = loads[:, c]
-            if base:
-                matrix[i, options + phases + c] = 1.0
-            if c < tangents:
-                matrix[i, options + self.model.phase_index[c]] = -1.0
-            else:
-                upper[i] = most
-        return Rows.dense(matrix, np.full(len(chosen), -math.inf), upper)
+    def _below(
+        self, options: IntArray, loads: FloatArray, load: int, *, base: bool, most: float = 1.0
+    ) -> Rows:
+        """A row ``loads @ y[options] + base u[load] <= z[phase of load]``; memory: ``<= most``."""
+        phases, tangents = len(self.model.used), self.model.num_tangents
+        there = loads != 0.0
+        columns, values = [options[there]], [loads[there]]
+        if base:
+            columns.append(np.array([self.options + phases + load]))
+            values.append(np.ones(1))
+        if load < tangents:
+            columns.append(np.array([self.options + self.model.phase_index[load]]))
+            values.append(np.full(1, -1.0))
+        column = np.concatenate(columns)
+        return Rows(
+            row=np.zeros(len(column), dtype=np.int64),
+            column=column,
+            values=np.concatenate(values),
+            lower=np.array([-math.inf]),
+            upper=np.array([0.0 if load < tangents else most]),
+        )
 
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:
         """``slopes @ z - t <= -base`` for each cut."""
@@ -322,3 +331,14 @@ class RankFreeProgram:
                     upper.append(0.0)
         matrix = np.array(rows).reshape(len(rows), size)
         return Rows.dense(matrix, np.full(len(rows), -math.inf), np.array(upper))
+
+
+def _unlisted_bytes(space: SearchSpace) -> float:
+    """Device bytes of the largest listed option of every table without its host kernels."""
+    left_out = set(space.listing.left_out_tables)
+    if not left_out:
+        return 0.0
+    in_device = [o.kernel is not ComputeKernel.DENSE for o in space.options]
+    total = np.where(in_device, space.mean_work @ space.device, 0.0) * space.world_size
+    each = np.maximum.reduceat(total, space.first[:-1])
+    return float(each[[table.table in left_out for table in space.tables]].sum())

@@ -15,11 +15,11 @@ from planner.search.parts.linear import LinearModel
 MEMORY_WEIGHT: Final = 0.3
 """Weight of memory beside times in the pressure; it only has to stay below its limit."""
 
-POWERS: Final = (4.0, 16.0, 30.0)
+POWERS: Final = (4, 16, 30)
 """Exponents tried: low ones balance everything, high ones watch the fullest load only."""
 
-EIGHTH: Final = 8.0
-"""The exponent of local search, computed without logarithms."""
+EIGHTH: Final = 8
+"""The exponent of local search."""
 
 _MOST_LOAD: Final = 1e8
 _WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
@@ -35,11 +35,21 @@ class Pressure:
     def of(self, loads: FloatArray) -> FloatArray:
         """Pressure ``[...]`` of loads ``[..., P + 2]``."""
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
-        if self.power == EIGHTH:
-            share = np.square(np.square(np.square(share)))
-        else:
-            share = share**self.power
-        return np.asarray(share @ _WEIGHTS[: loads.shape[-1]][::-1])
+        return np.asarray(_raised(share, self.power) @ _WEIGHTS[: loads.shape[-1]][::-1])
+
+
+def _raised(base: FloatArray, power: float) -> FloatArray:
+    """``base ** power``; by squaring for whole powers, which takes a tenth of the time."""
+    if power < 1 or power != int(power):
+        return np.asarray(base**power)
+    left, result = int(power), None
+    while True:
+        if left & 1:
+            result = base if result is None else result * base
+        left >>= 1
+        if not left:
+            return np.asarray(result)
+        base = np.square(base)
 
 
 class Placer:
@@ -89,20 +99,33 @@ class Placer:
         self._now[rank] = pressure[rank]
         return rank
 
-    def add_to_host(self, table: int, rows: FloatArray) -> int:
-        """Put one column block, ``[L, P + 2]``, on the best host that has room."""
+    def add_to_hosts(self, table: int, rows: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal column blocks, ``[L, P + 2]``, each on the best host that has room.
+
+        What a block would cost is computed for all hosts once, then for the host that took one.
+        """
         local = self.space.local_world_size
-        shape = (self.space.num_hosts, local, rows.shape[-1])
-        new = self.loads.reshape(shape) + rows
-        pressure = self.pressure.of(new)
-        rise = (pressure - self._now.reshape(shape[:2])).sum(axis=-1)
-        over = np.maximum(new[..., -2] - self._device_limits.reshape(shape[:2]), 0.0).sum(axis=-1)
-        over = over + np.maximum(new[..., -1].sum(axis=-1) - self._host_limits, 0.0)
-        host = _best(rise, over, self.space.may_use_host[table])
-        part = slice(host * local, (host + 1) * local)
-        self.loads[part] = new[host]
-        self._now[part] = pressure[host]
-        return host
+        shape = (self.space.num_hosts, local)
+        loads = self.loads.reshape(*shape, -1)
+        now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
+        pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
+
+        def look(at: slice) -> None:
+            new = loads[at] + rows
+            pressure[at] = self.pressure.of(new)
+            rise[at] = (pressure[at] - now[at]).sum(axis=-1)
+            over[at] = np.maximum(new[..., -2] - limits[at], 0.0).sum(axis=-1)
+            over[at] += np.maximum(new[..., -1].sum(axis=-1) - self._host_limits[at], 0.0)
+
+        look(slice(None))
+        hosts: list[int] = []
+        for _ in range(count):
+            host = _best(rise, over, self.space.may_use_host[table])
+            hosts.append(host)
+            loads[host] += rows
+            now[host] = pressure[host]
+            look(slice(host, host + 1))
+        return hosts
 
     def add(self, table: int, index: int) -> tuple[int, ...]:
         """Put a whole table somewhere; returns its places."""
@@ -113,7 +136,8 @@ class Placer:
             return ()
         rows = self.model.option_rows(flat)
         if option.spread is Spread.HOSTS:
-            return tuple(self.add_to_host(table, r) for r in rows)
+            blocks = _runs(rows)
+            return tuple(h for r, count in blocks for h in self.add_to_hosts(table, r, count))
         places: list[int] = []
         near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
         apart = len(set(option.column_widths)) > 1
@@ -166,8 +190,9 @@ class Placer:
 
 
 def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
-    """Equal neighbours together."""
-    starts = [0, *(np.flatnonzero((rows[1:] != rows[:-1]).any(axis=-1)) + 1), len(rows)]
+    """Equal neighbours together, of rows ``[n, ...]``."""
+    differ = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
+    starts = [0, *(np.flatnonzero(differ) + 1), len(rows)]
     return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
 
 

@@ -14,11 +14,11 @@ host, and from host to host on their first ranks: every plan can be renumbered s
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Spread
 from planner.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 from planner.search.parts.linear import LinearModel
 from planner.search.parts.programs import Rows
@@ -40,33 +40,52 @@ def alike(space: SearchSpace) -> bool:
 
 
 class EveryRank:
-    """The rows over the options of one model; ``uniform`` ones lie on every rank anyway."""
+    """The rows over the options of one model; uniform ones lie on every rank anyway."""
 
-    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
-        """Number the variables: those of an option are neighbours."""
+    def __init__(self, model: LinearModel) -> None:
+        """Keep the model; variables are numbered when they are asked for."""
         self._model, self._space = model, model.space
-        space = self._space
-        self._placed = np.flatnonzero(~uniform)
-        hosts = np.array([o.spread is Spread.HOSTS for o in space.options])[self._placed]
-        counts = np.where(hosts, space.num_hosts, space.world_size)
-        self._starts: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._option = np.repeat(self._placed, counts)
-        self._place = np.arange(self._starts[-1]) - np.repeat(self._starts[:-1], counts)
-        self._on_host = np.repeat(hosts, counts)
-        self._pieces = np.array([space.options[i].num_pieces for i in self._placed], dtype=float)
 
     @property
     def size(self) -> int:
         """Number of variables."""
-        return int(self._starts[-1])
+        return int(self._counts.sum())
+
+    @cached_property
+    def _counts(self) -> IntArray:
+        """Places of each option that is not uniform; its variables are neighbours."""
+        space = self._space
+        hosts = space.is_on_hosts[self._placed]
+        return np.where(hosts, space.num_hosts, space.world_size)
+
+    @cached_property
+    def _placed(self) -> IntArray:
+        return np.flatnonzero(~self._space.is_uniform)
+
+    @cached_property
+    def _option(self) -> IntArray:
+        return np.repeat(self._placed, self._counts)
+
+    @cached_property
+    def _place(self) -> IntArray:
+        starts = np.cumsum(self._counts) - self._counts
+        return np.arange(self.size) - np.repeat(starts, self._counts)
+
+    @cached_property
+    def _on_host(self) -> BoolArray:
+        return self._space.is_on_hosts[self._option]
+
+    @cached_property
+    def _pieces(self) -> FloatArray:
+        return self._space.pieces[self._placed].astype(float)
 
     @property
     def upper(self) -> FloatArray:
         """``[size]`` most pieces on one place."""
-        return np.repeat(self._pieces, np.diff(self._starts))
+        return np.repeat(self._pieces, self._counts)
 
     def rows(
-        self, first: int, phase: int, base: int, unit: FloatArray, *, counts_memory: bool
+        self, first: int, phase: int, base: int, unit: FloatArray, *, device_room: float
     ) -> Rows:
         """All rows.
 
@@ -75,15 +94,14 @@ class EveryRank:
             phase: position of the first phase in use.
             base: position of the first of the least uniform loads.
             unit: ``[P + 2]`` seconds and bytes that are 1.
-            counts_memory: limit the memory of ranks and hosts.
+            device_room: bytes that a device holds, in its unit.
         """
         parts = [self._all_placed(first), *self._loads(first, phase, base, unit)]
-        if counts_memory:
-            parts += self._memory(first, base, unit)
+        parts += self._memory(first, base, unit, device_room)
         return Rows.stack([*parts, *self._ordered(first)])
 
     def _all_placed(self, first: int) -> Rows:
-        number = np.repeat(np.arange(len(self._placed)), np.diff(self._starts))
+        number = np.repeat(np.arange(len(self._placed)), self._counts)
         zero = np.zeros(len(self._placed))
         return Rows(
             row=np.concatenate([number, np.arange(len(self._placed))]),
@@ -107,7 +125,7 @@ class EveryRank:
                 parts.append(_row(column, values, 0.0))
         return parts
 
-    def _memory(self, first: int, base: int, unit: FloatArray) -> list[Rows]:
+    def _memory(self, first: int, base: int, unit: FloatArray, device_room: float) -> list[Rows]:
         """Each device, and each host, whose ranks share its memory."""
         space, local = self._space, self._space.local_world_size
         least, tangents = self._least(unit), self._model.num_tangents
@@ -115,7 +133,7 @@ class EveryRank:
         for rank in range(space.world_size):
             there = np.flatnonzero(self._here(rank) & (least[:, tangents] > _TINY))
             column = np.concatenate([first + there, [base + tangents]])
-            parts.append(_row(column, np.append(least[there, tangents], 1.0), 1.0))
+            parts.append(_row(column, np.append(least[there, tangents], 1.0), device_room))
         host_of = np.where(self._on_host, self._place, self._place // local)
         share = least[:, -1] * np.where(self._on_host, local, 1)
         for host in range(space.num_hosts):

@@ -167,7 +167,7 @@ def _check_large_shards(space: SearchSpace) -> None:
     Pigeonhole: each table puts at least one shard of a certain size on some rank, so among
     ``q * W + 1`` tables some rank gets ``q + 1`` of them.
     """
-    largest = np.maximum.reduceat(space.pool_device, space.pool_first)
+    largest = space.largest_device
     least = np.minimum.reduceat(largest, space.first[:-1])
     sizes: FloatArray = np.sort(least)[::-1]
     limit = float(space.pipeline.device_limits.max())

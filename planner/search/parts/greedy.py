@@ -52,7 +52,7 @@ def list_greedy(space: SearchSpace, costs: FloatArray) -> Assignment:
     cannot be whole on one rank take their smallest option.
     """
     placer = _ScalarPlacer(space)
-    choice = np.array([whole_option(space, t) for t in range(space.num_tables)])
+    choice = whole_options(space)
     sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
     order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
     places: list[tuple[int, ...]] = [()] * space.num_tables
@@ -63,17 +63,12 @@ def list_greedy(space: SearchSpace, costs: FloatArray) -> Assignment:
     return Assignment(options=tuple(int(o) for o in choice), places=tuple(places))
 
 
-def whole_option(space: SearchSpace, table: int) -> int:
-    """The unsplit option on one rank, in device memory if possible; else the smallest per rank."""
-
-    def rank_of(index: int) -> tuple[bool, bool, float]:
-        option = space.option(table, index)
-        whole = option.spread is Spread.RANKS and option.num_pieces == 1
-        row = space.rows[int(space.first[table]) + index]
-        largest = float((space.pool[row] @ space.device).max())
-        return (not whole, option.kernel is not ComputeKernel.FUSED, largest)
-
-    return min(range(len(space.tables[table].options)), key=rank_of)
+def whole_options(space: SearchSpace) -> IntArray:
+    """``[T]`` the unsplit option on one rank, in device memory if possible; else the smallest."""
+    is_split = space.is_uniform | space.is_on_hosts | (space.pieces > 1)
+    others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
+    order = np.lexsort((space.largest_device, others, is_split, space.table_of))
+    return np.asarray(order[space.first[:-1]] - space.first[:-1])
 
 
 def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
@@ -101,7 +96,7 @@ def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
 def split_walk(model: LinearModel) -> Iterator[Assignment]:
     """HugeCTR's way: whole tables by decreasing cost, then split the table of the hottest shard."""
     space, seconds = model.space, shard_seconds(model)
-    choice = [whole_option(space, t) for t in range(space.num_tables)]
+    choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
         placer = _ScalarPlacer(space)
         hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
@@ -124,7 +119,7 @@ def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list
         grid = option.sharding_type is ShardingType.GRID_SHARD and len(option.column_widths) > 1
         if not narrow and not grid:
             found.append((float(seconds[space.rows[first + index]].max()), index))
-    return [index for _, index in sorted(found)] or [whole_option(space, table)]
+    return [index for _, index in sorted(found)] or [int(whole_options(space)[table])]
 
 
 def _partition(

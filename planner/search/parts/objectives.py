@@ -7,10 +7,10 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.pipeline import CostPipeline
-from planner.enumeration import memory_coefficients
 from planner.errors import InvalidInputError
 from planner.evaluation import FloatArray, SearchSpace
 from planner.objective import AbstractObjective, Cut
+from planner.option_memory import memory_coefficients
 from planner.search.parts.iteration_time import IterationTime
 from planner.search.parts.priced import Cost
 from planner.search.parts.torchrec import TorchrecCriticalPath, TorchrecRating

@@ -108,15 +108,14 @@ class Packer:
     def __init__(self, space: SearchSpace, preference: str, fit: str) -> None:
         """Sort options and tables once."""
         self.space, self.fit = space, fit
-        self._largest = np.maximum.reduceat(space.pool_device, space.pool_first)
-        self._orders = [self._order(t, preference) for t in range(space.num_tables)]
+        self._orders = self._preferred(preference)
         rules = space.rules
         self._grouped = np.zeros(space.num_tables, dtype=np.int64)
         masks = [u.members for u in rules.unions] + [c.members for c in rules.caps if c.distinct]
         for members in masks:
             if not members.all():
                 self._grouped[members] += 1
-        least = np.minimum.reduceat(self._largest, space.first[:-1])
+        least = np.minimum.reduceat(space.largest_device, space.first[:-1])
         self._size: FloatArray = least
         self._start()
 
@@ -146,22 +145,20 @@ class Packer:
         self._places: list[tuple[int, ...]] = [()] * space.num_tables
         self._usage = Usage(space.rules, [None] * space.num_tables)
 
-    def _order(self, table: int, preference: str) -> list[int]:
-        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
-        total = self.space.mean_work[first:last] @ self.space.device
-        largest = self._largest[first:last]
-        options = self.space.tables[table].options
-
-        def rank_of(index: int) -> tuple[float, ...]:
-            uniform = options[index].spread is Spread.UNIFORM
-            shards = float(options[index].num_pieces or self.space.world_size)
-            if preference == "whole":
-                return (shards, float(total[index]))
-            if preference == "small":
-                return (float(largest[index]), float(total[index]))
-            return (float(not uniform), float(largest[index]))
-
-        return sorted(range(last - first), key=rank_of)
+    def _preferred(self, preference: str) -> list[list[int]]:
+        """Options of each table, those first that are tried first."""
+        space = self.space
+        total = space.mean_work @ space.device
+        shards = np.where(space.is_uniform, space.world_size, space.pieces)
+        keys = {
+            "whole": (total, shards),
+            "small": (total, space.largest_device),
+            "even": (space.largest_device, ~space.is_uniform),
+        }
+        order = np.lexsort((*keys[preference], space.table_of)) - np.repeat(
+            space.first[:-1], np.diff(space.first)
+        )
+        return [own.tolist() for own in np.split(order, space.first[1:-1])]
 
     def _add(self, table: int) -> bool:
         budget = self.space.rules.budget

@@ -58,7 +58,7 @@ def _options(space: SearchSpace) -> tuple[list[list[int]], bool]:
     every = [list(range(len(t.options))) for t in space.tables]
     if sum(_size(space, f) for f in range(len(space.options))) <= _MOST_VARIABLES:
         return every, True
-    largest = np.maximum.reduceat(space.pool_device, space.pool_first)
+    largest = space.largest_device
     few = []
     for table, indices in enumerate(every):
         first = int(space.first[table])
