@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from planner.result import Status
-
 if TYPE_CHECKING:
     from planner.result import SolverReport
 
@@ -31,8 +29,8 @@ def unmet(solver: SolverReport, most_ratio: float, evaluations: int | None = Non
 
 
 def _why_unknown(solver: SolverReport, more: str) -> str:
-    if solver.status is Status.HEURISTIC and solver.strategy != "auto":
-        return f"strategy {solver.strategy!r} proves nothing; use --strategy auto"
+    if solver.strategy != "auto":
+        return f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
     return f"the search proved no bound; {more}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,6 +147,9 @@ def fact(solver: SolverReport) -> Fact | None:
 
     if solver.objective == "iteration":
         return None
+    if not math.isfinite(solver.value):
+        words = "has no value: the plan takes more host memory than TorchRec's planner allows"
+        return Fact(label="Objective", parts=(f"{solver.objective} {words}",))
     kind, unit = objective_kind(solver.objective)
     words = f"{solver.objective} {format_cell(kind, solver.value)}"
     more = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
