@@ -109,11 +109,13 @@ def _check_table(
         has, memory = (host, "host") if in_host and host > device else (device, "device")
         shortest = min(shortest, (least - has, least, has, memory))
     missing, least, has, memory = shortest
+    place = "rank" if memory == "device" else "host"
     if least <= has * _ROUNDING:
         return
     msg = (
         f"nothing fits: table {limit.table.name!r} takes {format_bytes(limit.table.weight_bytes)}; "
-        f"its smallest cut puts {format_bytes(least)} into the memory of one {memory}, which has "
+        f"its smallest cut puts {format_bytes(least)} into the {memory} memory of one "
+        f"{place}, which has "
         f"{format_bytes(max(has, 0.0))} for tables, {format_bytes(missing)} too little"
     )
     ranks = 1 if memory == "device" else problem.topology.local_world_size

@@ -54,7 +54,7 @@ class Deadline:
 
     def __init__(self, limit_s: float | None, *, num_plans: int, num_baselines: int) -> None:
         """Start the clock."""
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._started = time.perf_counter()
         self._plans, self._baselines = num_plans, num_baselines
         self._pricing_s = 0.0
@@ -62,29 +62,29 @@ class Deadline:
     @property
     def left_s(self) -> float:
         """Seconds until the limit; infinite without one."""
-        if self._limit_s is None:
+        if self.limit_s is None:
             return math.inf
-        return self._limit_s - (time.perf_counter() - self._started)
+        return self.limit_s - (time.perf_counter() - self._started)
 
     def for_search(self, price_one: Callable[[], object]) -> float | None:
         """What is left for the search once the pricing of all plans is kept back; None: no limit.
 
         Prices one plan to see how long that takes.
         """
-        if self._limit_s is None:
+        if self.limit_s is None:
             return None
         begun = time.perf_counter()
         price_one()
         self._pricing_s = time.perf_counter() - begun
-        share = _BASELINE_SHARE * self._baselines * self._limit_s
+        share = _BASELINE_SHARE * self._baselines * self.limit_s
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
-        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self._limit_s)
+        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
 
     def for_baseline(self, space: SearchSpace, left: int) -> Budget:
         """Budget of the next of ``left`` baselines."""
         most = round(_BASELINE_WORK_S / plan_s(space))
         limit_s = None
-        if self._limit_s is not None:
+        if self.limit_s is not None:
             each = (self.left_s - left * self._pricing_s) / left
             limit_s = min(max(each, 0.0), _BASELINE_LIMIT_S)
         return Budget(time_limit_s=limit_s, max_evaluations=max(most, 1))

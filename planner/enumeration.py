@@ -132,15 +132,11 @@ def enumerate_options(
         found = tuple(
             _with_given(problem, pipeline, limit, names, options) for limit, options in given
         )
-    left_out = [
-        limit.table.name
-        for limit, options in zip(limits, found, strict=True)
-        if _lacks_host_kernels(limit, options)
-    ]
+    pairs = zip(limits, found, strict=True)
     return Listing(
         tables=found,
         names=names,
-        left_out_tables=tuple(left_out),
+        left_out_tables=tuple(x.table.name for x, own in pairs if _lacks_host_kernels(x, own)),
         has_uncut_alone=HostMenu.UNCUT in menus,
     )
 

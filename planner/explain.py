@@ -25,9 +25,9 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError,
 from planner.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from planner.moved_bytes import cell_bytes, overlaps, rectangles
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.result import Status
 from planner.robust import Robust
 from planner.search_problem import search_objective, search_space
+from planner.status import Status
 
 _BATCH: Final = 64
 """Places priced at a time."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pickle
 import runpy
 import signal
 import sys
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of ``prctl``, see ``linux/prctl.h``."""
@@ -38,6 +39,20 @@ def end_with(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def call_as_child(parent: int, request: bytes, *shared: Any) -> None:
+    """The target of a process of :mod:`multiprocessing`, which ends with its parent.
+
+    Args:
+        parent: as for :func:`end_with`.
+        request: a pickled pair of a function and its arguments; unpickling it may import much, and
+            a parent that ends meanwhile is noticed.
+        shared: what only :mod:`multiprocessing` can send, such as locks; they come first.
+    """
+    end_with(parent)
+    function, arguments = pickle.loads(request)
+    function(*shared, *arguments)
 
 
 def command(module: str) -> list[str]:

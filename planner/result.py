@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan
 from planner.problem import PlanningProblem
 from planner.search.parts.priced import usd_per_billion_samples
-
-
-class Status(StrEnum):
-    """Why the search ended.
-
-    ``optimal``: the gap to the proven bound is below 0.01 %. ``gap``: the strategy's own work was
-    done and a gap remains. ``work_limit``: the budget of work was spent. ``time_limit`` and
-    ``interrupted``: stopped, the incumbent is reported. ``heuristic``: the strategy proves nothing.
-    ``no_proof``: a plan was priced below the bound, so the bound is wrong and was withdrawn.
-    """
-
-    OPTIMAL = "optimal"
-    GAP = "gap"
-    WORK_LIMIT = "work_limit"
-    TIME_LIMIT = "time_limit"
-    INTERRUPTED = "interrupted"
-    HEURISTIC = "heuristic"
-    NO_PROOF = "no_proof"
+from planner.status import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

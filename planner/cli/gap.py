@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from planner.result import Status
+from planner.status import Status
 
 if TYPE_CHECKING:
     from planner.result import SolverReport
@@ -32,8 +32,8 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
 def _why_unknown(solver: SolverReport, more: str) -> str:
     if solver.status is Status.NO_PROOF:
         return "a plan was priced below the bound, so the bound is wrong and was withdrawn"
-    if solver.status is Status.HEURISTIC and solver.strategy != "auto":
-        return f"strategy {solver.strategy!r} proves nothing; use --strategy auto"
+    if solver.strategy != "auto":
+        return f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
     return f"the search proved no bound; {more}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from planner.errors import InvalidInputError
 from planner.io import SavedPlan
 from planner.io.result_json import GIVEN
 from planner.problem import PlanningProblem
-from planner.result import SolverReport, Status
+from planner.result import SolverReport
 from planner.robust import Robust
+from planner.status import Status
 
 if TYPE_CHECKING:
     from planner.report.base import Fact
@@ -146,6 +148,9 @@ def fact(solver: SolverReport) -> Fact | None:
 
     if solver.objective == "iteration":
         return None
+    if not math.isfinite(solver.value):
+        words = "has no value: the plan takes more host memory than TorchRec's planner allows"
+        return Fact(label="Objective", parts=(f"{solver.objective} {words}",))
     kind, unit = objective_kind(solver.objective)
     words = f"{solver.objective} {format_cell(kind, solver.value)}"
     more = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import PlannerError
-from planner.lifeline import end_with
+from planner.lifeline import call_as_child
 
 Result = TypeVar("Result")
 
@@ -91,8 +91,14 @@ def run_on_ranks(function: Callable[..., Result], world_size: int, *arguments: A
         port, together = _free_port(), context.Barrier(world_size)
         processes = [
             context.Process(
-                target=_rank_main,
-                args=(os.getpid(), rank, world_size, port, folder, together, function, arguments),
+                target=call_as_child,
+                args=(
+                    os.getpid(),
+                    pickle.dumps(
+                        (_rank_main, (rank, world_size, port, folder, function, arguments))
+                    ),
+                    together,
+                ),
             )
             for rank in range(world_size)
         ]
@@ -145,16 +151,14 @@ def _free_port() -> int:
 
 
 def _rank_main(
-    parent: int,
+    together: Any,
     rank: int,
     world_size: int,
     port: int,
     folder: str,
-    together: Any,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    end_with(parent)
     _RENDEZVOUS.append(together)
     try:
         _join_group(rank, world_size, port)

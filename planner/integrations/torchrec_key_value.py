@@ -111,6 +111,16 @@ def key_value_table(
     )
 
 
+def without_cache(given: ParameterConstraints | None) -> ParameterConstraints:
+    """The constraint of an ordinary table beside key-value tables.
+
+    Those are priced as ``fused_uvm_caching``, and tables of one kernel share one launch, which an
+    ordinary table would not share with them in TorchRec.
+    """
+    kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
+    return replace(given or ParameterConstraints(), compute_kernels=kernels)
+
+
 def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
     """Refuse key-value tables where only their stand-ins would be left of them.
 

@@ -32,6 +32,7 @@ from planner.integrations.torchrec_key_value import (
     KeyValueTable,
     key_value_table,
     planned_as,
+    without_cache,
 )
 from planner.integrations.torchrec_modules import shardable_modules, table_configs, tower_of
 from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
@@ -240,10 +241,13 @@ def _limits(
 ) -> Constraints:
     """What may be done with each table, as the search sees it."""
     requests = []
+    has_key_values = any(entry.key_value is not None for entry in found)
     for entry in found:
         own, table = given.get(entry.parameter_name), entry.table
         if entry.key_value is not None:
             own = planned_as(entry.key_value, own, float(table.weight_bytes), world_size)
+        elif has_key_values and (own is None or not own.compute_kernels):
+            own = without_cache(own)
         requests.append((table, entry.sharder, own))
     return table_constraints(requests, compute_device, _tables_by_tower(found))
 
@@ -380,7 +384,8 @@ def _assumption_warnings(
     if kept:
         warnings.append(
             f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
-            f"host memory behind their cache, host and SSD bytes not counted: {kept[:5]}"
+            f"host memory behind their cache, host and SSD bytes not counted: {kept[:5]}; no other "
+            "table goes to fused_uvm_caching unless its constraint names that kernel"
         )
     if hints.default_distribution is None:
         uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]

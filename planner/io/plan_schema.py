@@ -73,7 +73,8 @@ class SolverSchema(_Loose):
     """How the search went. ``seconds`` is null unless the clock or the user ended it.
 
     ``objective`` begins with ``worst`` or ``mean`` where scenarios count. Strategy ``given``: the
-    plan was not searched for; ``value`` is its price all the same.
+    plan was not searched for; ``value`` is its price all the same. ``work`` is all that the search
+    did, in priced plans.
     """
 
     strategy: str
@@ -87,6 +88,7 @@ class SolverSchema(_Loose):
     seconds: float | None
     seed: int
     evaluations: Count
+    work: Count | None = None
     torchrec_defaults: bool = False
 
 
@@ -105,6 +107,7 @@ class PlanSchema(_Loose):
     predicted: PredictedSchema | None = None
     memory: MemorySchema | None = None
     solver: SolverSchema | None = None
+    searched: list[str] = Field(default_factory=list)
     usd_per_billion_samples: float | None = None
     reshard: dict[str, Any] | None = None
     scenarios: list[dict[str, Any]] = Field(default_factory=list)

@@ -19,7 +19,8 @@ from planner.io.atomic import write_text_atomic
 from planner.io.plan_file import plan_to_json
 from planner.io.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult, SolverReport, Status
+from planner.result import Candidate, PlanningResult, SolverReport
+from planner.status import Status
 
 GIVEN: Final = "given"
 """The strategy of a plan that was not searched for but read from a file: it has a value alone."""
@@ -49,6 +50,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "memory": _memory(result.best.memory),
         "usd_per_billion_samples": result.usd_per_billion_samples,
         "solver": _solver(result.solver),
+        "searched": list(result.searched),
         **_asked(result),
         "alternatives": [_alternative(c) for c in result.runners_up],
         "baselines": [_alternative(c) for c in result.baselines],
@@ -139,6 +141,7 @@ def _solver(report: SolverReport) -> dict[str, Any]:
         "seconds": report.seconds if timed else None,
         "seed": report.seed,
         "evaluations": report.evaluations,
+        "work": report.work,
         "progress": report.progress if timed else (),
         "torchrec_defaults": report.torchrec_defaults,
     }

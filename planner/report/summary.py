@@ -23,6 +23,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate, PlanningResult, SolverReport
+from planner.status import STATUS_WORDS
 
 _TOP_STAGES = 3
 
@@ -47,6 +48,7 @@ class SummarySection(AbstractReportSection):
             extras.move(result),
             extras.scenarios(result),
             _solver(result.solver, result.best.plan),
+            Fact(label="Searched", parts=result.searched),
             kinds(result.best),
             inputs(result.best),
         ]
@@ -174,16 +176,22 @@ def _solver(solver: SolverReport, plan: Plan) -> Fact:
     proof += f" ({'; '.join(f'{_format_gap(r)} {name}' for r, name in parts)})" if parts else ""
     wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
     reason = _few_shards(plan) if wide else None
-    status = solver.status.value.replace("_", " ")
+    status = STATUS_WORDS[solver.status]
     return Fact(
         label="Solver",
         parts=(
             f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
-            f"{solver.evaluations:,} plans priced",
+            f"{solver.evaluations:,} plans priced{_other_work(solver)}",
             f"seed {solver.seed}",
             *([] if reason is None else [reason]),
         ),
     )
+
+
+def _other_work(solver: SolverReport) -> str:
+    """What the search did besides pricing: pivots of bounds and moves, counted in priced plans."""
+    other = solver.work - solver.evaluations
+    return f", and other work worth {other:,} more" if other > 0 else ""
 
 
 def _format_gap(gap_ratio: float) -> str:

@@ -14,7 +14,8 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError,
 from planner.file_errors import writing
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
-from planner.result import PlanningResult, Status
+from planner.result import PlanningResult
+from planner.status import Status
 from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
 from planner.sweep.outcome import CUT, PointResult, PointStatus

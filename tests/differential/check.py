@@ -15,10 +15,10 @@ from costmodels.sharding import Plan, check_plan
 from planner.api import estimate, plan
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_plan, plan_text
-from planner.result import Status
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
 from planner.search.parts.leave_out import Part
+from planner.status import Status
 from planner.torchrec_rules import layout_problems
 from tests.differential.case import Case
 from tests.differential.descent import FEW, best_known

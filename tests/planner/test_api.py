@@ -16,8 +16,8 @@ from planner.budget import Deadline, default_work_s
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.evaluation import Evaluator, SearchSpace
 from planner.problem import Constraints, TableConstraint
-from planner.result import Status
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
+from planner.status import Status
 from tests.planner import cases
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -154,7 +154,7 @@ def _check_swaps(space: SearchSpace, usage: Usage, found: Assignment) -> None:
             (np.array([a]), np.array([i])), here, (np.array([b]), np.array([j])), np.array([there])
         )
         after = _moved(_moved(found, a, i, there), b, j, here)
-        allowed = space.keeps_rules(after)
+        allowed = space.usage(after).kept
         assert bool(mask[0, 0]) == allowed or (allowed and _in_union(space, a, b))
 
 

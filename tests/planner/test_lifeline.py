@@ -90,6 +90,53 @@ def test_a_child_ends_with_its_parent(number: int, watched: str, busy: str) -> N
         wait_until_gone(child)
 
 
+SPAWNER = """
+import multiprocessing, os, sys, time
+from planner.lifeline import call_as_child
+if __name__ == "__main__":
+    request = b"cheavy\\nwork\\n."  # the pickle of heavy.work; importing heavy never ends
+    context = multiprocessing.get_context("spawn")
+    context.Process(target=call_as_child, args=(os.getpid(), request)).start()
+    time.sleep(600)
+"""
+
+HEAVY = """
+import ctypes
+print("up", flush=True)
+ctypes.PyDLL(None).sleep(600)
+work = print
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_child_that_is_still_importing_ends_with_its_parent(tmp_path: Path) -> None:
+    """The guard is there before what the child has to do is even read."""
+    (tmp_path / "heavy.py").write_text(HEAVY)
+    (tmp_path / "spawner.py").write_text(SPAWNER)
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "spawner.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        children = children_of(parent.pid)
+        parent.kill()
+        parent.wait(PATIENCE_S)
+        for child in children:
+            wait_until_gone(child)
+
+
+def test_a_function_is_called_with_what_is_shared_first() -> None:
+    done = python(
+        "import os, pickle; from planner.lifeline import call_as_child;"
+        "call_as_child(os.getppid(), pickle.dumps((print, (2, 3))), 1)"
+    )
+    assert done.communicate(timeout=PATIENCE_S)[0] == "1 2 3\n"
+
+
 def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
     """As one does whose parent was killed while the child was starting up."""
     code = "import sys; from planner.lifeline import end_with; end_with(int(sys.argv[1])); print(1)"

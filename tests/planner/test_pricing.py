@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import api
@@ -128,6 +128,34 @@ def test_torchrecs_own_figures(objective: str) -> None:
     assert value == pytest.approx(result.solver.value, rel=1e-9)
     assert value != pytest.approx(objective_value(problem, result.plan, objective), rel=1e-3)
     assert not found(problem, objective).solver.torchrec_defaults
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_plans_that_no_search_here_makes_are_priced_too(objective: str) -> None:
+    """Rows over some of the ranks, as HugeCTR cuts them, and pieces of unequal widths."""
+    problem = PlanningProblem(workload=model(), topology=system())
+    plan = found(problem, "iteration").plan
+    some = TablePlacement(
+        table="large",
+        sharding_type=ShardingType.ROW_WISE,
+        kernel=ComputeKernel.FUSED,
+        shards=tuple(
+            Shard(rank=r, row_offset=1_500_000 * i, num_rows=1_500_000, col_offset=0, num_cols=64)
+            for i, r in enumerate((1, 3))
+        ),
+    )
+    uneven = TablePlacement(
+        table="wide",
+        sharding_type=ShardingType.COLUMN_WISE,
+        kernel=ComputeKernel.FUSED,
+        shards=tuple(
+            Shard(rank=r, row_offset=0, num_rows=400_000, col_offset=at, num_cols=width)
+            for r, at, width in ((2, 0, 100), (0, 100, 44), (1, 144, 16))
+        ),
+    )
+    others = [p for p in plan.placements if p.table not in ("large", "wide")]
+    value = objective_value(problem, Plan(placements=(*others, some, uneven)), objective)
+    assert 0 < value < float("inf")
 
 
 def test_what_cannot_be_priced_is_refused() -> None:

@@ -226,7 +226,7 @@ def test_machine_of_torchrecs_own_figures() -> None:
     assert theirs.hbm_capacity_by_rank_bytes == (32 * GIB,) * 8
     assert theirs.ddr_limits_bytes == (128 * GIB,) * 8
     ours = TorchrecMachine.of(topology)
-    assert ours.ddr_capacity_bytes == GIB / 4
+    assert ours.ddr_limits_bytes == (GIB / 4,) * 8
     assert ours.inter_host_bandwidth_bytes_per_s == topology.network_link.bandwidth_bytes_per_s
 
 

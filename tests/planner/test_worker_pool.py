@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -78,11 +79,11 @@ def test_one_that_dies_takes_no_other_along() -> None:
 
 
 def test_stopping_ends_running_calls() -> None:
-    begun = time.monotonic()
+    """They would go on for days."""
     with WorkerPool(2) as pool:
-        found = list(pool.run(sleepy, [0.0, 600.0, 600.0], should_stop=lambda: bool(asked())))
+        found = list(pool.run(sleepy, [0.0, 1e6, 1e6], should_stop=lambda: bool(asked())))
+        assert not multiprocessing.active_children()
     assert [f.value for f in found] in ([], [0.0])
-    assert time.monotonic() - begun < 300, "it did not wait for the calls"
 
 
 _ASKED = [0]

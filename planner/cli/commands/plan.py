@@ -21,7 +21,7 @@ from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.show import print_result
 from planner.errors import InvalidInputError
-from planner.result import Status
+from planner.status import Status
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult

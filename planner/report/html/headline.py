@@ -17,18 +17,8 @@ from planner.report.base import (
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
-from planner.result import Candidate, PlanningResult, Status
-
-STATUS_WORDS = {
-    Status.OPTIMAL: "proven optimal",
-    Status.GAP: "search complete",
-    Status.WORK_LIMIT: "budget of work spent",
-    Status.TIME_LIMIT: "cut by the time limit",
-    Status.INTERRUPTED: "interrupted",
-    Status.HEURISTIC: "search complete",
-    Status.NO_PROOF: "proof withdrawn",
-}
-"""How the search ended, before "after 5 s"."""
+from planner.result import Candidate, PlanningResult
+from planner.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
 

@@ -11,8 +11,8 @@ from planner.report.base import Kind, format_cell
 from planner.report.html._evidence import Evidence
 from planner.report.html._svg import round_step
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
-from planner.report.html.headline import STATUS_WORDS
-from planner.result import SolverReport
+from planner.result import PlanningResult, SolverReport
+from planner.status import STATUS_WORDS
 
 _MOST_STEPS = 160
 _HEIGHT = 210
@@ -33,16 +33,17 @@ class SearchSection(AbstractHtmlSection):
     order: ClassVar[int] = 70
 
     def build(self, evidence: Evidence) -> Block:
-        """Nothing where the search kept no history."""
+        """What was searched; no chart where the search kept no history."""
         solver = evidence.result.solver
+        searched = _searched(evidence.result)
         if not solver.progress:
-            return Block(name="search", title=self.title, body="")
+            return Block(name="search", title=self.title, body=searched)
         kind, unit = objective_kind(solver.objective)
         points = _thinned([*solver.progress, (solver.seconds, solver.value, solver.bound)])
         numbers: list[Number] = []
         chart = _chart(points, kind, unit, numbers)
         return Block(
-            name="search", title=self.title, body=_intro(solver) + chart,
+            name="search", title=self.title, body=_intro(solver) + chart + searched,
             numbers=tuple(numbers),
         )  # fmt: skip
 
@@ -60,6 +61,14 @@ def _intro(solver: SolverReport) -> str:
     if parts:
         words += f" Of the value, the gap is {'; '.join(parts)}."
     return f"<p>{text(words)}</p>"
+
+
+def _searched(result: PlanningResult) -> str:
+    """Which options the plan and its bound are about."""
+    if not result.searched:
+        return ""
+    items = "".join(f"<li>{text(line)}</li>" for line in result.searched)
+    return f"<p>What was searched, and so what the bound is about:</p><ul>{items}</ul>"
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:

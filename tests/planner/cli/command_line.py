@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from planner.problem import PlanningProblem
-from planner.result import Status
 from planner.search.base import SearchProgress
+from planner.status import Status
 
 FIRST_PLAN = SearchProgress(
     seconds=0.1, incumbent=3.5e-3, bound=None, gap_ratio=None, evaluations=1, phase="rounding"

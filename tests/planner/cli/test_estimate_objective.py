@@ -117,6 +117,22 @@ def test_what_means_nothing_is_refused(
         assert words in refused.err
 
 
+def test_no_value_is_said_in_words(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    asked = (workload_file, "--system", system_file, *SEARCH)
+    text = workload_file.read_text()
+    workload_file.write_text(f"{text}constraints: [{{tables: '*', kernels: [fused_uvm]}}]\n")
+    assert run("plan", *asked, "-o", tmp_path / "run").code == 0
+    system_file.write_text(system_file.read_text().replace("256 GiB", "1 MiB"))
+    plan = tmp_path / "run" / "plan.json"
+    priced = ("estimate", workload_file, plan, "--system", system_file, "--objective", "torchrec")
+    done = run(*priced)
+    assert done.code == 1
+    assert "has no value: the plan takes more host memory" in done.out
+    assert json.loads(run(*priced, "--json").out)["solver"]["value"] is None
+
+
 @pytest.mark.parametrize("named", ["speed", "best iteration", "", "worst worst iteration"])
 def test_a_plan_for_something_unknown_is_priced_by_its_iteration(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path, named: str

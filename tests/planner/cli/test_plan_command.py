@@ -13,7 +13,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.units import GIB
 from planner.cli.gap import unmet
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.result import Status
+from planner.status import Status
 from tests.planner.cli.command_line import Done, FakeApi, Run
 from tests.planner.report.report_samples import make_result
 
@@ -252,7 +252,8 @@ def test_a_wide_gap_is_exit_1_where_a_narrow_one_is_asked(
 @pytest.mark.parametrize(
     ("status", "strategy", "advice"),
     [
-        (Status.HEURISTIC, "random", "strategy 'random' proves nothing; use --strategy auto"),
+        (Status.HEURISTIC, "random", "strategy 'random' proved nothing; use --strategy auto"),
+        (Status.TIME_LIMIT, "random", "strategy 'random' proved nothing; use --strategy auto"),
         (Status.TIME_LIMIT, "auto", "a longer --time-limit"),
         (Status.GAP, "auto", "more --evaluations than the"),
     ],

@@ -22,10 +22,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
 PATIENCE_S = 120.0
 """Of a command that was asked to end; nothing takes so long unless it hangs."""
-ORPHANS_S = 10.0
+ORPHANS_S = 4.0
 """Of processes whose parent has ended: the kernel ends them at once, a search goes on longer."""
+AT_WORK_S = 2.0
+"""Processor time after which a child has imported what it needs and read what it is to do."""
 
 PLAN = ("plan", "synthetic_300", "--system", "a100_80gb_sxm", "--gpus", "64")
 OTHERS = {
@@ -59,6 +63,18 @@ def of_group(group: int) -> list[int]:
             if int(fields[2]) == group and fields[0] not in "ZX":
                 found.append(int(path.name))
     return found
+
+
+def wait_for_work_beside(process: subprocess.Popen[bytes]) -> None:
+    """Until a child of a command is at work, or the command has ended."""
+    ticks = AT_WORK_S * os.sysconf("SC_CLK_TCK")
+    while process.poll() is None:
+        for pid in set(of_group(process.pid)) - {process.pid}:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[11]) >= ticks:
+                    return
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
@@ -134,6 +150,16 @@ def test_stopped_once_there_is_a_plan(tmp_path: Path, number: int) -> None:
     os.close(ours)
     assert check_plan(done, tmp_path, number) is (number != signal.SIGKILL)
     assert done.code == (-number if number == signal.SIGKILL else 4)
+
+
+@pytest.mark.skipif(CORES < 2, reason="a second search needs a core")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_stopped_while_a_child_is_at_work(tmp_path: Path, number: int) -> None:
+    """A child that has all it needs would go on by itself."""
+    with started(tmp_path, *PLAN, "-o", "run") as process:
+        wait_for_work_beside(process)
+        assert process.poll() is None, "nothing was at work beside it"
+        check_plan(stop(process, tmp_path, number), tmp_path, number)
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -24,7 +24,8 @@ from costmodels.workload import Workload
 from planner.io import load_plan, plan_text, result_to_json, save_plan
 from planner.io.plan_file import plan_to_json
 from planner.io.plan_schema import PlanSchema
-from planner.result import Candidate, PlanningResult, Status
+from planner.result import Candidate, PlanningResult, ScenarioTime
+from planner.status import Status
 from tests.planner.io.files import refused, write
 from tests.planner.report.report_samples import make_result, make_topology, make_workload
 from tests.strategies import planned_workloads
@@ -197,10 +198,18 @@ def test_the_document_follows_its_schema(result: PlanningResult) -> None:
     assert data["provenance"][0]["source"] == "datasheet"
 
 
-def test_a_plan_from_a_file_has_no_solver(result: PlanningResult) -> None:
-    given_plan = replace(result, solver=replace(result.solver, strategy="given"))
-    assert "solver" not in result_to_json(given_plan)
-    assert set(result_to_json(result)) - set(result_to_json(given_plan)) == {"solver"}
+def test_what_a_plan_was_made_for_is_read_back(result: PlanningResult, tmp_path: Path) -> None:
+    solver = replace(result.solver, objective="worst memory", torchrec_defaults=True)
+    times = tuple(ScenarioTime(name=name, time_s=1.0) for name in ("itself", "a", "b"))
+    save_plan(tmp_path / "plan.json", replace(result, solver=solver, scenarios=times))
+    saved = load_plan(tmp_path / "plan.json")
+    assert saved.objective == "worst memory"
+    assert saved.torchrec_defaults
+    assert saved.num_scenarios == 2
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps({"plan": result_to_json(result)["plan"]}))
+    assert load_plan(bare).objective is None
+    assert load_plan(bare).num_scenarios == 0
 
 
 def test_no_clock_unless_the_clock_ended_it(result: PlanningResult) -> None:

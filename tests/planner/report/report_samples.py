@@ -22,7 +22,8 @@ from costmodels.topology import Device, Host, Link, Topology
 from costmodels.units import GB, GIB
 from costmodels.workload import DataType, Feature, Table, Workload
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult, SolverReport, Status
+from planner.result import Candidate, PlanningResult, SolverReport
+from planner.status import Status
 
 DIM = 64
 

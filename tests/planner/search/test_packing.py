@@ -100,15 +100,17 @@ def three_large(hbm_gib: float) -> tuple[object, object]:
     return model, cases.topology(1, 2, hbm_gib=hbm_gib, ddr_gib=1e-6)
 
 
-def test_a_proof_says_what_is_short() -> None:
-    model, system = three_large(1.4)
-    with pytest.raises(InfeasibleError, match=r"short|over") as caught:
+@pytest.mark.parametrize("hbm_gib", [1.4, 1.75])
+def test_a_proof_says_what_is_short(hbm_gib: float) -> None:
+    """By a sum, and where the sum fits but three tables of five do not fit on one rank."""
+    model, system = three_large(hbm_gib)
+    with pytest.raises(InfeasibleError, match=r"short|over|too little|more than") as caught:
         api.plan(model, system, constraints=WHOLE, time_limit_s=5)  # type: ignore[arg-type]
     assert caught.value.shortfall_bytes > 0
 
 
 def test_none_found_says_what_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, system = three_large(1.4)
+    model, system = three_large(1.75)
     module = "planner.search.parts.packing.pack_exactly"
     monkeypatch.setattr(module, lambda *a, **k: (Answer.UNKNOWN, None))
     monkeypatch.setattr("planner.api.require_feasible", lambda space: None)

@@ -15,7 +15,9 @@ from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import load_system, load_workload
 from planner.errors import InvalidInputError
+from planner.evaluation import SearchSpace
 from planner.problem import PlanningProblem
+from planner.search.parts.feasibility import require_feasible
 from planner.tuning import Effort, Setup, Study, menu_of
 from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import group_topology, sync_time_s
@@ -171,15 +173,24 @@ def _leave(journal: Path, problem: PlanningProblem) -> None:
     Study(problem, menu_of(problem), effort, journal=journal).run()
 
 
-def test_a_trial_that_is_stopped_is_given_back(problem: PlanningProblem, tmp_path: Path) -> None:
+def test_a_trial_that_is_stopped_is_given_back(
+    problem: PlanningProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pick is done again; until then its plan so far is better than none."""
+    searching = [0]
+
+    def listed(space: SearchSpace) -> None:
+        require_feasible(space)
+        searching[0] = 1
+
+    monkeypatch.setattr("planner.api.require_feasible", listed)
     journal, menu = tmp_path / "study.journal", menu_of(problem)
     effort = Effort(trials=2)
     asked = [0]
 
     def in_the_search() -> bool:
-        asked[0] += 1
-        return asked[0] > 30
+        asked[0] += searching[0]
+        return asked[0] > 3
 
     study = Study(problem, menu, effort, journal=journal)
     study.run(should_stop=in_the_search)

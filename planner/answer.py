@@ -1,0 +1,141 @@
+"""From what a search found to the answer: the plan with its price, its proof and its company."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType
+from costmodels.units import format_bytes
+from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.evaluation import Assignment, Evaluator, SearchSpace
+from planner.guard import guarded
+from planner.result import Candidate, PlanningResult, SolverReport
+from planner.search.base import AbstractStrategy, SearchOutcome
+from planner.search.parts.feasibility import least_excess_bytes
+from planner.search_problem import searched_options, with_context
+from planner.status import Status
+
+Point = tuple[float, Assignment]
+"""A plan with its value."""
+
+RUNNERS_UP: Final = 3
+"""Plans that are told beside the best one."""
+
+
+def answer(
+    strategy: str | AbstractStrategy,
+    outcome: SearchOutcome,
+    points: dict[str, Point | None],
+    evaluate: Evaluator,
+    seed: int,
+) -> PlanningResult:
+    """What was found and proven, beside the baselines' plans."""
+    space = evaluate.space
+    known = [p for p in points.values() if p is not None]
+    if strategy == "auto":
+        outcome = _no_worse(outcome, known)
+    _check_found(space, outcome)
+    outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
+    return with_context(
+        space,
+        PlanningResult(
+            problem=space.problem,
+            best=found[0],
+            solver=_report(name, outcome, evaluate, seed),
+            runners_up=tuple(found[1:]),
+            baselines=tuple(candidate(space, p[1], n) for n, p in points.items() if p),
+            unfit_baselines=tuple(n for n, p in points.items() if p is None),
+            warnings=(*remarks, *found[0].estimate.warnings),
+            searched=searched_options(space),
+        ),
+    )
+
+
+def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
+    return SolverReport(
+        strategy=name,
+        objective=evaluate.objective.name,
+        status=Status(outcome.termination.value),
+        value=outcome.values[0],
+        bound=outcome.bound,
+        seconds=evaluate.seconds,
+        seed=seed,
+        evaluations=evaluate.num_evaluations,
+        work=evaluate.work,
+        separable_value=_separable_value(outcome, evaluate),
+        balanced_value=_balanced_value(outcome, evaluate),
+        progress=tuple((p.seconds, p.incumbent, p.bound) for p in outcome.progress if p.incumbent),
+    )
+
+
+def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
+    best, space = outcome.assignments[0], evaluate.space
+    found = evaluate.objective.separable_value(space.work(best), _types(space, best))
+    return None if found is None else min(found, outcome.values[0])
+
+
+def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
+    """The same of a made-up plan that gives every rank the mean of this one's work."""
+    best, space, objective = outcome.assignments[0], evaluate.space, evaluate.objective
+    speeds = space.problem.topology.speeds()
+    if outcome.bound is None or speeds.min() < speeds.max():
+        return None
+    work = space.work(best)
+    even = np.tile(work.mean(axis=0), (len(work), 1))
+    found = objective.separable_value(even, _types(space, best))
+    value = float(objective.values(even)) if found is None else found
+    return value if np.isfinite(value) else None
+
+
+def _types(space: SearchSpace, assignment: Assignment) -> frozenset[ShardingType]:
+    chosen = (space.option(t, i) for t, i in enumerate(assignment.options))
+    return frozenset(option.sharding_type for option in chosen)
+
+
+def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
+    if outcome.assignments:
+        return
+    if outcome.bound is not None and np.isinf(outcome.bound):
+        excess = least_excess_bytes(space)
+        reason = "overfills a device or a host"
+        reason += " or breaks a constraint" if space.rules else ""
+        msg = (
+            f"nothing fits: every combination of options and places {reason}; balanced by size, "
+            f"the fullest rank is {format_bytes(excess)} over its limit"
+        )
+        advice = ("use more GPUs, or GPUs with more memory", "allow more sharding types or kernels")
+        raise InfeasibleError(msg, shortfall_bytes=excess, advice=advice)
+    excess = least_excess_bytes(space)
+    short = f"balanced by size, the fullest rank is {format_bytes(excess)} over its limit; "
+    rules = "; drop or widen constraints" if space.rules else ""
+    msg = (
+        "the search ended before it found a plan that fits, which is no proof that there is none; "
+        f"{short if excess > 0 else ''}give it more time, or more memory{rules}"
+    )
+    raise NoPlanFoundError(msg)
+
+
+def candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
+    """A plan of a space with its price and its memory."""
+    found = space.plan(assignment)
+    pipeline = space.pipeline
+    return Candidate(
+        name=name, plan=found, estimate=pipeline.estimate(found), memory=pipeline.memory(found)
+    )
+
+
+def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
+    """The outcome, led by the best of ``points`` where a short search found none as good."""
+    best = min(points, key=lambda p: p[0], default=None)
+    if best is None or (outcome.values and outcome.values[0] <= best[0]):
+        return outcome
+    return replace(
+        outcome,
+        values=(best[0], *outcome.values),
+        assignments=(best[1], *outcome.assignments),
+    )
