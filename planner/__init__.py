@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.api import compare, estimate, plan
+    from planner.api import compare, estimate, plan, solve
     from planner.errors import (
         InfeasibleError,
         InvalidInputError,
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
         PlannerError,
     )
     from planner.io import load_system, load_workload
-    from planner.problem import Constraints, TableConstraint
+    from planner.problem import Constraints, PlanningProblem, TableConstraint
     from planner.result import PlanningResult
+    from planner.settings import SearchSettings
 
 __all__ = [
     "Constraints",
@@ -26,13 +27,16 @@ __all__ = [
     "InvalidInputError",
     "NoPlanFoundError",
     "PlannerError",
+    "PlanningProblem",
     "PlanningResult",
+    "SearchSettings",
     "TableConstraint",
     "compare",
     "estimate",
     "load_system",
     "load_workload",
     "plan",
+    "solve",
 ]
 
 _HOMES = {
@@ -41,13 +45,16 @@ _HOMES = {
     "InvalidInputError": "planner.errors",
     "NoPlanFoundError": "planner.errors",
     "PlannerError": "planner.errors",
+    "PlanningProblem": "planner.problem",
     "PlanningResult": "planner.result",
+    "SearchSettings": "planner.settings",
     "TableConstraint": "planner.problem",
     "compare": "planner.api",
     "estimate": "planner.api",
     "load_system": "planner.io",
     "load_workload": "planner.io",
     "plan": "planner.api",
+    "solve": "planner.api",
 }
 
 

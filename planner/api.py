@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Unpack
 
 import planner.search as strategies
 from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, Spread
-from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.answer import RUNNERS_UP, Point, answer, candidate
@@ -26,7 +25,6 @@ from planner.objective import AbstractObjective
 from planner.option_work import ListingProgress
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult
-from planner.robust import Robust
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.parts.feasibility import require_feasible
 from planner.search.parts.objectives import MEMORY
@@ -35,6 +33,7 @@ from planner.search_problem import (
     search_objective,
     search_space,
 )
+from planner.settings import SearchChanges, SearchSettings
 from planner.torchrec_space import priced_for
 
 BASELINES: Final = (
@@ -47,43 +46,77 @@ BASELINES: Final = (
 """Strategies whose plans are reported beside the best one."""
 
 
+SEARCH: Final = SearchSettings()
+"""How a search goes unless told otherwise."""
+
+
 def plan(
     workload: Workload,
     topology: Topology,
     *,
     constraints: Constraints = NO_CONSTRAINTS,
-    strategy: str | AbstractStrategy = "auto",
-    objective: str = "iteration",
-    time_limit_s: float | None = None,
-    max_evaluations: int | None = None,
-    seed: int = 0,
-    progress: Callable[[SearchProgress], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    make_pipeline: Callable[[Workload, Topology, CostModels], CostPipeline] = CostPipeline,
-    with_baselines: bool = True,
     moves: MoveLimit | None = None,
     scenarios: Sequence[Workload] = (),
-    robust: Robust = Robust.WORST,
+    make_pipeline: MakePipeline = CostPipeline,
+    progress: Callable[[SearchProgress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    search: SearchSettings = SEARCH,
+    **changes: Unpack[SearchChanges],
 ) -> PlanningResult:
-    """The best plan found for a workload on a topology.
+    """The best plan found for a workload on a topology: the short form of :func:`solve`.
 
     Args:
         workload: tables, dense part and how a step is run.
         topology: ranks, memories and links.
         constraints: limits on options and places of tables, and on memory.
-        strategy: name of a file in :mod:`planner.search`, or an instance.
-        objective: what is made small, a name of ``shardplan list``.
-        time_limit_s: by the clock, from the listing of options to the pricing of the result.
-        max_evaluations: the search ends with work worth the pricing of so many plans; None for
-            :func:`planner.budget.default_work_s`.
-        seed: the same seed and inputs give the same plan unless the clock cuts the search.
-        progress: called with every improvement.
-        should_stop: asked often; True ends the search with what it has.
-        make_pipeline: prices plans; another one can count memory in another way.
-        with_baselines: also plan with the baseline strategies.
         moves: the plan in use, and how much may move away from it.
         scenarios: the same tables under other index distributions or batch sizes.
-        robust: what counts of workload and scenarios, the worst or the mean.
+        make_pipeline: prices plans; another one can count memory in another way.
+        progress: called with every improvement.
+        should_stop: asked often; True ends the search with what it has.
+        search: strategy, objective, limits and seed.
+        **changes: fields of :class:`SearchSettings` that differ from ``search``, such as
+            ``time_limit_s=5.0``.
+
+    Raises:
+        TypeError: a name among ``changes`` is no field of :class:`SearchSettings`.
+        InvalidInputError: as of :func:`solve`.
+        InfeasibleError: proven that no plan fits.
+        NoPlanFoundError: the search ended without a plan that fits.
+        StoppedError: ``should_stop`` said so before there was anything to search.
+    """
+    problem = PlanningProblem(
+        workload=workload,
+        topology=topology,
+        constraints=constraints,
+        move_limit=moves,
+        scenarios=tuple(scenarios),
+    )
+    return solve(
+        problem,
+        search=replace(search, **changes),
+        make_pipeline=make_pipeline,
+        progress=progress,
+        should_stop=should_stop,
+    )
+
+
+def solve(
+    problem: PlanningProblem,
+    *,
+    search: SearchSettings = SEARCH,
+    make_pipeline: MakePipeline = CostPipeline,
+    progress: Callable[[SearchProgress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> PlanningResult:
+    """The best plan found for a problem.
+
+    Args:
+        problem: workload, topology, constraints, plan in use and scenarios.
+        search: strategy, objective, limits and seed.
+        make_pipeline: prices plans; another one can count memory in another way.
+        progress: called with every improvement.
+        should_stop: asked often; True ends the search with what it has.
 
     Raises:
         InvalidInputError: unknown strategy or objective, constraints that leave no option or
@@ -92,21 +125,17 @@ def plan(
         NoPlanFoundError: the search ended without a plan that fits.
         StoppedError: ``should_stop`` said so before there was anything to search.
     """
-    baselines = len(BASELINES) if with_baselines else 0
-    deadline = Deadline(time_limit_s, num_plans=1 + RUNNERS_UP + baselines, num_baselines=baselines)
-    search = _Search(
-        problem=_problem(workload, topology, constraints, moves, scenarios),
-        make_pipeline=priced_for(objective, make_pipeline),
-        target=(objective, robust),
-        deadline=deadline,
-        max_evaluations=max_evaluations,
+    run = _Run(
+        problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
+        settings=search,
+        deadline=_deadline(search),
+        make_pipeline=priced_for(search.objective, make_pipeline),
         progress=progress,
         should_stop=should_stop,
     )
-    chosen = strategy if isinstance(strategy, AbstractStrategy) else strategy_named(strategy)
-    space, evaluate, outcome = search.run(chosen, seed)
-    points = _baselines(space, evaluate.objective, seed, deadline) if with_baselines else {}
-    return answer(strategy, outcome, points, evaluate, seed)
+    space, evaluate, outcome = run.search()
+    points = run.baselines(space, evaluate.objective) if search.with_baselines else {}
+    return answer(search.strategy, outcome, points, evaluate, search.seed)
 
 
 def estimate(
@@ -156,47 +185,55 @@ def strategy_named(name: str) -> AbstractStrategy:
     return discovery.load(strategies, name, AbstractStrategy)()
 
 
-def _problem(
-    workload: Workload,
-    topology: Topology,
-    constraints: Constraints,
-    moves: MoveLimit | None,
-    scenarios: Sequence[Workload],
-) -> PlanningProblem:
-    return PlanningProblem(
-        workload=workload,
-        topology=constraints.limited(topology),
-        constraints=constraints,
-        move_limit=moves,
-        scenarios=tuple(scenarios),
+def _deadline(search: SearchSettings) -> Deadline:
+    baselines = len(BASELINES) if search.with_baselines else 0
+    return Deadline(
+        search.time_limit_s,
+        kept_s=search.kept_s,
+        num_plans=1 + RUNNERS_UP + baselines,
+        num_baselines=baselines,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
-    """What is searched for, and how long; arguments of :func:`plan`."""
+class _Run:
+    """One search of a problem, and the baselines beside it."""
 
     problem: PlanningProblem
-    make_pipeline: MakePipeline
-    target: tuple[str, Robust]
+    settings: SearchSettings
     deadline: Deadline
-    max_evaluations: int | None
+    make_pipeline: MakePipeline
     progress: Callable[[SearchProgress], None] | None
     should_stop: Callable[[], bool] | None
 
-    def run(
-        self, strategy: AbstractStrategy, seed: int
-    ) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
+    def search(self) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
         """Search the kernels that matter, and then all of them if nothing fits without them."""
-        for every_kernel in dict.fromkeys((self.target[0] == MEMORY, True)):
+        named = self.settings.strategy
+        strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
+        for every_kernel in dict.fromkeys((self.settings.objective == MEMORY, True)):
             space = self._listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)
             outcome = strategy.search(
-                space, evaluate, seed=seed, progress=self.progress, should_stop=self.should_stop
+                space,
+                evaluate,
+                seed=self.settings.seed,
+                progress=self.progress,
+                should_stop=self.should_stop,
             )
             if outcome.assignments or space.listing.has_every_kernel:
                 break
         return space, evaluate, outcome
+
+    def baselines(
+        self, space: SearchSpace, objective: AbstractObjective
+    ) -> dict[str, Point | None]:
+        """Best plan of each baseline strategy; None for those that found none that fits."""
+        points: dict[str, Point | None] = {}
+        for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
+            evaluate = Evaluator(space, objective, self.deadline.for_baseline(space, left))
+            outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
+            points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
+        return points
 
     def _listed(self, *, every_kernel: bool) -> SearchSpace:
         """The space of plans; where kernels were left out, that nothing fits is not proven."""
@@ -213,11 +250,12 @@ class _Search:
         return space
 
     def _evaluator(self, space: SearchSpace) -> Evaluator:
+        settings = self.settings
         limit_s = self.deadline.for_search(partial(candidate, space, _any(space), "probe"))
-        most = self.max_evaluations or default_evaluations(space, self.deadline.limit_s)
+        most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
         return Evaluator(
             space,
-            search_objective(self.target[0], space, self.target[1]),
+            search_objective(settings.objective, space, settings.robust),
             Budget(time_limit_s=limit_s, max_evaluations=most),
         )
 
@@ -241,18 +279,6 @@ def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> List
         )
 
     return tell
-
-
-def _baselines(
-    space: SearchSpace, objective: AbstractObjective, seed: int, deadline: Deadline
-) -> dict[str, Point | None]:
-    """Best plan of each baseline strategy; None for those that found none that fits."""
-    points: dict[str, Point | None] = {}
-    for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
-        evaluate = Evaluator(space, objective, deadline.for_baseline(space, left))
-        outcome = strategy_named(name).search(space, evaluate, seed=seed)
-        points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
-    return points
 
 
 def _any(space: SearchSpace) -> Assignment:

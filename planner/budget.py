@@ -48,13 +48,17 @@ class Deadline:
 
     Args:
         limit_s: seconds by the clock; None for no limit.
+        kept_s: seconds of the limit that are needed after everything else.
         num_plans: plans that are priced in full after the search.
         num_baselines: baseline strategies that run after it.
     """
 
-    def __init__(self, limit_s: float | None, *, num_plans: int, num_baselines: int) -> None:
+    def __init__(
+        self, limit_s: float | None, *, kept_s: float = 0.0, num_plans: int, num_baselines: int
+    ) -> None:
         """Start the clock."""
         self.limit_s = limit_s
+        self._kept_s = kept_s
         self._started = time.perf_counter()
         self._plans, self._baselines = num_plans, num_baselines
         self._pricing_s = 0.0
@@ -64,7 +68,7 @@ class Deadline:
         """Seconds until the limit; infinite without one."""
         if self.limit_s is None:
             return math.inf
-        return self.limit_s - (time.perf_counter() - self._started)
+        return self.limit_s - self._kept_s - (time.perf_counter() - self._started)
 
     def for_search(self, price_one: Callable[[], object]) -> float | None:
         """What is left for the search once the pricing of all plans is kept back; None: no limit.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from costmodels.errors import CostModelError
 from costmodels.workload import Workload
@@ -14,7 +13,7 @@ from planner.cli.inputs import Inputs, load_problem
 from planner.cli.plan_flags import PlanFlags
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import load_constraints, merged
-from planner.problem import MoveLimit
+from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, load_stats
 from planner.robust import Robust
 
@@ -29,14 +28,9 @@ class PlanInputs:
     robust: Robust
 
     @property
-    def options(self) -> dict[str, Any]:
-        """What the planner is told beside workload and system."""
-        return {
-            "constraints": self.inputs.problem.constraints,
-            "moves": self.moves,
-            "scenarios": self.scenarios,
-            "robust": self.robust,
-        }
+    def problem(self) -> PlanningProblem:
+        """Everything together."""
+        return replace(self.inputs.problem, move_limit=self.moves, scenarios=self.scenarios)
 
 
 def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> PlanInputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -46,8 +47,9 @@ _MIRRORED = 24
 """Most mirror images of a plan: exchanges of four ranks."""
 
 
+@lru_cache(maxsize=256)
 def draw(seed: int) -> Case:
-    """The problem of a seed."""
+    """The problem of a seed; drawn once, since pricing its plans takes most of the time."""
     rng = np.random.default_rng([seed, _VERSION])
     case = _drawn(rng, f"seed {seed}", larger=False)
     case = _small_enough(rng, case, int(rng.choice(_CAPS)))
@@ -176,7 +178,8 @@ def _with_tight_memory(rng: np.random.Generator, case: Case, *, few: int | None)
     world = case.topology.world_size
     judge = judge_of(case)
     chosen = [f[int(rng.integers(len(f)))] for _ in range(_SAMPLE) for f in found]
-    used = judge.memory(np.array([judge.work(p) for p in chosen]))
+    works = {p: judge.work(p) for p in set(chosen)}
+    used = judge.memory(np.array([works[p] for p in chosen]))
     used = used.reshape(_SAMPLE, len(found), -1).sum(axis=1)
     device = used[:, :world].max(axis=1)
     share = float(rng.choice([0.01, 0.05, 0.2, 0.5]))

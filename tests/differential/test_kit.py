@@ -27,7 +27,7 @@ from tests.differential.run import Settings, check_seed, main, summary
 from tests.differential.stored import load, save
 from tests.strategies import make_table, make_topology, make_workload
 
-SEEDS = range(25)
+SEEDS = range(12)
 FUSED_ONLY = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
 
 
@@ -248,13 +248,13 @@ def test_a_plan_in_use_can_be_kept() -> None:
 def test_drawn_problems_are_small_and_the_same_again(seed: int, tmp_path: Path) -> None:
     case = draw(seed)
     assert Enumerator(case).num_plans <= 2 * MOST_PLANS
-    assert draw(seed) == case
+    assert draw.__wrapped__(seed) == case
     save(case, tmp_path / "case.json", ["nothing"])
     assert load(tmp_path / "case.json") == case
 
 
 def test_drawn_problems_are_of_every_kind() -> None:
-    cases = [draw(seed) for seed in range(150)]
+    cases = [draw(seed) for seed in range(100)]
     assert {c.workload.pipeline.value for c in cases} == {
         "none",
         "sparse_dist",
@@ -370,7 +370,7 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     case = case_of(1, 2, 16, 32)
     assert not check(case, runs=(Run.USERS,)).faults
     monkeypatch.setattr(Record, "outcome", raised)
-    monkeypatch.setattr("planner.api.guarded", lambda outcome, *_: (outcome, ()))
+    monkeypatch.setattr("planner.answer.guarded", lambda outcome, *_: (outcome, ()))
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
 
 
@@ -386,7 +386,7 @@ def test_another_answer_the_second_time_is_seen(
 
 
 def test_a_descent_is_never_below_the_optimum() -> None:
-    for seed in range(10):
+    for seed in range(6):
         space = Enumerator(draw(seed), mirrors=False)
         found = best_known(space)
         assert not found.is_exact

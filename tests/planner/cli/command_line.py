@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from planner.problem import PlanningProblem
 from planner.search.base import SearchProgress
+from planner.settings import SearchSettings
 from planner.status import Status
 
 FIRST_PLAN = SearchProgress(
@@ -40,7 +41,7 @@ class FakeApi:
     signals: tuple[int, ...] = ()
     """Sent to this process in the search, after its first plan."""
     times_s: tuple[float, ...] = (3.0e-3, 3.15e-3, 2.9e-3)
-    options: dict[str, object] = field(default_factory=dict)
+    search: SearchSettings | None = None
     asked: PlanningProblem | None = None
 
     def send(self, options: dict[str, Any], number: int) -> None:

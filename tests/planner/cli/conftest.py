@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
-import planner
+import planner.api
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.cli.run import run as run_command_line
+from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult
+from planner.settings import SearchSettings
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Done, FakeApi, Run
 from tests.planner.report.report_samples import make_candidate, make_result
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line as the shell would and return exit code, stdout and stderr."""
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 columns without colour, whatever the tests run in."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line as the shell would and return exit code, stdout and stderr."""
 
     def once(*args: object) -> Done:
         capsys.readouterr()
@@ -55,15 +62,15 @@ def fake_api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     """A planner that answers at once, with what the test wants."""
     fake = FakeApi()
 
-    def plan(workload: Workload, topology: Topology, **options: object) -> PlanningResult:
-        fake.options = options
+    def solve(
+        problem: PlanningProblem, *, search: SearchSettings, **options: Any
+    ) -> PlanningResult:
+        fake.search, fake.asked = search, problem
         for number in fake.signals:
             fake.send(options, number)
         if fake.error is not None:
             raise fake.error
-        result = make_result(workload, topology, status=fake.status, bound=fake.bound)
-        fake.asked = result.problem
-        return result
+        return make_result(problem.workload, problem.topology, status=fake.status, bound=fake.bound)
 
     def estimate(workload: Workload, topology: Topology, plan: Plan) -> Candidate:
         del plan
@@ -77,9 +84,9 @@ def fake_api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
             for shift, (name, time_s) in enumerate(zip(plans, fake.times_s, strict=False))
         )
 
-    module = types.ModuleType("planner.api")
-    for function in (plan, estimate, compare):
-        setattr(module, function.__name__, function)
-    monkeypatch.setitem(sys.modules, "planner.api", module)
-    monkeypatch.setattr(planner, "api", module, raising=False)
+    for function in (solve, estimate, compare):
+        real = getattr(planner.api, function.__name__)
+        monkeypatch.setattr(
+            planner.api, function.__name__, create_autospec(real, side_effect=function)
+        )
     return fake

@@ -52,10 +52,10 @@ def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
         *("--global-batch-size", 4096, "--reserve", "2 GiB", "--set", "tables.0.embedding_dim=64"),
     )
     assert done.code == 0, done.err
-    assert fake_api.options["strategy"] == "auto"
-    assert fake_api.options["time_limit_s"] == 120.0
-    assert fake_api.options["seed"] == 7
-    assert fake_api.options["max_evaluations"] == 1000
+    assert fake_api.search.strategy == "auto"
+    assert fake_api.search.time_limit_s == 120.0
+    assert fake_api.search.seed == 7
+    assert fake_api.search.max_evaluations == 1000
     asked = fake_api.asked
     assert asked is not None
     assert asked.workload.local_batch_size == 512
@@ -66,8 +66,8 @@ def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
 
 def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
     assert plan("--batch-size", "1_024").code == 0
-    assert fake_api.options["time_limit_s"] is None
-    assert fake_api.options["max_evaluations"] is None
+    assert fake_api.search.time_limit_s is None
+    assert fake_api.search.max_evaluations is None
     assert fake_api.asked is not None
     assert fake_api.asked.workload.local_batch_size == 1024
 

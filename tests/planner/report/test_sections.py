@@ -66,7 +66,7 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     assert bottleneck.startswith("rank 3: lookup_forward 33 %, output_dist 26 %")
     assert "worst/mean rank 1.06" in bottleneck
     assert fact(section, "Memory") == "fullest rank 0: 41.0 of 80.0 GiB (reserve 6.0)"
-    assert fact(section, "Solver").startswith("auto: optimal, gap 0 %, 2.4 s")
+    assert fact(section, "Solver").startswith("auto: proven optimal, gap 0 %, 2.4 s")
     assert "TW 4" in fact(section, "Kinds")
     assert fact(section, "Inputs").startswith("1 measured   1 datasheet")
     assert section.notes == (
@@ -87,7 +87,7 @@ def test_summary_without_baselines_and_bound() -> None:
 
 def test_summary_shows_a_small_gap() -> None:
     section = build(make_result(status=Status.GAP, bound=3.0e-3), "summary")
-    assert "gap, gap 3.2 %" in fact(section, "Solver")
+    assert "search complete, gap 3.2 %" in fact(section, "Solver")
     assert "1.0 placed shards per rank" in fact(section, "Solver")
     close = build(make_result(status=Status.GAP, bound=3.05e-3), "summary")
     assert "shards per rank" not in fact(close, "Solver")

@@ -1,0 +1,51 @@
+"""How to search: the strategy, what is made small, and when to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from planner.robust import Robust
+
+if TYPE_CHECKING:
+    from planner.search.base import AbstractStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How :func:`planner.solve` searches.
+
+    Attributes:
+        strategy: name of a file in :mod:`planner.search`, or an instance.
+        objective: what is made small, a name of ``shardplan list``.
+        robust: what counts of a workload and its scenarios, the worst or the mean.
+        time_limit_s: by the clock, from the listing of options to the pricing of the result; None
+            for no limit. Where it cuts the search, the status is ``time_limit``.
+        kept_s: seconds of that limit that the caller needs afterwards, to write files.
+        max_evaluations: the search ends with work worth the pricing of so many plans; None for
+            :func:`planner.budget.default_work_s`.
+        seed: the same seed and inputs give the same plan unless the clock cuts the search.
+        with_baselines: also plan with the baseline strategies.
+    """
+
+    strategy: str | AbstractStrategy = "auto"
+    objective: str = "iteration"
+    robust: Robust = Robust.WORST
+    time_limit_s: float | None = None
+    kept_s: float = 0.0
+    max_evaluations: int | None = None
+    seed: int = 0
+    with_baselines: bool = True
+
+
+class SearchChanges(TypedDict, total=False):
+    """Fields of :class:`SearchSettings` as keywords of :func:`planner.plan`."""
+
+    strategy: str | AbstractStrategy
+    objective: str
+    robust: Robust
+    time_limit_s: float | None
+    kept_s: float
+    max_evaluations: int | None
+    seed: int
+    with_baselines: bool
