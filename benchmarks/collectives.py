@@ -28,7 +28,8 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
-from planner.held_out import (
+from planner.io.collective_curves import CurveRecord
+from planner.validation.held_out import (
     HeldOut,
     by_version,
     every_other_size,
@@ -37,7 +38,6 @@ from planner.held_out import (
     predicting_records,
     system_of,
 )
-from planner.io.collective_curves import CurveRecord
 
 LARGE = 2**20
 

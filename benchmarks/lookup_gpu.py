@@ -36,14 +36,14 @@ from costmodels.workload import Optimizer
 from planner.io import load_system, load_workload
 from planner.io.library import configs_folder
 from planner.io.residual_file import residual_path, write_residual
-from planner.predict import Predicted, Table, read_table
-from planner.predict_lookup import (
+from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,
     call_time,
     lookup_call,
     predict_lookups,
 )
+from planner.predict.rows import Predicted, Table, read_table
 
 DEVICE, SYSTEM = "H100-SXM5-80GB", "h100_sxm"
 V100, V100_SYSTEM = "V100", "v100_32gb_sxm"

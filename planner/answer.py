@@ -10,13 +10,13 @@ import numpy as np
 from costmodels.sharding import ShardingType
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.evaluation import Assignment, Evaluator, SearchSpace
-from planner.guard import guarded
+from planner.prepare import searched_options, with_context
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.search.base import AbstractStrategy, SearchOutcome
-from planner.search.parts.feasibility import least_excess_bytes
-from planner.search_problem import searched_options, with_context
-from planner.status import Status
+from planner.search.bounds.feasibility import least_excess_bytes
+from planner.search.common.guard import guarded
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.support.status import Status
 
 Point = tuple[float, Assignment]
 """A plan with its value."""

@@ -16,25 +16,23 @@ from costmodels.sharding import Plan, Spread
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.answer import RUNNERS_UP, Point, answer, candidate
-from planner.budget import Deadline, default_evaluations
-from planner.collector import collector_paused
 from planner.errors import InvalidInputError
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.models import default_models
-from planner.objective import AbstractObjective
-from planner.option_work import ListingProgress
-from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
-from planner.result import Candidate, PlanningResult
-from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
-from planner.search.parts.feasibility import require_feasible
-from planner.search.parts.objectives import MEMORY
-from planner.search_problem import (
-    MakePipeline,
+from planner.objectives import objective_class
+from planner.options.work import ListingProgress
+from planner.prepare import (
     search_objective,
     search_space,
 )
+from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.result import Candidate, PlanningResult
+from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
+from planner.search.bounds.feasibility import require_feasible
 from planner.settings import SearchChanges, SearchSettings
-from planner.torchrec_space import priced_for
+from planner.space.budget import Deadline, default_evaluations
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.objective import AbstractObjective, MakePipeline
+from planner.support.collector import collector_paused
 
 BASELINES: Final = (
     "torchrec_greedy",
@@ -129,7 +127,7 @@ def solve(
         problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
         settings=search,
         deadline=_deadline(search),
-        make_pipeline=priced_for(search.objective, make_pipeline),
+        make_pipeline=objective_class(search.objective).priced_by(make_pipeline),
         progress=progress,
         should_stop=should_stop,
     )
@@ -210,7 +208,8 @@ class _Run:
         """Search the kernels that matter, and then all of them if nothing fits without them."""
         named = self.settings.strategy
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
-        for every_kernel in dict.fromkeys((self.settings.objective == MEMORY, True)):
+        at_once = objective_class(self.settings.objective).wants_every_kernel
+        for every_kernel in dict.fromkeys((at_once, True)):
             space = self._listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)
             outcome = strategy.search(

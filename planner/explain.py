@@ -22,12 +22,12 @@ from costmodels.topology import Topology
 from costmodels.work import FAMILIES, INPUT, OUTPUT, REPLICATED
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
-from planner.evaluation import Budget, Evaluator, FloatArray, SearchSpace
-from planner.moved_bytes import cell_bytes, overlaps, rectangles
+from planner.prepare import search_objective, search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.robust import Robust
-from planner.search_problem import search_objective, search_space
-from planner.status import Status
+from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
+from planner.scenarios import Robust
+from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
+from planner.support.status import Status
 
 _BATCH: Final = 64
 """Places priced at a time."""

@@ -9,12 +9,12 @@ from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError
-from planner.evaluation import SearchSpace
+from planner.objectives import objective_class
+from planner.prepare import search_objective, search_pipeline
 from planner.problem import PlanningProblem
-from planner.robust import Robust
-from planner.search_problem import search_objective, search_pipeline
-from planner.torchrec_pipeline import TorchrecPipeline, TorchrecPricing
-from planner.torchrec_space import priced_for
+from planner.scenarios import Robust
+from planner.space.evaluation import SearchSpace
+from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
 
 
 def objective_value(
@@ -43,7 +43,7 @@ def objective_value(
             system lacks what it needs.
     """
     own = TorchrecPricing(torchrec_figures=torchrec_figures) if torchrec_figures else CostPipeline
-    pipeline = search_pipeline(problem, priced_for(objective, own))
+    pipeline = search_pipeline(problem, objective_class(objective).priced_by(own))
     try:
         check_plan(plan, problem.workload, problem.topology.world_size)
         if isinstance(pipeline, TorchrecPipeline):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.moved_bytes import cell_bytes, overlaps, rectangles
 from planner.result import Reshard
+from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
 
 FloatArray = NDArray[np.float64]
 

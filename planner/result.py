@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
 from planner.problem import PlanningProblem
-from planner.search.parts.priced import usd_per_billion_samples
-from planner.status import Status
+from planner.support.status import Status
+
+_SAMPLES: Final = 1e9
+_SECONDS_PER_HOUR: Final = 3600.0
+
+
+def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topology) -> float | None:
+    """US dollars for 10^9 samples at ``time_s`` per iteration; None for a system without price."""
+    price = topology.price_per_device_usd_per_hour
+    if price is None:
+        return None
+    return time_s * price / _SECONDS_PER_HOUR / workload.local_batch_size * _SAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

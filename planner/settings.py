@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from planner.robust import Robust
+from planner.scenarios import Robust
 
 if TYPE_CHECKING:
     from planner.search.base import AbstractStrategy
@@ -23,7 +23,7 @@ class SearchSettings:
             for no limit. Where it cuts the search, the status is ``time_limit``.
         kept_s: seconds of that limit that the caller needs afterwards, to write files.
         max_evaluations: the search ends with work worth the pricing of so many plans; None for
-            :func:`planner.budget.default_work_s`.
+            :func:`planner.space.budget.default_work_s`.
         seed: the same seed and inputs give the same plan unless the clock cuts the search.
         with_baselines: also plan with the baseline strategies.
     """

@@ -10,14 +10,14 @@ import argparse
 import time
 
 from costmodels.pipeline import CostPipeline
-from planner.enumeration import enumerate_options
-from planner.evaluation import Budget, Evaluator, SearchSpace
 from planner.models import default_models
+from planner.objectives import objective_named
+from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
-from planner.search.parts.leave_out import Part
-from planner.search.parts.objectives import objective_named
+from planner.search.common.leave_out import Part
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 INSTANCES = ((26, 64), (100, 64), (100, 128), (300, 128), (856, 16))

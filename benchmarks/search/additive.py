@@ -26,14 +26,14 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spr
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
-from planner.cuts import Names
-from planner.enumeration import Listing, TableOptions
-from planner.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
-from planner.objective import AbstractObjective, Cut
-from planner.option_work import OptionWork
+from planner.options.cuts import Names
+from planner.options.enumeration import Listing, TableOptions
+from planner.options.work import OptionWork
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
+from planner.space.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
+from planner.space.objective import AbstractObjective, Cut
 
 CASES: Final = tuple(f"{t}x{r}" for t in (26, 100, 300, 856) for r in (8, 16, 64, 128))
 HBM, DDR, FORWARD, BACKWARD, INTRA, INTER = range(6)

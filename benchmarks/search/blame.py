@@ -21,14 +21,14 @@ import numpy as np
 from benchmarks.search.instances import drawn, workload_of
 from costmodels.pipeline import CostPipeline
 from planner import load_system, plan
-from planner.evaluation import Budget, Evaluator
+from planner.objectives import objective_named
+from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
-from planner.search.parts import walk
-from planner.search.parts.leave_out import Part
-from planner.search.parts.objectives import objective_named
-from planner.search_problem import search_space
+from planner.search.common.leave_out import Part
+from planner.search.construct import walk
+from planner.space.evaluation import Budget, Evaluator
 
 SHAPES: Final = ((3, 1, 2), (3, 1, 3), (3, 2, 1), (2, 2, 2), (2, 1, 4))
 """(tables, hosts, ranks per host) of the small models."""

@@ -22,7 +22,13 @@ from benchmarks.search.instances import workload_of
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType
 from planner import load_system
-from planner.evaluation import (
+from planner.objectives import objective_named
+from planner.prepare import search_space
+from planner.problem import PlanningProblem
+from planner.search.auto import Auto
+from planner.search.base import Record
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import (
     FITTING,
     Assignment,
     Budget,
@@ -31,12 +37,6 @@ from planner.evaluation import (
     IntArray,
     SearchSpace,
 )
-from planner.problem import PlanningProblem
-from planner.search.auto import Auto
-from planner.search.base import Record
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import objective_named
-from planner.search_problem import search_space
 
 CASES: Final = ("dcnv2x16", "26x8", "100x8", "100x16", "100x64")
 _FIRST_S: Final = 10.0

@@ -28,18 +28,18 @@ import numpy as np
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import check_plan
 from planner import load_system, load_workload
-from planner.arithmetic import refuse_hopeless
-from planner.enumeration import enumerate_options
-from planner.evaluation import SearchSpace
 from planner.io.starter import placeholder_text
 from planner.models import default_models
+from planner.options.arithmetic import refuse_hopeless
+from planner.options.enumeration import enumerate_options
+from planner.options.table_limits import table_limits
+from planner.prepare import search_objective
 from planner.problem import PlanningProblem
-from planner.robust import Robust
-from planner.search.parts.feasibility import require_feasible
-from planner.search.parts.greedy import list_greedy, size_cost
-from planner.search.parts.linear import LinearModel
-from planner.search_problem import search_objective
-from planner.table_limits import table_limits
+from planner.scenarios import Robust
+from planner.search.bounds.feasibility import require_feasible
+from planner.search.common.linear import LinearModel
+from planner.search.construct.greedy import list_greedy, size_cost
+from planner.space.evaluation import SearchSpace
 
 T = TypeVar("T")
 

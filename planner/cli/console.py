@@ -1,7 +1,7 @@
 """Where output goes: results to stdout, everything else to stderr.
 
 No other file of the command line prints. Names from files reach a terminal only through
-:mod:`planner.printable`, here and in the renderer of reports.
+:mod:`planner.support.printable`, here and in the renderer of reports.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from planner.cli.streams import flush_failure, say_on_stderr
-from planner.file_errors import writing
-from planner.printable import printable_lines
+from planner.support.file_errors import writing
+from planner.support.printable import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

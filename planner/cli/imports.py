@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from planner.cli.console import Settings, remark, write_data, write_json
-from planner.cli.flags import FILE, MAX_SAMPLES, Count, output_options
+from planner.cli.flags.common import FILE, MAX_SAMPLES, Count, output_options
 
 if TYPE_CHECKING:
     from planner.io.importers.base import Imported

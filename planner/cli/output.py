@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import InvalidInputError
-from planner.file_errors import writing
+from planner.support.file_errors import writing
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"

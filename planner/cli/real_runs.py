@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
-from planner.printable import printable
+from planner.support.printable import printable
 
 
 def require_torchrec(command: str) -> None:

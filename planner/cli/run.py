@@ -28,7 +28,8 @@ EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
 
 _WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Every file that is written is named by :mod:`planner.file_errors`; what click prints is not."""
+"""Files that are written are named by :mod:`planner.support.file_errors`; what click prints is not.
+"""
 
 
 def run(args: Sequence[str] | None = None) -> int:

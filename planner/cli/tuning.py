@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Settings, remark, write_json
-from planner.cli.flags import ProblemFlags
+from planner.cli.flags.common import ProblemFlags
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.file_errors import writing
+from planner.support.file_errors import writing
 
 if TYPE_CHECKING:
     from planner.tuning import Setup, Study, StudyProgress
@@ -111,7 +111,7 @@ def show(
 def _print_picks(picks: tuple[tuple[Setup, float | None], ...]) -> None:
     """The picks, best first; equal ones once."""
     from costmodels import units
-    from planner.cli.show import print_rows
+    from planner.cli.printing.show import print_rows
 
     best: dict[Setup, float | None] = {}
     for setup, value in picks:
@@ -135,7 +135,7 @@ _SHOWN = 12
 def _print_best(settings: Settings, study: Study) -> None:
     from costmodels import units
     from planner.cli.console import stdout_console
-    from planner.cli.show import print_result
+    from planner.cli.printing.show import print_result
     from planner.report._terminal import print_facts
     from planner.report.base import Fact
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import PlannerError
-from planner.lifeline import call_as_child
+from planner.support.lifeline import call_as_child
 
 Result = TypeVar("Result")
 

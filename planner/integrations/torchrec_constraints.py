@@ -17,8 +17,8 @@ from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_key_value import KERNELS
 from planner.integrations.torchrec_plan import our_kernel
+from planner.options.torchrec_rules import legal_types_and_kernels
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
-from planner.torchrec_rules import legal_types_and_kernels
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 

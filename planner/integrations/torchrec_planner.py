@@ -68,9 +68,9 @@ from planner.integrations.torchrec_workload import (
     describe_model,
     table_bytes,
 )
+from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 from planner.result import PlanningResult
-from planner.torchrec_rules import layout_problems
 
 logger: Final = logging.getLogger(__name__)
 

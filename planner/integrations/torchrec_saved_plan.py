@@ -21,7 +21,7 @@ from planner.integrations.torchrec_key_value import KERNELS
 from planner.integrations.torchrec_options import virtual_blocks
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
 from planner.io.documents import read_json
-from planner.torchrec_rules import layout_problems
+from planner.options.torchrec_rules import layout_problems
 
 logger: Final = logging.getLogger(__name__)
 

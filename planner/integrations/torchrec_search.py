@@ -36,7 +36,7 @@ from planner.integrations.torchrec_memory import (
 from planner.models import default_models
 from planner.problem import Constraints
 from planner.result import Candidate, PlanningResult
-from planner.torchrec_pipeline import TorchrecPricing
+from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 

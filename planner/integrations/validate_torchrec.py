@@ -13,15 +13,15 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.integrations.torchrec_rating import torchrec_rating_s
 from planner.integrations.torchrec_runs import PlanRun, RunSettings, run_plans
-from planner.integrations.validation_outcome import Outcome
-from planner.integrations.validation_tasks import (
+from planner.models import default_models
+from planner.validation.outcome import Outcome
+from planner.validation.tasks import (
     NamedPlan,
     choose_plans,
     large_workload,
     random_workload,
     with_skew,
 )
-from planner.models import default_models
 
 UNIFORM, SKEWED = 0.0, 1.2
 

@@ -22,11 +22,11 @@ from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import CostModelError
 from costmodels.topology import Topology
 from costmodels.units import GB, US
-from planner.csv_text import csv_text, unguarded
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
+from planner.support.csv_text import csv_text, unguarded
 
 COLUMNS: Final = (
     "set",

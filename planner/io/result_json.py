@@ -20,7 +20,7 @@ from planner.io.plan_file import plan_to_json
 from planner.io.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.status import Status
+from planner.support.status import Status
 
 GIVEN: Final = "given"
 """The strategy of a plan that was not searched for but read from a file: it has a value alone."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.workload import DenseArch, Feature, Table, Workload
-from planner.collector import collector_paused
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
 from planner.io.constraint_schema import TableConstraintSchema
@@ -27,6 +26,7 @@ from planner.io.workload_schema import (
     WorkloadSchema,
 )
 from planner.problem import Constraints, TableConstraint
+from planner.support.collector import collector_paused
 
 _NO_LIMITS: Final = TableConstraintSchema()
 

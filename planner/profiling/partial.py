@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from planner.errors import InvalidInputError
-from planner.file_errors import writing
 from planner.profiling.base import Chunk, IntArray, Jagged
 from planner.profiling.counting import IdCounter, Run, count_ids
 from planner.profiling.units import Unit
+from planner.support.file_errors import writing
 
 REUSE_BINS: Final = 17
 MEASURED_BATCHES: Final = 16

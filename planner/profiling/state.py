@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import InvalidInputError
-from planner.file_errors import writing
 from planner.profiling.units import Source
+from planner.support.file_errors import writing
 
 _MANIFEST: Final = "manifest.json"
 _STATE_VERSION: Final = 1

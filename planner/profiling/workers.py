@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, final
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.worker_pool import Finished, WorkerPool
+from planner.support.worker_pool import Finished, WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from planner.csv_text import csv_text
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult
+from planner.support.csv_text import csv_text
 
 _WIDE = ("plan", "role", "rank", "stage", "stream", "start_s", "duration_s")
 LONG_HEADER = ("section", "entity", "quantity", "value", "unit", "source")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from costmodels import units
-from planner.printable import printable
 from planner.report.base import Fact, format_share
 from planner.result import PlanningResult
+from planner.support.printable import printable
 
 _MOST_SCENARIOS = 5
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.printable import printable
 from planner.report.base import Section, format_cell
+from planner.support.printable import printable
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
 

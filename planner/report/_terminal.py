@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.printable import printable
 from planner.report.base import Column, Fact, Section, format_cell
+from planner.support.printable import printable
 
 MAX_WIDTH = 100
 _LABEL_WIDTH = 20

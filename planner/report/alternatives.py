@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from planner.printable import printable
 from planner.report import _figures as figures
 from planner.report.base import AbstractReportSection, Cell, Column, Kind, Section
 from planner.result import Candidate, PlanningResult
+from planner.support.printable import printable
 
 
 @final

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from costmodels import discovery, units
-from planner.printable import printable
 from planner.result import PlanningResult
+from planner.support.printable import printable
 
 _NOTHING = 1e-8
 """Seconds (or bytes) below which a difference is written as 0."""

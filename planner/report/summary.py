@@ -10,7 +10,6 @@ from costmodels import units
 from costmodels.estimates import Source
 from costmodels.sharding import SPREAD, Plan, Spread
 from costmodels.workload import Workload
-from planner.printable import printable
 from planner.report import _extras as extras
 from planner.report import _figures as figures
 from planner.report.base import (
@@ -23,7 +22,8 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.status import STATUS_WORDS
+from planner.support.printable import printable
+from planner.support.status import STATUS_WORDS
 
 _TOP_STAGES = 3
 

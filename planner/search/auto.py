@@ -9,8 +9,6 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.sharding import ShardingType
-from planner.effort import placing_s
-from planner.evaluation import Assignment, Evaluator, IntArray, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -18,19 +16,21 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.branching import Branching
-from planner.search.parts.construct import POWERS, Pressure, place_options
-from planner.search.parts.greedy import greedy_plans
-from planner.search.parts.improving import Improver
-from planner.search.parts.leave_out import Part
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.makespan import Makespan
-from planner.search.parts.proving import Prover, left_s
-from planner.search.parts.relaxation import Relaxation, TypeSet, optional_types, type_sets
-from planner.search.parts.rule_search import finish_under_rules, start_under_rules
-from planner.search.parts.second_search import SecondSearch
-from planner.search.parts.walk import can_price_all, price_all
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.branching import Branching
+from planner.search.bounds.makespan import Makespan
+from planner.search.bounds.proving import Prover, left_s
+from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types, type_sets
+from planner.search.common.leave_out import Part
+from planner.search.common.linear import LinearModel
+from planner.search.construct.greedy import greedy_plans
+from planner.search.construct.placer import POWERS, Pressure, place_options
+from planner.search.construct.walk import can_price_all, price_all
+from planner.search.improve.improving import Improver
+from planner.search.improve.rule_search import finish_under_rules, start_under_rules
+from planner.search.improve.second_search import SecondSearch
+from planner.space.effort import placing_s
+from planner.space.evaluation import Assignment, Evaluator, IntArray, SearchSpace
 
 _WORTH_ROUNDING: Final = 1.10
 """Sets of sharding types whose bound is within this factor of the least are rounded to plans."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.evaluation import Assignment, Budget, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, FloatArray, SearchSpace
 
 __all__ = [
     "AbstractStrategy",

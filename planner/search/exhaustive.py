@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, final
 
 from planner.errors import InvalidInputError
-from planner.evaluation import Evaluator, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -13,7 +12,8 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.walk import count_assignments, price_all
+from planner.search.construct.walk import count_assignments, price_all
+from planner.space.evaluation import Evaluator, SearchSpace
 
 MOST_ASSIGNMENTS: Final = 2_000_000
 

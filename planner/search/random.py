@@ -7,7 +7,6 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.sharding import ShardingType, Spread
-from planner.evaluation import Assignment, Evaluator, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -15,6 +14,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _SAMPLES: Final = 1000
 

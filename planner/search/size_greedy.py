@@ -6,7 +6,6 @@ from typing import final
 
 import numpy as np
 
-from planner.evaluation import Evaluator, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -14,7 +13,8 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.greedy import list_greedy, size_cost
+from planner.search.construct.greedy import list_greedy, size_cost
+from planner.space.evaluation import Evaluator, SearchSpace
 
 
 @final

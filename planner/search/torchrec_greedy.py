@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-from planner.evaluation import Evaluator, SearchSpace
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -12,8 +11,9 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.parts.greedy import torchrec_walk
-from planner.search.parts.linear import LinearModel
+from planner.search.common.linear import LinearModel
+from planner.search.construct.greedy import torchrec_walk
+from planner.space.evaluation import Evaluator, SearchSpace
 
 
 @final

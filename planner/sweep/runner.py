@@ -11,15 +11,15 @@ from pathlib import Path
 
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
-from planner.file_errors import writing
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
-from planner.status import Status
+from planner.support.file_errors import writing
+from planner.support.status import Status
+from planner.support.worker_pool import ProcessDiedError, WorkerPool
 from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
 from planner.sweep.outcome import CUT, PointResult, PointStatus
-from planner.worker_pool import ProcessDiedError, WorkerPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodels.sharding import Plan
-from planner.csv_text import csv_text
+from planner.support.csv_text import csv_text
 
 COLUMNS = (
     "table",

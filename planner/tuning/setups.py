@@ -15,9 +15,9 @@ from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline
 from planner import api
-from planner.enumeration import enumerate_options
 from planner.errors import InvalidInputError
 from planner.models import collective_model, default_models
+from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 

@@ -22,7 +22,7 @@ from planner.io.plan_file import plan_from_json, plan_to_json
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, SolverReport
-from planner.status import Status
+from planner.support.status import Status
 from planner.tuning.journal import (
     FORMAT,
     Effort,

@@ -16,9 +16,9 @@ from benchmarks.search.additive import (
     space_of,
 )
 from costmodels.sharding import Spread
-from planner.evaluation import Assignment, Budget, Evaluator
 from planner.search.auto import Auto
-from planner.search.parts.leave_out import Part
+from planner.search.common.leave_out import Part
+from planner.space.evaluation import Assignment, Budget, Evaluator
 
 
 def test_the_value_is_the_sum_of_the_slowest() -> None:

@@ -8,7 +8,7 @@ from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
-from planner.robust import Robust
+from planner.scenarios import Robust
 
 CACHE_LOAD_FACTORS = (0.05, 0.1, 0.2, 0.4)
 """The documented menu of cache load factors where no constraint names others."""

@@ -15,11 +15,11 @@ from costmodels.sharding import Plan, check_plan
 from planner.api import estimate, plan
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_plan, plan_text
+from planner.options.torchrec_rules import layout_problems
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
-from planner.search.parts.leave_out import Part
-from planner.status import Status
-from planner.torchrec_rules import layout_problems
+from planner.search.common.leave_out import Part
+from planner.support.status import Status
 from tests.differential.case import Case
 from tests.differential.descent import FEW, best_known
 from tests.differential.enumerator import Enumerator, Optimum

@@ -23,7 +23,7 @@ from costmodels.workload import (
     Table,
     Workload,
 )
-from planner.robust import Robust
+from planner.scenarios import Robust
 from tests.differential.case import Case
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from planner.models import default_models
-from planner.robust import Robust
+from planner.scenarios import Robust
 from tests.differential.case import Case, limited_topology
 
 FloatArray = NDArray[np.float64]

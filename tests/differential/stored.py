@@ -13,7 +13,8 @@ from costmodels import estimates, sharding, topology, workload
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from planner import problem, robust
+from planner import problem
+from planner import scenarios as robust
 from tests.differential.case import Case
 
 FOLDER = Path(__file__).resolve().parent / "found"

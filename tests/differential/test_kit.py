@@ -13,8 +13,8 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, check_plan
 from costmodels.workload import Pooling
 from planner.models import default_models
+from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
-from planner.torchrec_rules import layout_problems
 from tests.differential import check as checking
 from tests.differential.case import Case, limited_topology
 from tests.differential.check import Answer, Kind, Run, ask, check, faults_of

@@ -23,7 +23,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
-from planner.torchrec_rules import layout_problems
+from planner.options.torchrec_rules import layout_problems
 from tests.integration import gloo_model as gm
 from tests.integration.builders import make_topology
 

@@ -24,7 +24,7 @@ from costmodels.workload import Workload
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
-from planner.torchrec_rules import layout_problems
+from planner.options.torchrec_rules import layout_problems
 from tests.integration import gloo_model as gm
 from tests.integration.builders import make_topology
 

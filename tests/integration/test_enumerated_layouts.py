@@ -18,13 +18,13 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, check_plan, place
-from planner.column_pieces import merged_pieces
-from planner.enumeration import enumerate_options
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
+from planner.options.column_pieces import merged_pieces
+from planner.options.enumeration import enumerate_options
+from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem
-from planner.torchrec_rules import layout_problems
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 

@@ -48,7 +48,7 @@ from planner.integrations.torchrec_model import Model
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.torchrec_rules import SEQUENCE_TYPES
+from planner.options.torchrec_rules import SEQUENCE_TYPES
 from tests.integration.builders import make_topology
 from tests.strategies import make_workload
 

@@ -17,7 +17,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.torchrec_rules import layout_problems, legal_types_and_kernels
+from planner.options.torchrec_rules import layout_problems, legal_types_and_kernels
 from tests.integration.builders import make_table, make_topology, placed
 
 DP, TW, CW, RW = (

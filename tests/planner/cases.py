@@ -25,11 +25,11 @@ from costmodels.workload import (
     Workload,
 )
 from planner import load_system
-from planner.enumeration import enumerate_options
-from planner.evaluation import SearchSpace
-from planner.objective import AbstractObjective
+from planner.options.enumeration import enumerate_options
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
-from planner.search.parts.walk import every_assignment
+from planner.search.construct.walk import every_assignment
+from planner.space.evaluation import SearchSpace
+from planner.space.objective import AbstractObjective
 
 GIB = 2**30
 

@@ -12,12 +12,12 @@ import pytest
 import planner
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api
-from planner.budget import Deadline, default_work_s
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.evaluation import Evaluator, SearchSpace
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
-from planner.status import Status
+from planner.space.budget import Deadline, default_work_s
+from planner.space.evaluation import Evaluator, SearchSpace
+from planner.support.status import Status
 from tests.planner import cases
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
-from planner.arithmetic import refuse_hopeless as _refuse_hopeless
-from planner.enumeration import enumerate_options
 from planner.errors import InfeasibleError, StoppedError
-from planner.evaluation import SearchSpace
-from planner.option_work import priced
+from planner.options.arithmetic import refuse_hopeless as _refuse_hopeless
+from planner.options.enumeration import enumerate_options
+from planner.options.table_limits import table_limits
+from planner.options.work import priced
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
-from planner.search.parts.walk import count_assignments, every_assignment
-from planner.table_limits import table_limits
+from planner.search.construct.walk import count_assignments, every_assignment
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
 K, T = ComputeKernel, ShardingType
@@ -208,7 +208,7 @@ def test_what_is_refused_has_no_plan(case: tuple[PlanningProblem, CostPipeline])
 
 
 def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.option_work._AT_ONCE", 40)
+    monkeypatch.setattr("planner.options.work._AT_ONCE", 40)
     problem, pipeline = asked(cases.synthetic(12))
     told: list[tuple[int, int]] = []
     listing = enumerate_options(problem, pipeline, progress=lambda *now: told.append(now))

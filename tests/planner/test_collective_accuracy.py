@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.collectives import LARGE, left_out_ranks, main
-from planner.held_out import HeldOut, by_version, every_other_size, predicting_records
+from planner.validation.held_out import HeldOut, by_version, every_other_size, predicting_records
 
 RECORDS = predicting_records()
 

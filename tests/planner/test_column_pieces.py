@@ -13,8 +13,8 @@ from costmodels.sharding import (
     TablePlacement,
     place,
 )
-from planner.column_pieces import merged_pieces
-from planner.torchrec_rules import layout_problems
+from planner.options.column_pieces import merged_pieces
+from planner.options.torchrec_rules import layout_problems
 from tests.integration.builders import make_topology
 from tests.strategies import make_table, make_workload
 

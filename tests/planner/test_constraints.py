@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from costmodels.sharding import ComputeKernel, Plan
 from planner.api import BASELINES, strategy_named
 from planner.errors import InvalidInputError
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
-from planner.placement_rules import Usage
+from planner.objectives import objective_named
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -24,10 +23,11 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
+from planner.rules.placement_rules import Usage
 from planner.search.base import SearchOutcome
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.walk import count_assignments, every_assignment
+from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 NAMES = ("t0", "t1", "t2")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.sharding import ShardingType
-from planner.constraint_checks import contradictions
 from planner.errors import InvalidInputError
+from planner.options.contradictions import contradictions
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from tests.planner import cases
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.base import Collective, CollectiveCurve
-from planner.cli.sweep_show import as_csv
-from planner.csv_text import csv_text, guarded, unguarded
+from planner.cli.printing.sweep_show import as_csv
 from planner.io.collective_curves import CurveRecord, read_curves, write_curves
-from planner.predict import Unmodelled, predicted_text, read_table
+from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.report._csv import render_csv
+from planner.support.csv_text import csv_text, guarded, unguarded
 from planner.sweep.grid import Point
 from planner.sweep.outcome import PointResult, PointStatus
 from planner.trace.shards import shards_csv
@@ -130,4 +130,4 @@ def test_no_other_file_writes_csv() -> None:
         for path in (ROOT / package).rglob("*.py")
         if re.search(r"csv\.(writer|DictWriter)\(", path.read_text())
     ]
-    assert writers == ["planner/csv_text.py"]
+    assert writers == ["planner/support/csv_text.py"]

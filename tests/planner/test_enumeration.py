@@ -9,9 +9,9 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pooling
-from planner.cuts import column_splits
-from planner.enumeration import TableOptions, enumerate_options
 from planner.errors import InvalidInputError
+from planner.options.cuts import column_splits
+from planner.options.enumeration import TableOptions, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from tests.planner import cases
 
@@ -82,7 +82,7 @@ def test_host_kernels_appear_when_memory_is_scarce_or_nothing_else_is_allowed(
     big = (cases.table("a", 10_000_000, 64), cases.table("b", 100, 64))
     few = options(big)
     assert ComputeKernel.FUSED_UVM in {o.kernel for o in few[1].options}
-    monkeypatch.setattr("planner.enumeration._EVERY", 0)
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
     roomy = options(big)
     assert {o.kernel for o in roomy[0].options} == {ComputeKernel.FUSED, ComputeKernel.DENSE}
     scarce = options(big, hbm_gib=0.6)

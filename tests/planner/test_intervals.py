@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from planner.cli.commands.validate import command
 from planner.cli.console import Settings
 from planner.errors import InvalidInputError
-from planner.intervals import WANTED, coverages, published_pairs
+from planner.validation.intervals import WANTED, coverages, published_pairs
 
 HEADER = "task,predicted_s,low_s,high_s,measured_s\n"
 

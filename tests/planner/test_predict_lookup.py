@@ -17,15 +17,15 @@ from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io import load_system
-from planner.predict import Predicted, Unmodelled, predicted_text, read_table
-from planner.predict_dense import DENSE_COLUMNS, predict_products
-from planner.predict_lookup import (
+from planner.predict.dense import DENSE_COLUMNS, predict_products
+from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,
     lookup_call,
     named_law,
     predict_lookups,
 )
+from planner.predict.rows import Predicted, Unmodelled, predicted_text, read_table
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

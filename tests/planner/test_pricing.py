@@ -12,12 +12,12 @@ from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import api
 from planner.errors import InvalidInputError
+from planner.objectives import objective_names
 from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import PlanningResult
-from planner.robust import Robust
-from planner.search.parts.objectives import OBJECTIVES
-from planner.torchrec_pipeline import TorchrecPricing
+from planner.scenarios import Robust
+from planner.torchrec_terms.pipeline import TorchrecPricing
 from tests.planner import cases
 
 PIPELINES = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.NONE)
@@ -63,7 +63,7 @@ def found(
     )
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", objective_names())
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("sharding_type", [None, *ShardingType])
 def test_a_plan_costs_what_its_search_said(
@@ -80,7 +80,7 @@ def test_a_plan_costs_what_its_search_said(
     assert value == pytest.approx(result.solver.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", objective_names())
 @pytest.mark.parametrize("kernel", ComputeKernel)
 def test_every_kernel(objective: str, kernel: ComputeKernel) -> None:
     """Where there is little device memory: what is cached or on the host counts too."""
@@ -95,7 +95,7 @@ def test_every_kernel(objective: str, kernel: ComputeKernel) -> None:
 
 
 @pytest.mark.parametrize("robust", Robust)
-@pytest.mark.parametrize("objective", [o for o in OBJECTIVES if o not in TORCHREC])
+@pytest.mark.parametrize("objective", [o for o in objective_names() if o not in TORCHREC])
 def test_scenarios(objective: str, robust: Robust) -> None:
     workload = model()
     scenarios = [
@@ -130,7 +130,7 @@ def test_torchrecs_own_figures(objective: str) -> None:
     assert not found(problem, objective).solver.torchrec_defaults
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", objective_names())
 def test_plans_that_no_search_here_makes_are_priced_too(objective: str) -> None:
     """Rows over some of the ranks, as HugeCTR cuts them, and pieces of unequal widths."""
     problem = PlanningProblem(workload=model(), topology=system())

@@ -12,7 +12,13 @@ from costmodels.collective.hierarchical import Hierarchical
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType, check_plan
 from planner import io
-from planner.published import load_cases, models_of_run, plan_from_matrix, predict, summarize
+from planner.validation.published import (
+    load_cases,
+    models_of_run,
+    plan_from_matrix,
+    predict,
+    summarize,
+)
 
 
 @pytest.fixture(scope="module")

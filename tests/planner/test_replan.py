@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from costmodels.sharding import Plan, Shard
 from planner import api
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
-from planner.moved_bytes import MoveBudget, cell_bytes
+from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
 from planner.replan import reshard
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.walk import count_assignments, every_assignment
+from planner.rules.moved_bytes import MoveBudget, cell_bytes
+from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 

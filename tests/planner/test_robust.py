@@ -12,11 +12,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.workload import Workload
 from planner import api
 from planner.errors import InvalidInputError
-from planner.evaluation import Budget, Evaluator
+from planner.prepare import search_objective, search_space
 from planner.problem import PlanningProblem
-from planner.robust import Robust
-from planner.search.parts.walk import count_assignments, every_assignment
-from planner.search_problem import search_objective, search_space
+from planner.scenarios import Robust
+from planner.search.construct.walk import count_assignments, every_assignment
+from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
 

@@ -22,17 +22,17 @@ from costmodels.torchrec_estimates import (
 from costmodels.units import GIB
 from costmodels.workload import Pooling, Workload
 from planner import api
-from planner import torchrec_space as torchrec_space_module
-from planner.cuts import torchrec_widths
-from planner.enumeration import Listing
 from planner.errors import InvalidInputError
-from planner.evaluation import SearchSpace
 from planner.models import default_models
+from planner.objectives import objective_named
+from planner.options.cuts import torchrec_widths
+from planner.options.enumeration import Listing
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.search.parts.objectives import objective_named
-from planner.torchrec_options import EveryOption
-from planner.torchrec_pipeline import TorchrecPipeline
-from planner.torchrec_space import torchrec_space
+from planner.space.evaluation import SearchSpace
+from planner.torchrec_terms import space as torchrec_space_module
+from planner.torchrec_terms.options import EveryOption
+from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.torchrec_terms.space import torchrec_space
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 

@@ -10,9 +10,9 @@ import pytest
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ShardingType, check_plan
 from planner.errors import NoPlanFoundError
-from planner.integrations import validation_tasks as tasks
 from planner.integrations.synthetic_indices import IndexSampler, bag_lengths
-from planner.torchrec_rules import layout_problems
+from planner.options.torchrec_rules import layout_problems
+from planner.validation import tasks
 from tests.costmodels.cpu.machines import cpu_topology
 
 

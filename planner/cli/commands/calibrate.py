@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from planner.cli.console import Settings, remark, say, write_json
-from planner.cli.flags import FILE, output_options
-from planner.cli.show import print_rows
+from planner.cli.flags.common import FILE, output_options
+from planner.cli.printing.show import print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

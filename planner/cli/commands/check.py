@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, say, write_json
-from planner.cli.flags import FILE, output_options
+from planner.cli.flags.common import FILE, output_options
 
 KINDS = ("workload", "system", "plan", "constraints")
 
@@ -37,7 +37,7 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
         message = "give either FILE or --schema KIND"
         raise click.UsageError(message, click.get_current_context())
     if schema is not None:
-        from planner.cli import inputs
+        from planner.cli.flags import inputs
 
         write_json(inputs.json_schema(schema))
         return 0
@@ -45,7 +45,7 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
 
 
 def _check(settings: Settings, file: Path) -> int:
-    from planner.cli import inputs
+    from planner.cli.flags import inputs
     from planner.errors import InvalidInputError
 
     try:

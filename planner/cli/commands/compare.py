@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, stdout_console, warn, write_json
-from planner.cli.flags import FILE, Percent, ProblemFlags, output_options, problem_options
+from planner.cli.flags.common import FILE, Percent, ProblemFlags, output_options, problem_options
 
 if TYPE_CHECKING:
     from planner.report.html._compare import Comparison
@@ -54,7 +54,7 @@ def command(
     if len(plans) < 2:
         message = f"two or more plans are needed, got {len(plans)}"
         raise click.UsageError(message, click.get_current_context())
-    from planner.cli.inputs import load_plans, plan_names
+    from planner.cli.flags.inputs import load_plans, plan_names
     from planner.report import _difference as difference
     from planner.report.html._compare import Comparison, difference_sections
     from planner.report.html._evidence import pipeline_of

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags import output_options
+from planner.cli.flags.common import output_options
 
 VARIABLE = "_SHARDPLAN_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import output_options
-from planner.printable import printable
+from planner.cli.flags.common import output_options
+from planner.support.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def _print(console: Console, check: Check, style: str) -> None:
 
 def _check_configs() -> Check:
     from planner.cli.environment import Check, Level
-    from planner.cli.inputs import system_names
+    from planner.cli.flags.inputs import system_names
 
     found = system_names()
     if found:

@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import (
+from planner.cli.flags.common import (
     FILE,
     ObjectiveName,
     ProblemFlags,
     output_options,
     problem_options,
 )
-from planner.cli.plan_flags import check_figures, check_robust, scenario_options
-from planner.cli.show import print_result
+from planner.cli.flags.plan_flags import check_figures, check_robust, scenario_options
+from planner.cli.printing.show import print_result
 
 EXAMPLES = """\b
 Examples:
@@ -55,12 +55,12 @@ def command(
     code 1 says that the plan does not fit in memory.
     """
     check_robust(robust, scenarios)
-    from planner.cli.inputs import as_result, load_plans
+    from planner.cli.flags.inputs import as_result, load_plans
 
     inputs = load_plans(workload, (plan,), flags)
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
-    from planner.cli import valuing
+    from planner.cli.printing import valuing
 
     more = valuing.ValueFlags(
         objective=objective,

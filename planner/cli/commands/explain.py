@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, warn, write_json
-from planner.cli.flags import (
+from planner.cli.flags.common import (
     FILE,
     ProblemFlags,
     output_options,
@@ -54,8 +54,8 @@ def command(
     plan's time with that option forced, its shards where they hurt least. With --prices: what each
     constraint costs, and what one GiB more per rank would gain.
     """
-    from planner.cli import explain_show as show
-    from planner.cli.inputs import load_plans
+    from planner.cli.flags.inputs import load_plans
+    from planner.cli.printing import explain_show as show
     from planner.cli.progress import bar
 
     inputs = load_plans(workload, (plan,), flags)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from planner.cli.console import Settings, remark, report_written, write_data
-from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
 
 if TYPE_CHECKING:
     from costmodels.pipeline import CostPipeline
@@ -175,7 +175,7 @@ def csv(
 
 
 def _priced(workload: Path, plan: Path, flags: ProblemFlags) -> tuple[CostPipeline, Plan]:
-    from planner.cli.inputs import load_plans
+    from planner.cli.flags.inputs import load_plans
 
     inputs = load_plans(workload, (plan,), flags)
     from costmodels.pipeline import CostPipeline

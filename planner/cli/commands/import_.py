@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, remark, write_data, write_json
-from planner.cli.flags import FILE, MAX_RANKS, Quantity, output_options
+from planner.cli.flags.common import FILE, MAX_RANKS, Quantity, output_options
 from planner.cli.imports import finish, import_options, shape_of
 
 EXAMPLES = """\b

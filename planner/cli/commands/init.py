@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, remark, say, write_json
-from planner.cli.flags import FILE, Count, output_options
+from planner.cli.flags.common import FILE, Count, output_options
 
 DEFAULT_PATH = "workload.yaml"
 
@@ -43,7 +43,7 @@ def command(settings: Settings, *, path: Path, listed: Path | None, tables: int 
     if listed is not None and tables is not None:
         message = "--list and --tables exclude each other; give one"
         raise click.UsageError(message, click.get_current_context())
-    from planner.cli.inputs import write_template
+    from planner.cli.flags.inputs import write_template
 
     write_template(path, listed=listed, tables=tables)
     if settings.json:

@@ -7,7 +7,7 @@ import importlib
 import click
 
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import output_options
+from planner.cli.flags.common import output_options
 
 FAMILIES = {
     "strategies": "planner.search",
@@ -52,7 +52,7 @@ def names() -> dict[str, tuple[str, ...]]:
     """Names by family."""
     from costmodels import discovery
     from costmodels.sharding import ComputeKernel, ShardingType
-    from planner.search.parts.objectives import OBJECTIVES
+    from planner.objectives import objective_names
 
     found = {
         title: discovery.names(importlib.import_module(package))
@@ -61,7 +61,7 @@ def names() -> dict[str, tuple[str, ...]]:
     found["strategies"] = tuple(dict.fromkeys(("auto", *found["strategies"])))
     return {
         **found,
-        "objectives": OBJECTIVES,
+        "objectives": objective_names(),
         "sharding types": tuple(kind.value for kind in ShardingType),
         "compute kernels": tuple(kernel.value for kernel in ComputeKernel),
     }

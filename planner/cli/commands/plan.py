@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, complain, remark, write_json
-from planner.cli.flags import (
+from planner.cli.flags.common import (
     FILE,
     Percent,
     ProblemFlags,
@@ -18,16 +18,16 @@ from planner.cli.flags import (
     problem_options,
     search_options,
 )
+from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.plan_flags import PlanFlags, check_figures, plan_options
-from planner.cli.show import print_result
+from planner.cli.printing.show import print_result
 from planner.errors import InvalidInputError
-from planner.status import Status
+from planner.support.status import Status
 
 if TYPE_CHECKING:
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult
-    from planner.search_problem import MakePipeline
+    from planner.space.objective import MakePipeline
 
 EXIT_GAP = 1
 
@@ -81,9 +81,9 @@ def command(
     gap is wider than --require-gap, though the plan is written; 4 that Ctrl-C or SIGTERM ended the
     search, whose best plan is printed and written.
     """
-    from planner.cli.gap import unmet
+    from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder
-    from planner.cli.plan_inputs import load_plan_inputs
+    from planner.cli.printing.gap import unmet
     from planner.cli.progress import live_progress
 
     started_s = time.perf_counter()
@@ -151,7 +151,7 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
 def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
     """What prices plans in the search: TorchRec's estimates for its objectives, ours else."""
     from costmodels.pipeline import CostPipeline
-    from planner.torchrec_pipeline import TorchrecPricing
+    from planner.torchrec_terms.pipeline import TorchrecPricing
 
     check_figures(objective, torchrec_defaults=torchrec_defaults)
     if not objective.startswith("torchrec"):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, write_data, write_json
-from planner.cli.flags import FILE, output_options
+from planner.cli.flags.common import FILE, output_options
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
-    from planner.predict import Predicted, Table, Unmodelled
+    from planner.predict.rows import Predicted, Table, Unmodelled
 
 EXAMPLES = """\b
 Examples:
@@ -70,7 +70,7 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
     from planner import io
-    from planner.predict import predict_collectives, read_table
+    from planner.predict.rows import predict_collectives, read_table
 
     table = read_table(file, COLLECTIVE_COLUMNS)
     found = predict_collectives(
@@ -92,8 +92,8 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
     rows, counted), kernel.
     """
     from planner import io
-    from planner.predict import read_table
-    from planner.predict_lookup import LOOKUP_COLUMNS, predict_lookups
+    from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
+    from planner.predict.rows import read_table
 
     table = read_table(file, LOOKUP_COLUMNS)
     return show(settings, table, predict_lookups(table, io.load_system(system)), output)
@@ -108,8 +108,8 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     Columns: M, K, N; optional: batch (products at once, 1) and dtype (fp32, tf32, fp16, bf16, fp8).
     """
     from planner import io
-    from planner.predict import read_table
-    from planner.predict_dense import DENSE_COLUMNS, predict_products
+    from planner.predict.dense import DENSE_COLUMNS, predict_products
+    from planner.predict.rows import read_table
 
     table = read_table(file, DENSE_COLUMNS)
     return show(settings, table, predict_products(table, io.load_system(system)), output)
@@ -123,7 +123,7 @@ def show(
 ) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner import io
-    from planner.predict import predicted_text
+    from planner.predict.rows import predicted_text
 
     if output is not None:
         io.write_text_atomic(output, predicted_text(table, found))
@@ -138,7 +138,7 @@ def show(
 
 def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str, object]:
     """A row of the JSON answer."""
-    from planner.predict import Unmodelled
+    from planner.predict.rows import Unmodelled
 
     if isinstance(predicted, Unmodelled):
         return {

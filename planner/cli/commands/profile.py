@@ -13,7 +13,7 @@ import click
 
 from costmodels import discovery
 from planner.cli.console import Settings, remark, stderr_console, stdout_console, write_json
-from planner.cli.flags import FILE, Count, Quantity, output_options
+from planner.cli.flags.common import FILE, Count, Quantity, output_options
 from planner.profiling import readers as readers_package
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, warn, write_json
-from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
+from planner.cli.flags.sweep_inputs import SweepFlags, sweep_options
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.sweep_inputs import SweepFlags, sweep_options
 
 if TYPE_CHECKING:
     from planner.sweep import PointResult
@@ -61,9 +61,9 @@ def command(
 
     With --mtbf, throughput counts lost time. Exit code 1 says that no system reaches the target.
     """
-    from planner.cli import sweep_show as show
+    from planner.cli.flags.sweep_inputs import Questions
+    from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
-    from planner.cli.sweep_inputs import Questions
     from planner.sweep import Point, smallest
     from planner.sweep.runner import solve
 

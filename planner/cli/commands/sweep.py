@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, remark, warn, write_json
-from planner.cli.flags import FILE, MAX_RANKS, Count, output_options
+from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
+from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.sweep_inputs import Several, SweepFlags, sweep_options
 
 EXAMPLES = """\b
 Examples:
@@ -45,9 +45,9 @@ def command(
     point that does not fit, or fails, is a result and stops nothing. After Ctrl-C or SIGTERM the
     points that are done are printed and written, and the exit code is 4.
     """
-    from planner.cli import sweep_show as show
+    from planner.cli.flags.sweep_inputs import Questions
+    from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
-    from planner.cli.sweep_inputs import Questions
 
     questions = Questions(workload, flags)
     from costmodels.workload import Pipeline

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags import output_options
+from planner.cli.flags.common import output_options
 from planner.cli.names import complete_system
-from planner.cli.show import print_rows
+from planner.cli.printing.show import print_rows
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -44,7 +44,7 @@ def command(ctx: click.Context) -> int:
 @click.pass_obj
 def show(settings: Settings, *, name: str) -> int:
     """Print the file of a system: every number with its unit and its source."""
-    from planner.cli.inputs import system_text
+    from planner.cli.flags.inputs import system_text
 
     text = system_text(name)
     if settings.json:

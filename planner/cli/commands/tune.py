@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, complain
-from planner.cli.flags import (
+from planner.cli.flags.common import (
     FILE,
     MAX_EVALUATIONS,
     Count,
@@ -86,7 +86,7 @@ def command(
     Ctrl-C or SIGTERM the best plan so far is printed and written, and the exit code is 4.
     """
     from planner.cli import tuning
-    from planner.cli.inputs import load_problem
+    from planner.cli.flags.inputs import load_problem
 
     inputs = load_problem(workload, flags)
     from costmodels.workload import Pipeline

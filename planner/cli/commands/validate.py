@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, say, warn, write_json
-from planner.cli.flags import FILE, ProblemFlags, output_options, problem_options
-from planner.cli.show import print_rows
+from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.printing.show import print_rows
 
 if TYPE_CHECKING:
-    from planner.integrations.validation_outcome import Outcome
-    from planner.published import PublishedPrediction
+    from planner.validation.outcome import Outcome
+    from planner.validation.published import PublishedPrediction
 
 EXAMPLES = """\b
 Examples:
@@ -41,7 +41,7 @@ def published(settings: Settings) -> int:
     Each case prices the plan that its log printed. The last column is a naive serial roofline on
     the same inputs. Sources of the measurements are in configs/published.
     """
-    from planner.published import load_cases, predict
+    from planner.validation.published import load_cases, predict
 
     predictions = tuple(predict(case) for case in load_cases())
     if settings.json:
@@ -67,8 +67,8 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     and 97 % should be inside. Below that, pairs of plans on one system: what their predictions have
     wrong in common cancels in the ratio.
     """
-    from planner.cli import validate_intervals as show
-    from planner.intervals import coverages, published_pairs
+    from planner.cli.printing import validate_intervals as show
+    from planner.validation.intervals import coverages, published_pairs
 
     found, pairs = coverages(runs), published_pairs()
     if settings.json:
@@ -112,7 +112,7 @@ def torchrec(
     model knows what 'shardplan calibrate' measured, stage by stage, never a run of one of these
     plans. With -v also every plan and every stage is printed.
     """
-    from planner.cli import validate_runs as show
+    from planner.cli.printing import validate_runs as show
     from planner.cli.real_runs import require_torchrec, status_line
 
     require_torchrec("validate torchrec")
@@ -172,7 +172,7 @@ def _train(
 
 
 def _print(predictions: tuple[PublishedPrediction, ...]) -> None:
-    from planner.published import summarize
+    from planner.validation.published import summarize
 
     rows = []
     for p in predictions:
@@ -203,7 +203,7 @@ def _print(predictions: tuple[PublishedPrediction, ...]) -> None:
 def _as_json(predictions: tuple[PublishedPrediction, ...]) -> dict[str, object]:
     from dataclasses import asdict
 
-    from planner.published import summarize
+    from planner.validation.published import summarize
 
     ours, naive = summarize(predictions)
     naive_summary = {k: v for k, v in asdict(naive).items() if k != "coverage_ratio"}
@@ -244,8 +244,8 @@ def trace(
     One file per rank, as many ranks as you have. Kernels are told apart by name; a measured
     collective spins while it waits for late ranks, so the predicted wait counts in its error.
     """
-    from planner.cli import validate_traces as show
-    from planner.cli.inputs import load_plans
+    from planner.cli.flags.inputs import load_plans
+    from planner.cli.printing import validate_traces as show
 
     inputs = load_plans(workload, (plan,), flags)
     from costmodels.pipeline import CostPipeline

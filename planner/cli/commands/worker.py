@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings
-from planner.cli.flags import FILE, output_options
+from planner.cli.flags.common import FILE, output_options
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +28,7 @@ def command(settings: Settings, *, storage: Path) -> int:
     time: its trial is done again by another process, at once after Ctrl-C or SIGTERM (exit code 4).
     """
     from planner.cli import tuning
-    from planner.cli.inputs import load_problem
+    from planner.cli.flags.inputs import load_problem
     from planner.cli.interrupt import StopOnInterrupt
     from planner.tuning import Study
     from planner.tuning.journal import effort_from, menu_from, stored_source

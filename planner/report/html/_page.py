@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib import resources
 
 import costmodels
-from planner.csv_text import csv_text
 from planner.report._csv import LONG_HEADER
 from planner.report.html.base import Block, text
+from planner.support.csv_text import csv_text
 
 _HATCH = (
     '<svg width="0" height="0" aria-hidden="true" style="position:absolute"><defs>'

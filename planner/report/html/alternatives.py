@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from planner.printable import printable
 from planner.report import _figures as figures
 from planner.report.base import Cell, Kind
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence
 from planner.report.html.base import AbstractHtmlSection, Block, Field, Number, grid, text
 from planner.result import Candidate
+from planner.support.printable import printable
 
 _FIELDS = (
     Field("role", "role", source="search"),

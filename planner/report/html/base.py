@@ -11,9 +11,9 @@ from html import escape
 from typing import ClassVar
 
 from costmodels import discovery
-from planner.printable import printable
 from planner.report.base import Cell, Kind, format_cell
 from planner.report.html._evidence import Evidence
+from planner.support.printable import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from planner.report.html import _stages
 from planner.report.html._evidence import Evidence
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
 from planner.result import Candidate, PlanningResult
-from planner.status import STATUS_WORDS
+from planner.support.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
 

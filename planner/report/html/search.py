@@ -12,7 +12,7 @@ from planner.report.html._evidence import Evidence
 from planner.report.html._svg import round_step
 from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
 from planner.result import PlanningResult, SolverReport
-from planner.status import STATUS_WORDS
+from planner.support.status import STATUS_WORDS
 
 _MOST_STEPS = 160
 _HEIGHT = 210

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from planner.printable import printable
 from planner.report import _figures as figures
 from planner.report.base import Cell, Kind, format_factor
 from planner.report.html._evidence import Evidence
 from planner.report.html.base import AbstractHtmlSection, Block, Field, grid, text
+from planner.support.printable import printable
 
 _SAME_RATIO = 0.005
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from planner.problem import PlanningProblem
 from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
-from planner.status import Status
+from planner.support.status import Status
 
 FIRST_PLAN = SearchProgress(
     seconds=0.1, incumbent=3.5e-3, bound=None, gap_ratio=None, evaluations=1, phase="rounding"

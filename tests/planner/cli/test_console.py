@@ -17,7 +17,7 @@ import pytest
 from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings
-from planner.cli.flags import Count, Percent, Quantity
+from planner.cli.flags.common import Count, Percent, Quantity
 from planner.cli.interrupt import GaveUp, Interrupted, StopOnInterrupt, signals_interrupt
 from planner.cli.progress import describe, live_progress
 from planner.errors import InvalidInputError
@@ -243,7 +243,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         "run(sys.argv[1:])\n"
         "heavy = 'torch torchrec ortools optuna sklearn pandas numpy scipy pydantic rich yaml'\n"
         "heavy += ' multiprocessing concurrent.futures ctypes'\n"
-        "ours = 'planner.api planner.io planner.search planner.report planner.evaluation'\n"
+        "ours = 'planner.api planner.io planner.search planner.report planner.space.evaluation'\n"
         "print(sorted({*heavy.split(), *ours.split()} & set(sys.modules)))\n"
     )
     done = subprocess.run(

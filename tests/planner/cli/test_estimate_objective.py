@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.search.parts.objectives import OBJECTIVES
+from planner.objectives import objective_names
 from tests.planner.cli.command_line import Done, Run
 
 SEARCH = ("--gpus", 8, "--evaluations", 60, "-q")
@@ -28,7 +28,7 @@ def solver(done: Done) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", objective_names())
 def test_the_value_of_a_written_plan(
     run: Run, workload_file: Path, box: Path, tmp_path: Path, objective: str
 ) -> None:

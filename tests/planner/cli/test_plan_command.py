@@ -11,9 +11,9 @@ import pytest
 
 from costmodels.errors import InvalidValueError
 from costmodels.units import GIB
-from planner.cli.gap import unmet
+from planner.cli.printing.gap import unmet
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.status import Status
+from planner.support.status import Status
 from tests.planner.cli.command_line import Done, FakeApi, Run
 from tests.planner.report.report_samples import make_result
 
@@ -198,7 +198,7 @@ def test_stopped_before_the_first_plan(
     def read(*_: object) -> None:
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("planner.cli.plan_inputs.load_plan_inputs", read)
+    monkeypatch.setattr("planner.cli.flags.plan_inputs.load_plan_inputs", read)
     done = plan("-o", tmp_path / "run")
     assert done.code == 4
     word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from planner.cli.console import Settings, complain, remark, say, write_data
-from planner.printable import printable, printable_lines
+from planner.support.printable import printable, printable_lines
 from tests.planner.cli.command_line import FakeApi, Run
 
 ROOT = Path(__file__).resolve().parents[3]

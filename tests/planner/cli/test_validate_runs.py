@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from costmodels.cpu.run_stages import STAGES
-from planner.cli import validate_runs as show
 from planner.cli.console import Settings
+from planner.cli.printing import validate_runs as show
 from planner.cli.real_runs import require_torchrec, status_line
 from planner.errors import InvalidInputError
-from planner.integrations.validation_outcome import Outcome
+from planner.validation.outcome import Outcome
 
 
 def outcome(task: int, predicted: float, measured: float, skew: str = "random") -> Outcome:

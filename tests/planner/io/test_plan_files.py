@@ -25,7 +25,7 @@ from planner.io import load_plan, plan_text, result_to_json, save_plan
 from planner.io.plan_file import plan_to_json
 from planner.io.plan_schema import PlanSchema
 from planner.result import Candidate, PlanningResult, ScenarioTime
-from planner.status import Status
+from planner.support.status import Status
 from tests.planner.io.files import refused, write
 from tests.planner.report.report_samples import make_result, make_topology, make_workload
 from tests.strategies import planned_workloads

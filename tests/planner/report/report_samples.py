@@ -23,7 +23,7 @@ from costmodels.units import GB, GIB
 from costmodels.workload import DataType, Feature, Table, Workload
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.status import Status
+from planner.support.status import Status
 
 DIM = 64
 

@@ -10,7 +10,7 @@ from costmodels.estimates import HostMemory
 from costmodels.units import GIB
 from planner.report.base import AbstractReportSection, Section, build_sections
 from planner.result import PlanningResult
-from planner.status import Status
+from planner.support.status import Status
 from tests.planner.report.report_samples import (
     make_memory,
     make_result,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ShardingType
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.programs import Program, Rows, solve
-from planner.search.parts.relaxation import type_sets
-from planner.search.parts.walk import every_assignment
+from planner.objectives import objective_named
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.relaxation import type_sets
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import Program, Rows, solve
+from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases
 

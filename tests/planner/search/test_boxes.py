@@ -12,17 +12,18 @@ from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system
-from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
+from planner.objectives.iteration import IterationTime
+from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.base import Record
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.branching import Branching
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import IterationTime, objective_named
-from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
-from planner.search.parts.walk import count_assignments
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.branching import Branching
+from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.common.linear import LinearModel
+from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
-from planner.search_problem import search_space
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 
@@ -149,7 +150,7 @@ def test_boxes_close_much_of_the_gap() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         record.consider(random_assignment(space, rng), "random")
-    from planner.search.parts.greedy import torchrec_walk
+    from planner.search.construct.greedy import torchrec_walk
 
     for proposal in torchrec_walk(LinearModel(space, objective)):
         record.consider(proposal, "greedy")

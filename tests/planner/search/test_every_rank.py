@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from planner.evaluation import SearchSpace
+from planner.objectives import objective_named
+from planner.prepare import search_space
 from planner.problem import Constraints, TableConstraint
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.every_rank import alike
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.programs import solve
-from planner.search.parts.relaxation import type_sets
-from planner.search_problem import search_space
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.every_rank import alike
+from planner.search.bounds.relaxation import type_sets
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import solve
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
 

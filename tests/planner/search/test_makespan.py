@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.units import GIB
-from planner.evaluation import Assignment, SearchSpace
 from planner.models import default_models
+from planner.objectives import objective_named
 from planner.problem import PlanningProblem
-from planner.search.parts.cutting_stock import CELLS, worth_by_size
-from planner.search.parts.makespan import SHRINK, Makespan, _dual_feasible
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.walk import every_assignment
-from planner.torchrec_pipeline import TorchrecPipeline
-from planner.torchrec_space import torchrec_space
+from planner.search.bounds.cutting_stock import CELLS, worth_by_size
+from planner.search.bounds.makespan import SHRINK, Makespan, _dual_feasible
+from planner.search.construct.walk import every_assignment
+from planner.space.evaluation import Assignment, SearchSpace
+from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.torchrec_terms.space import torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
 

@@ -10,10 +10,10 @@ import pytest
 from costmodels.sharding import ShardingType
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.evaluation import SearchSpace
 from planner.problem import Constraints
-from planner.search.parts.packing import packings
-from planner.search.parts.packing_exact import Answer, pack_exactly
+from planner.search.construct.packing import packings
+from planner.search.construct.packing_exact import Answer, pack_exactly
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
 WHOLE = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
@@ -111,7 +111,7 @@ def test_a_proof_says_what_is_short(hbm_gib: float) -> None:
 
 def test_none_found_says_what_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     model, system = three_large(1.75)
-    module = "planner.search.parts.packing.pack_exactly"
+    module = "planner.search.construct.packing.pack_exactly"
     monkeypatch.setattr(module, lambda *a, **k: (Answer.UNKNOWN, None))
     monkeypatch.setattr("planner.api.require_feasible", lambda space: None)
     with pytest.raises((NoPlanFoundError, InfeasibleError), match="over its limit"):

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
 from planner.problem import Constraints
 from planner.search.base import Record
-from planner.search.parts.construct import Placer, Pressure, place_options
-from planner.search.parts.guide import Guide
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.local_search import LocalSearch
-from planner.search.parts.moves import Neighbourhood, Ruler
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.state import Change, State
-from planner.search.parts.walk import count_assignments, every_assignment, table_choices
+from planner.search.common.linear import LinearModel
+from planner.search.construct.placer import Placer, Pressure, place_options
+from planner.search.construct.walk import count_assignments, every_assignment, table_choices
+from planner.search.improve.guide import Guide
+from planner.search.improve.local_search import LocalSearch
+from planner.search.improve.moves import Neighbourhood, Ruler
+from planner.search.improve.state import Change, State
 from planner.search.random import random_assignment
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.objectives.phases import SynchronizedPhases
 from planner.search.base import Record
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import SynchronizedPhases
-from planner.search.parts.prices import PriceSearch, explore
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.common.linear import LinearModel
+from planner.search.construct.prices import PriceSearch, explore
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 

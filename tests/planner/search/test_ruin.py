@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
-from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
 from planner.problem import Constraints, TableConstraint
 from planner.search.auto import Auto
 from planner.search.base import Record
-from planner.search.parts.cycle import STAGES, Cycles
-from planner.search.parts.field import Field
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.menu import Menu
-from planner.search.parts.objectives import objective_named
-from planner.search.parts.ruin import Ruiner, Schedule
+from planner.search.common.linear import LinearModel
+from planner.search.improve.cycle import STAGES, Cycles
+from planner.search.improve.field import Field
+from planner.search.improve.menu import Menu
+from planner.search.improve.ruin import Ruiner, Schedule
 from planner.search.random import random_assignment
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 EVERYTHING = Constraints(

@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from planner.evaluation import FloatArray, IntArray
-from planner.search.parts.programs import Program, Rows, solve
-from planner.search.parts.safe_bounds import safe_bound
+from planner.search.common.programs import Program, Rows, solve
+from planner.search.common.safe_bounds import safe_bound
+from planner.space.evaluation import FloatArray, IntArray
 
 
 def _random_program(rng: np.random.Generator) -> tuple[Program, FloatArray]:

@@ -7,12 +7,13 @@ import time
 
 import pytest
 
-from planner.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
+from planner.objectives.phases import SynchronizedPhases
 from planner.search.auto import Auto
-from planner.search.parts import second_search
-from planner.search.parts.leave_out import Part
-from planner.search.parts.objectives import SynchronizedPhases, objective_named
-from planner.search.parts.second_search import Request, SecondSearch, answer
+from planner.search.common.leave_out import Part
+from planner.search.improve import second_search
+from planner.search.improve.second_search import Request, SecondSearch, answer
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 ALONE = frozenset({Part.SECOND, Part.PROOFS})

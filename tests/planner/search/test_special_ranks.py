@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
+from planner.objectives.phases import SynchronizedPhases
+from planner.prepare import search_space
 from planner.search.base import Record
-from planner.search.parts.bound import RankFreeBound
-from planner.search.parts.linear import LinearModel
-from planner.search.parts.objectives import SynchronizedPhases, objective_named
-from planner.search.parts.programs import _STANDARD_OUTPUT, Program, Rows
-from planner.search.parts.proving import Prover
-from planner.search.parts.relaxation import Relaxation, TypeSet, type_sets
-from planner.search.parts.solver_process import SolverProcess
-from planner.search.parts.walk import every_assignment
-from planner.search_problem import search_space
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.proving import Prover
+from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.bounds.solver_process import SolverProcess
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import _STANDARD_OUTPUT, Program, Rows
+from planner.search.construct.walk import every_assignment
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 

@@ -9,11 +9,11 @@ import planner.search as strategies
 from costmodels import discovery
 from costmodels.sharding import ShardingType, check_plan
 from planner.errors import InvalidInputError
-from planner.evaluation import Budget, Evaluator, SearchSpace
+from planner.objectives import objective_named
+from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress, Termination
-from planner.search.parts.objectives import objective_named
-from planner.torchrec_rules import layout_problems
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 NAMES = discovery.names(strategies)

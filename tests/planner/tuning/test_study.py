@@ -15,9 +15,9 @@ from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import load_system, load_workload
 from planner.errors import InvalidInputError
-from planner.evaluation import SearchSpace
 from planner.problem import PlanningProblem
-from planner.search.parts.feasibility import require_feasible
+from planner.search.bounds.feasibility import require_feasible
+from planner.space.evaluation import SearchSpace
 from planner.tuning import Effort, Setup, Study, menu_of
 from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import group_topology, sync_time_s

@@ -1,0 +1,1 @@
+"""From command-line flags to problems."""

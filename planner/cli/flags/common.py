@@ -1,0 +1,312 @@
+"""Flags that several commands share; each is described once, here."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import click
+from click.shell_completion import CompletionItem
+
+from costmodels import discovery, units
+from costmodels.errors import UnitError
+from planner.cli.names import AnyFile, complete_system, matching
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MAX_RANKS = 65_536
+MAX_SAMPLES = 100_000_000
+MAX_EVALUATIONS = 10**12
+FILE = AnyFile()
+
+
+class Quantity(click.ParamType[float]):
+    """A number with its unit, read into SI."""
+
+    def __init__(self, dimension: str, *, positive: bool = False) -> None:
+        """``dimension`` as in :mod:`costmodels.units`."""
+        self.dimension = dimension
+        self.positive = positive
+        self.name = {"s": "time", "usd_per_hour": "price"}.get(dimension, dimension)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse bare numbers and unknown units."""
+        if isinstance(value, float):
+            return value
+        try:
+            if _is_bare(str(value)):
+                unit = {"s": "s", "bytes": " GiB", "usd_per_hour": " USD/h"}.get(
+                    self.dimension, " ..."
+                )
+                self.fail(f"{value!r} has no unit; write {str(value).strip() + unit!r}", param, ctx)
+            number = units.parse_quantity(value, self.dimension)
+        except UnitError as error:
+            self.fail(str(error), param, ctx)
+        if self.positive and number == 0:
+            self.fail(f"{value!r} must be above 0", param, ctx)
+        return number
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a text is a number and nothing else."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Count(click.ParamType[int]):
+    """A whole number from 1 up to a limit; underscores may group its digits."""
+
+    name = "count"
+
+    def __init__(self, maximum: int) -> None:
+        """``maximum`` keeps a slip of the keyboard from filling the memory."""
+        self.maximum = maximum
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Refuse everything that is not such a number."""
+        text = str(value).strip()
+        digits = text.replace("_", "")
+        if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= self.maximum:
+            self.fail(f"{text!r} is not a whole number from 1 to {self.maximum:,}", param, ctx)
+        return int(digits)
+
+
+class Percent(click.ParamType[float]):
+    """``3%``, read as the ratio 0.03."""
+
+    name = "percent"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse a number without the sign: 0.03 could mean either."""
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            number = float(text.removesuffix("%")) if text.endswith("%") else math.nan
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            self.fail(f"{value!r} is not a percentage such as '3%'", param, ctx)
+        return number / 100
+
+
+class AbstractName(click.ParamType[str], ABC):
+    """One of a list of names that is looked up only when the flag is read."""
+
+    name = "name"
+
+    @abstractmethod
+    def known(self) -> tuple[str, ...]:
+        """Every name that is accepted."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Refuse unknown names, listing those there are."""
+        if value not in self.known():
+            self.fail(f"{value!r} is not one of {', '.join(self.known())}", param, ctx)
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The names that begin as typed."""
+        del ctx, param
+        return matching(self.known(), incomplete)
+
+
+class PluginName(AbstractName):
+    """The name of a file in a package of plug-ins; the files are listed, not imported."""
+
+    def __init__(self, package: str, *, also: tuple[str, ...] = ()) -> None:
+        """``also`` are names that no file has."""
+        self.package = package
+        self.also = also
+
+    def known(self) -> tuple[str, ...]:
+        """Every name that is accepted."""
+        found = discovery.names(importlib.import_module(self.package))
+        return tuple(dict.fromkeys((*self.also, *found)))
+
+
+class ObjectiveName(AbstractName):
+    """The name of an objective of the search."""
+
+    def known(self) -> tuple[str, ...]:
+        """Every objective that there is."""
+        from planner.objectives import objective_names
+
+        return objective_names()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemFlags:
+    """What the shared flags say about workload and system; None where a flag was not given."""
+
+    system: str | None = None
+    gpus: int | None = None
+    gpus_per_host: int | None = None
+    batch_size: int | None = None
+    global_batch_size: int | None = None
+    reserve_bytes: float | None = None
+    price_usd_per_hour: float | None = None
+    overrides: tuple[str, ...] = ()
+
+
+def problem_options(command: Command) -> Command:
+    """The flags that choose system and batch; they arrive as one ``flags`` argument."""
+
+    @functools.wraps(command)
+    def gathered(*args: Any, **kwargs: Any) -> Any:
+        fields = {name: kwargs.pop(name) for name in ProblemFlags.__dataclass_fields__}
+        _check_batch(fields["batch_size"], fields["global_batch_size"])
+        return command(*args, flags=ProblemFlags(**fields), **kwargs)
+
+    options = (
+        click.option(
+            "--system",
+            metavar="NAME|FILE",
+            shell_complete=complete_system,
+            help="System to plan for; see 'shardplan systems'.",
+        ),
+        click.option(
+            "--gpus", type=Count(MAX_RANKS), metavar="N", help="Ranks in all.  [default: one host]"
+        ),
+        click.option(
+            "--gpus-per-host",
+            type=Count(MAX_RANKS),
+            metavar="N",
+            help="Ranks per host.  [default: system's]",
+        ),
+        click.option(
+            "--batch-size",
+            type=Count(MAX_SAMPLES),
+            metavar="N",
+            help="Samples per rank.  [default: workload's]",
+        ),
+        click.option(
+            "--global-batch-size",
+            type=Count(MAX_SAMPLES),
+            metavar="N",
+            help="Samples per step, all ranks.",
+        ),
+        click.option(
+            "--reserve",
+            "reserve_bytes",
+            type=Quantity("bytes"),
+            metavar="SIZE",
+            help="Device memory to keep free, such as '6 GiB'.  [default: workload's]",
+        ),
+        click.option(
+            "--price",
+            "price_usd_per_hour",
+            type=Quantity("usd_per_hour", positive=True),
+            metavar="PRICE",
+            help="Of one GPU, such as '4.5 USD/h'.  [default: system's]",
+        ),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Change one value of the workload file: --set tables.3.embedding_dim=64",
+        ),
+    )
+    return cast("Command", _apply(gathered, options))
+
+
+def _check_batch(per_rank: int | None, whole: int | None) -> None:
+    if per_rank is not None and whole is not None:
+        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
+
+
+def search_options(command: Command) -> Command:
+    """The flags that steer the search."""
+    options = (
+        click.option(
+            "--strategy",
+            type=PluginName("planner.search", also=("auto",)),
+            default="auto",
+            show_default=True,
+            metavar="NAME",
+            help="How to search; see 'shardplan list'.",
+        ),
+        click.option(
+            "--objective",
+            type=ObjectiveName(),
+            default="iteration",
+            show_default=True,
+            metavar="NAME",
+            help="What to make small; see 'shardplan list'.",
+        ),
+        time_limit_option("--time-limit", "Stop then with the best plan so far, such as 5min; "),
+        click.option(
+            "--evaluations",
+            type=Count(MAX_EVALUATIONS),
+            metavar="N",
+            help="End the search after pricing N plans.  [default: by the size of the problem]",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0, max=2**31 - 1),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="Same seed and inputs, same plan.",
+        ),
+    )
+    return cast("Command", _apply(command, options))
+
+
+def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]:
+    """A safety by the clock; without it a search ends by work that is the same on any machine."""
+    return click.option(
+        flag,
+        *names,
+        type=Quantity("s", positive=True),
+        metavar="TIME",
+        help=f"{text}a safety by the clock.  [default: none, a budget of work ends the search]",
+    )
+
+
+def output_options(command: Command) -> Command:
+    """The flags that choose how much is printed; kept in the settings of the command line."""
+    options = (
+        _setting("--json", "json", "Print one JSON document on stdout; remarks go to stderr."),
+        _setting("-q", "quiet", "Print results only: no progress, no remarks.", "--quiet"),
+        _setting("-v", "verbose", "Print every section of the report.", "--verbose"),
+        _setting("--debug", "debug", "Show the traceback of an error."),
+    )
+    return cast("Command", _apply(command, options))
+
+
+def _setting(flag: str, name: str, text: str, *more: str) -> Callable[[Command], Command]:
+    def store(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        del param
+        if value:
+            setattr(ctx.obj, name, True)
+
+    return click.option(
+        flag, *more, is_flag=True, expose_value=False, is_eager=True, callback=store, help=text
+    )
+
+
+def _apply(command: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
+    for option in reversed(options):
+        command = option(command)
+    return command

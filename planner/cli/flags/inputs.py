@@ -1,0 +1,247 @@
+"""From files and flags to a planning problem; no other file of the command line reads files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodels import units
+from costmodels.estimates import Provenance, Source
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner import io
+from planner.cli.flags.common import ProblemFlags
+from planner.errors import InvalidInputError
+from planner.io.documents import read_text, read_yaml
+from planner.io.library import locate
+from planner.io.starter import listed_text, placeholder_text
+from planner.problem import PlanningProblem
+from planner.report import _figures as figures
+from planner.result import Candidate, PlanningResult, SolverReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What files and flags ask: the problem, plans checked against it, and what was assumed.
+
+    ``made_for`` is the first plan with all that its file says.
+    """
+
+    problem: PlanningProblem
+    plans: tuple[Plan, ...] = ()
+    made_for: io.SavedPlan | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
+    """The workload on the system that the flags name.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule, or no system is named.
+    """
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    problem = _problem(file, load_topology(flags), flags)
+    return Inputs(problem=problem, warnings=_warnings(file, flags))
+
+
+def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> Inputs:
+    """Plans, ours or TorchRec's; the first one says for which system where the flags do not.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule, or a plan is not one of this workload.
+    """
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    made_for = io.load_plan(paths[0], file.workload)
+    if flags.gpus is None and made_for.world_size is None:
+        message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
+        raise InvalidInputError(message)
+    problem = _problem(file, load_topology(flags, made_for=made_for), flags)
+    saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
+    warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
+    if flags.batch_size is None and flags.global_batch_size is None:
+        warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
+    plans = tuple(plan.plan for plan in saved)
+    return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+
+
+def _other_batches(
+    paths: tuple[Path, ...], saved: tuple[io.SavedPlan, ...], batch: int
+) -> list[str]:
+    """Plans that were made for another batch than the one they are priced at."""
+    return [
+        f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced at "
+        f"{batch:,}, the workload's; --batch-size says otherwise"
+        for path, plan in zip(paths, saved, strict=True)
+        if plan.batch_size_per_rank not in (None, batch)
+    ]
+
+
+def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
+    """The system at its size: flags first, then what a plan was made for."""
+    system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
+    if made_for is not None:
+        if per_host is None and gpus is None:
+            per_host = made_for.local_world_size
+        system, gpus = system or made_for.system, gpus or made_for.world_size
+    if system is None:
+        message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
+        raise InvalidInputError(message)
+    try:
+        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+    except InvalidInputError as error:
+        if flags.system is not None:
+            raise
+        hint = f"the plan was made for system {system!r}; name a file or another with --system"
+        raise InvalidInputError([*error.problems, hint]) from error
+
+
+def system_names() -> tuple[str, ...]:
+    """Names of the shipped systems; none if the installation lost them."""
+    try:
+        return io.names("systems")
+    except InvalidInputError:
+        return ()
+
+
+def system_text(name: str) -> str:
+    """The file of a shipped system, or any other system file, as it stands."""
+    path = locate(name, "systems")
+    text = read_text(path)
+    io.load_system(path)
+    return text
+
+
+def check_file(path: Path) -> tuple[str, str]:
+    """Kind of a file, told from its content, and a line about it.
+
+    Raises:
+        InvalidInputError: lists every broken rule.
+    """
+    path = _shipped(path)
+    if path.suffix == ".json":
+        plan = io.load_plan(path).plan
+        ranks = {rank for p in plan.placements for rank in p.ranks}
+        kinds = "  ".join(figures.sharding_kinds(plan))
+        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}"
+    keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
+    if "tables" in keys:
+        workload = io.load_workload(path)
+        size = units.format_bytes(workload.weight_bytes)
+        batch = f"{workload.local_batch_size:,} samples per rank"
+        return "workload", f"{len(workload.tables)} tables, {size}, {batch}"
+    if keys & {"device", "links"}:
+        topology = io.load_system(path)
+        size = units.format_bytes(topology.device.hbm_capacity_bytes)
+        return "system", f"{topology.local_world_size} x {topology.name} per host, {size} each"
+    message = (
+        f"{path}: neither a workload (key tables), a system (keys device and links) "
+        "nor a plan (a .json file)"
+    )
+    raise InvalidInputError(message)
+
+
+def _shipped(path: Path) -> Path:
+    """The shipped file of that name, unless there is such a file here."""
+    kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
+    return locate(path, kinds[0]) if kinds else path
+
+
+def json_schema(kind: str) -> dict[str, object]:
+    """The JSON schema of a kind of file: workload, system, plan or constraints."""
+    schemas = {
+        "workload": io.workload_json_schema,
+        "system": io.system_json_schema,
+        "plan": io.plan_json_schema,
+        "constraints": io.constraints_json_schema,
+    }
+    return schemas[kind]()
+
+
+def write_template(path: Path, *, listed: Path | None = None, tables: int | None = None) -> None:
+    """Write the commented workload, or one with the tables of a list, or with made-up tables.
+
+    Raises:
+        InvalidInputError: there is something at that path already, or the list breaks a rule.
+    """
+    if path.exists():
+        message = f"{path} exists; choose another name, it is not overwritten"
+        raise InvalidInputError(message)
+    if listed is not None:
+        text = listed_text(listed, path.stem)
+    elif tables is not None:
+        text = placeholder_text(tables, path.stem)
+    else:
+        text = io.read_template()
+    io.write_text_atomic(path, text)
+
+
+def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
+    """Short names that differ: the file's, or its folder's for ``run1/plan.json``, or the path."""
+    stems = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
+    if len(set(stems)) == len(paths) and all(stems):
+        return tuple(stems)
+    texts = [str(path) for path in paths]
+    if len(set(texts)) == len(paths):
+        return tuple(texts)
+    return tuple(f"{text} ({i})" for i, text in enumerate(texts, 1))
+
+
+def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
+    """A priced plan in the shape of a search result, for the same report and the same JSON."""
+    return PlanningResult(
+        problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
+    )
+
+
+def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> PlanningProblem:
+    return PlanningProblem(
+        workload=_with_flags(file.workload, topology, flags),
+        topology=_priced(topology, flags),
+        constraints=file.constraints,
+    )
+
+
+def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
+    """The system at the user's price, if there is one."""
+    price = flags.price_usd_per_hour
+    if price is None:
+        return topology
+    own = Provenance(
+        name="price", value=f"{price:g} USD/h", source=Source.USER, reference="--price"
+    )
+    others = tuple(p for p in topology.provenance if p.name != "price")
+    return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
+
+
+def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
+    """What the file leaves open, but for what a flag settles."""
+    batch = flags.batch_size or flags.global_batch_size
+    settled = {"memory.reserve": flags.reserve_bytes is not None, "batch size": batch is not None}
+    words = [word for word, is_settled in settled.items() if is_settled]
+    return tuple(text for text in file.warnings if not any(word in text for word in words))
+
+
+def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """``key=value`` texts, taken apart."""
+    wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]
+    if wrong:
+        problems = [
+            f"--set {text!r}: write KEY=VALUE, such as training.pipeline=none" for text in wrong
+        ]
+        raise InvalidInputError(problems)
+    return tuple((key, value) for key, _, value in (text.partition("=") for text in overrides))
+
+
+def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
+    batch = flags.batch_size or workload.local_batch_size
+    if flags.global_batch_size is not None:
+        batch, rest = divmod(flags.global_batch_size, topology.world_size)
+        if rest or not batch:
+            message = (
+                f"--global-batch-size {flags.global_batch_size} is not a multiple of "
+                f"{topology.world_size} ranks"
+            )
+            raise InvalidInputError(message)
+    reserved = workload.reserved_bytes if flags.reserve_bytes is None else flags.reserve_bytes
+    return replace(workload, local_batch_size=batch, reserved_bytes=reserved)

@@ -1,0 +1,132 @@
+"""Flags of ``plan`` that say what else holds: constraints, a plan in use, several scenarios."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from planner.cli.flags.common import FILE, Count, Quantity
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MOST_TABLES = 100_000
+_ROBUST = ("worst", "mean")
+
+
+SCENARIO_OPTIONS = (
+    click.option(
+        "--scenario",
+        "scenarios",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Count this too: a variant of the workload, or statistics of other data.",
+    ),
+    click.option(
+        "--robust",
+        type=click.Choice(_ROBUST),
+        help="What counts of the scenarios.  [default: worst]",
+    ),
+    click.option(
+        "--torchrec-defaults",
+        is_flag=True,
+        help="TorchRec's bandwidths and memories, not the system's, for its objectives.",
+    ),
+)
+"""What the value of a plan depends on beside the objective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFlags:
+    """What the flags say beyond workload, system and search; None where one was not given."""
+
+    constraints: Path | None = None
+    plan_in_use: Path | None = None
+    max_moved_bytes: float | None = None
+    max_moved_tables: int | None = None
+    scenarios: tuple[Path, ...] = ()
+    robust: str | None = None
+    torchrec_defaults: bool = False
+
+
+def plan_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``more`` argument."""
+
+    @functools.wraps(command)
+    def gathered(*args: Any, **kwargs: Any) -> Any:
+        flags = PlanFlags(**{n: kwargs.pop(n) for n in PlanFlags.__dataclass_fields__})
+        _check(flags)
+        return command(*args, more=flags, **kwargs)
+
+    options = (
+        click.option(
+            "--constraints",
+            type=FILE,
+            metavar="FILE",
+            help="YAML file of constraints, beside those of the workload.",
+        ),
+        click.option(
+            "--from",
+            "plan_in_use",
+            type=FILE,
+            metavar="PLAN",
+            help="The plan in use: where the search starts, and what moves are counted from.",
+        ),
+        click.option(
+            "--max-moved-bytes",
+            type=Quantity("bytes"),
+            metavar="SIZE",
+            help="Most bytes that ranks may receive to get there from --from, such as '200 GiB'.",
+        ),
+        click.option(
+            "--max-moved-tables",
+            type=Count(_MOST_TABLES),
+            metavar="N",
+            help="Most tables of --from that may move.",
+        ),
+        *SCENARIO_OPTIONS,
+    )
+    wrapped: Any = gathered
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
+
+
+def scenario_options(command: Command) -> Command:
+    """The flags of :data:`SCENARIO_OPTIONS`, each as an argument of its own."""
+    wrapped: Any = command
+    for option in reversed(SCENARIO_OPTIONS):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
+
+
+def _check(flags: PlanFlags) -> None:
+    """Refuse flags that mean nothing without another one."""
+    context = click.get_current_context()
+    limited = flags.max_moved_bytes is not None or flags.max_moved_tables is not None
+    if limited and flags.plan_in_use is None:
+        message = "--max-moved-bytes and --max-moved-tables need --from, the plan in use"
+        raise click.UsageError(message, context)
+    check_robust(flags.robust, flags.scenarios)
+
+
+def check_robust(robust: str | None, scenarios: tuple[Path, ...]) -> None:
+    """Refuse ``--robust`` without anything for it to weigh."""
+    if robust is not None and not scenarios:
+        message = "--robust needs --scenario, what to plan for beside the workload"
+        raise click.UsageError(message, click.get_current_context())
+
+
+def check_figures(objective: str, *, torchrec_defaults: bool) -> None:
+    """Refuse ``--torchrec-defaults`` for an objective that does not look at them."""
+    if torchrec_defaults and not objective.startswith("torchrec"):
+        message = (
+            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
+            "torchrec-critical-path"
+        )
+        raise click.UsageError(message, click.get_current_context())

@@ -1,0 +1,238 @@
+"""Flags of ``sweep`` and ``size``, and the tasks they ask for."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+from click.shell_completion import CompletionItem
+
+from planner.cli.flags.common import (
+    MAX_EVALUATIONS,
+    MAX_RANKS,
+    MAX_SAMPLES,
+    Count,
+    Quantity,
+    time_limit_option,
+)
+from planner.cli.names import complete_system
+
+if TYPE_CHECKING:
+    from costmodels.topology import Topology
+    from planner.io import WorkloadFile
+    from planner.sweep import Operation, Point
+    from planner.sweep.runner import Task
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
+
+
+class Several(click.ParamType[tuple[Any, ...]]):
+    """Values with commas between them, each read by another type."""
+
+    def __init__(self, one: click.ParamType[Any]) -> None:
+        """``one`` reads a single value."""
+        self.one = one
+        self.name = f"{one.name} list"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Refuse an empty list, and what the other type refuses; equal values count once."""
+        if isinstance(value, tuple):
+            return value
+        texts = [text.strip() for text in str(value).split(",")]
+        if not all(texts):
+            self.fail(f"{value!r} has an empty entry between its commas", param, ctx)
+        return tuple(dict.fromkeys(self.one.convert(text, param, ctx) for text in texts))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """What the other type completes, behind the last comma."""
+        before, comma, last = incomplete.rpartition(",")
+        found = self.one.shell_complete(ctx, param, last)
+        return [CompletionItem(f"{before}{comma}{item.value}", type=item.type) for item in found]
+
+
+class Price(click.ParamType[tuple[str, float]]):
+    """``h100_sxm=2.10``: a system and US dollars per device and hour."""
+
+    name = "price"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Refuse what is not such a pair."""
+        if isinstance(value, tuple):
+            return value
+        system, equals, text = str(value).partition("=")
+        try:
+            number = float(text.strip())
+        except ValueError:
+            number = -1.0
+        if not equals or not system.strip() or not 0 < number < 1e6:
+            self.fail(f"{value!r} is not like 'h100_sxm=2.10' (USD per GPU and hour)", param, ctx)
+        return system.strip(), number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFlags:
+    """What both commands share."""
+
+    systems: tuple[str, ...]
+    gpus_per_host: int | None
+    batch_sizes: tuple[int, ...]
+    global_batch_sizes: tuple[int, ...]
+    pipelines: tuple[str, ...]
+    reserve_bytes: float | None
+    overrides: tuple[str, ...]
+    prices: tuple[tuple[str, float], ...]
+    mtbf_s: float | None
+    restart_s: float
+    time_limit_s: float | None
+    evaluations: int | None
+    workers: int | None
+    seed: int
+
+
+def sweep_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``flags`` argument."""
+
+    @functools.wraps(command)
+    def gathered(*args: Any, **kwargs: Any) -> Any:
+        fields = {name: kwargs.pop(name) for name in SweepFlags.__dataclass_fields__}
+        if fields["batch_sizes"] and fields["global_batch_sizes"]:
+            message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+            raise click.UsageError(message, click.get_current_context())
+        return command(*args, flags=SweepFlags(**fields), **kwargs)
+
+    for option in reversed(_OPTIONS):
+        gathered = option(gathered)
+    return cast("Command", gathered)
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--system", "systems", type=Several(click.STRING), required=True, metavar="A,B",
+        shell_complete=complete_system,
+        help="Systems, by name or file; see 'shardplan systems'.",
+    ),
+    click.option(
+        "--gpus-per-host", type=Count(MAX_RANKS), metavar="N",
+        help="Ranks per host.  [default: each system's]",
+    ),
+    click.option(
+        "--batch-size", "batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
+        metavar="N,N", help="Samples per rank.  [default: workload's]",
+    ),
+    click.option(
+        "--global-batch-size", "global_batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
+        metavar="N,N", help="Samples per step, all ranks.",
+    ),
+    click.option(
+        "--pipeline", "pipelines", type=Several(click.Choice(PIPELINES)), default=(),
+        metavar="NAME,NAME", help="Training pipelines.  [default: workload's]",
+    ),
+    click.option(
+        "--reserve", "reserve_bytes", type=Quantity("bytes"), metavar="SIZE",
+        help="Device memory to keep free.  [default: workload's]",
+    ),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE",
+        help="Change one value of the workload file.",
+    ),
+    click.option(
+        "--price", "prices", type=Price(), multiple=True, metavar="SYSTEM=USD",
+        help="USD per GPU and hour.  [default: the system file's dated list price]",
+    ),
+    click.option(
+        "--mtbf", "mtbf_s", type=Quantity("s", positive=True), metavar="TIME",
+        help="Mean time between failures, or spot interruptions, of one host.  [default: none]",
+    ),
+    click.option(
+        "--restart", "restart_s", type=Quantity("s"), default="5min", show_default=True,
+        metavar="TIME", help="From a failure to the next iteration.",
+    ),
+    time_limit_option("--time-limit", "For the search of one point, ", "time_limit_s"),
+    click.option(
+        "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+        help="Plans priced per point.  [default: by the size of the problem]",
+    ),
+    click.option(
+        "--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
+        help="Processes.  [default: one per core]",
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
+)  # fmt: skip
+
+
+class Questions:
+    """Turns points into tasks; reads each file once.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule, or a price names no system asked for.
+    """
+
+    def __init__(self, workload: Path, flags: SweepFlags) -> None:
+        """Read the workload and look at the prices."""
+        from planner import io
+        from planner.cli.flags.inputs import override_pairs
+        from planner.errors import InvalidInputError
+
+        unknown = [name for name, _ in flags.prices if name not in flags.systems]
+        if unknown:
+            message = f"--price {unknown[0]}=...: no such system in --system"
+            raise InvalidInputError(message)
+        self.flags = flags
+        self.file: WorkloadFile = io.load_workload_file(
+            workload, overrides=override_pairs(flags.overrides)
+        )
+        self._prices = dict(flags.prices)
+
+    @property
+    def workers(self) -> int:
+        """Processes to use."""
+        return self.flags.workers or os.cpu_count() or 1
+
+    @property
+    def operation(self) -> Operation:
+        """Failures and restarts."""
+        from planner.sweep import Operation
+
+        mtbf_s = self.flags.mtbf_s
+        restart_s = self.flags.restart_s
+        if mtbf_s is None:
+            return Operation(restart_s=restart_s)
+        return Operation(mtbf_s=mtbf_s, restart_s=restart_s)
+
+    def topology(self, system: str, gpus: int | None) -> Topology:
+        """A system at a size, at the price asked for."""
+        from planner import io
+
+        found = io.load_system(system, gpus=gpus, gpus_per_host=self.flags.gpus_per_host)
+        price = self._prices.get(system, found.price_per_device_usd_per_hour)
+        return replace(found, price_per_device_usd_per_hour=price)
+
+    def task(self, point: Point) -> Task:
+        """The question of a point."""
+        from planner.sweep.runner import Task
+
+        workload = self.file.workload
+        if self.flags.reserve_bytes is not None:
+            workload = replace(workload, reserved_bytes=self.flags.reserve_bytes)
+        topology = self.topology(point.system, point.gpus)
+        return Task(
+            point=point,
+            problem=point.problem(workload, self.file.constraints, topology),
+            operation=self.operation,
+            time_limit_s=self.flags.time_limit_s,
+            max_evaluations=self.flags.evaluations,
+            seed=self.flags.seed,
+        )

@@ -1,0 +1,157 @@
+"""What ``explain`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from costmodels import units
+from costmodels.sharding import TablePlacement
+from planner.cli.printing.show import print_rows
+from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
+
+_MOST_RANKS = 6
+_MOST_OPTIONS = 24
+
+
+def as_json(
+    plan_time_s: float,
+    tables: Sequence[TableExplanation],
+    changes: Sequence[Change] | None,
+    costs: Sequence[ConstraintCost] | None,
+) -> dict[str, Any]:
+    """Raw figures in seconds and bytes."""
+    return {
+        "plan_time_s": plan_time_s,
+        "tables": [
+            {"table": t.table, "options": [_option_json(o) for o in t.options]} for t in tables
+        ],
+        "changes": None
+        if changes is None
+        else [
+            {
+                "table": c.table,
+                "before": cut(c.before),
+                "after": cut(c.after),
+                "ranks": list(c.after.ranks),
+                "plan_time_s": c.plan_time_s,
+                "moved_bytes": c.moved_bytes,
+            }
+            for c in changes
+        ],
+        "constraints": None if costs is None else [asdict(c) for c in costs],
+    }
+
+
+def _option_json(option: OptionCost) -> dict[str, Any]:
+    return {
+        "option": cut(option.placement),
+        "ranks": list(option.placement.ranks),
+        "is_chosen": option.is_chosen,
+        "lookup_forward_s": option.lookup_forward_s,
+        "lookup_backward_s": option.lookup_backward_s,
+        "exchanged_bytes": option.exchanged_bytes,
+        "device_bytes": option.device_bytes,
+        "plan_time_s": option.plan_time_s,
+    }
+
+
+def cut(placement: TablePlacement) -> str:
+    """``column_wise 4 x 32, fused``."""
+    widths = [s.num_cols for s in placement.shards]
+    kind = placement.sharding_type.value
+    columns = {s.col_offset: s.num_cols for s in placement.shards}
+    if len(columns) > 1:
+        narrow, wide = min(widths), max(widths)
+        kind += f" {len(columns)} x {narrow if narrow == wide else f'{narrow}-{wide}'}"
+    kernel = placement.kernel.value
+    if placement.cache_load_factor_ratio is not None:
+        kernel += f" {placement.cache_load_factor_ratio:.0%}"
+    return f"{kind}, {kernel}"
+
+
+def where(placement: TablePlacement) -> str:
+    """Ranks, shortened."""
+    ranks = list(dict.fromkeys(placement.ranks))
+    if len(ranks) <= _MOST_RANKS:
+        return ", ".join(map(str, ranks))
+    return f"{ranks[0]} .. {ranks[-1]} ({len(ranks)})"
+
+
+def print_table(explanation: TableExplanation) -> None:
+    """Every option, the chosen one marked."""
+    columns = ("", "option", "ranks", "forward?", "backward?", "sent", "memory", "plan")
+    rows = [_row(o, explanation.plan_time_s) for o in explanation.options[:_MOST_OPTIONS]]
+    title = (
+        f"Table {explanation.table}: {len(explanation.options)} options, with the rest of the plan "
+        f"({units.format_time(explanation.plan_time_s)}) left alone"
+    )
+    print_rows(title, columns, rows)
+
+
+def _row(option: OptionCost, plan_time_s: float) -> tuple[str, ...]:
+    return (
+        "*" if option.is_chosen else "",
+        cut(option.placement),
+        where(option.placement),
+        units.format_time(option.lookup_forward_s),
+        units.format_time(option.lookup_backward_s),
+        units.format_bytes(option.exchanged_bytes),
+        units.format_bytes(option.device_bytes),
+        _change(option.plan_time_s, plan_time_s),
+    )
+
+
+def _change(time_s: float | None, plan_time_s: float) -> str:
+    if time_s is None:
+        return "does not fit"
+    change = 100 * (time_s / plan_time_s - 1)
+    return "as is" if abs(change) < 0.005 else f"{change:+.2f} %"
+
+
+def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
+    """The best change of each table, and what the iteration waits for."""
+    estimate_s = explainer.plan_time_s
+    shares: dict[tuple[str, int], float] = {}
+    for step in explainer.estimate.critical_path:
+        key = (step.stage, step.rank)
+        shares[key] = shares.get(key, 0.0) + step.duration_s
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
+    rows = [
+        (stage, str(rank), units.format_time(time), f"{100 * time / estimate_s:.1f} %")
+        for (stage, rank), time in ranked
+    ]
+    print_rows(
+        f"What the iteration of {units.format_time(estimate_s)} waits for",
+        ("stage", "rank", "time", "share"),
+        rows,
+    )
+    moves = [
+        (
+            c.table,
+            cut(c.before),
+            f"{cut(c.after)} on {where(c.after)}",
+            _change(c.plan_time_s, estimate_s),
+            units.format_bytes(c.moved_bytes),
+        )
+        for c in changes
+    ]
+    print_rows(
+        "Best change of one table alone, among tables on critical ranks",
+        ("table", "now", "instead", "plan", "moves"),
+        moves,
+    )
+
+
+def print_costs(plan_time_s: float, costs: Sequence[ConstraintCost]) -> None:
+    """What dropping each constraint gains."""
+    rows = [
+        (
+            c.constraint,
+            "nothing fits" if c.time_s is None else units.format_time(c.time_s),
+            "" if c.gain_s is None else f"{-100 * c.gain_s / plan_time_s:+.2f} %",
+        )
+        for c in costs
+    ]
+    print_rows("Planned again without", ("constraint", "iteration", "change"), rows)

@@ -1,0 +1,163 @@
+"""What ``sweep`` and ``size`` print and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodels import units
+from planner import io
+from planner.cli.printing.show import print_rows
+from planner.errors import InvalidInputError
+from planner.support.csv_text import csv_text
+from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
+from planner.sweep.runner import Journal
+
+if TYPE_CHECKING:
+    from planner.sweep.size import Sizing
+
+POINTS_FILE = "points.jsonl"
+TABLE_FILE = "sweep.csv"
+PAGE_FILE = "sweep.html"
+
+_FILES = frozenset({POINTS_FILE, TABLE_FILE, PAGE_FILE})
+
+
+def open_journal(folder: Path) -> Journal:
+    """The results of an earlier run in a folder, and where new ones go.
+
+    Raises:
+        InvalidInputError: the folder holds something else, or cannot be made.
+    """
+    if folder.exists() and not folder.is_dir():
+        message = f"--output {folder} is a file; name a folder"
+        raise InvalidInputError(message)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"--output {folder}: cannot be made: {error.strerror}"
+        raise InvalidInputError(message) from error
+    other = sorted(p.name for p in folder.iterdir() if p.name not in _FILES)
+    if other and POINTS_FILE not in {p.name for p in folder.iterdir()}:
+        message = f"--output {folder} holds {', '.join(other[:3])}; name another folder"
+        raise InvalidInputError(message)
+    return Journal(folder / POINTS_FILE)
+
+
+def write(folder: Path, name: str, results: Sequence[PointResult]) -> tuple[Path, ...]:
+    """The table as CSV and the page."""
+    from planner.sweep.page import sweep_page
+
+    paths = folder / TABLE_FILE, folder / PAGE_FILE
+    io.write_text_atomic(paths[0], as_csv(results))
+    io.write_text_atomic(paths[1], sweep_page(name, results))
+    return paths
+
+
+def as_csv(results: Sequence[PointResult]) -> str:
+    """One row per point; figures in SI units."""
+    front = set(pareto(results))
+    rows = [{**r.to_json(), "pareto": r in front} for r in results]
+    names = list(rows[0]) if rows else []
+    return csv_text(names, ([row[name] for name in names] for row in rows))
+
+
+def as_json(name: str, results: Sequence[PointResult]) -> dict[str, Any]:
+    """The points in the order of the grid."""
+    front = set(pareto(results))
+    return {
+        "workload": name,
+        "points": [{**r.to_json(), "pareto": r in front} for r in results],
+    }
+
+
+def print_points(name: str, results: Sequence[PointResult]) -> None:
+    """A row per point, those on the front marked."""
+    front = set(pareto(results))
+    columns = ("", "system", "GPUs", "batch", "iteration", "M/s", "gap?", "free?", "USD/1e9")
+    rows = [("*" if r in front else "", *_cells(r)) for r in results]
+    print_rows(f"Best plan of {name} on each point (* not beaten by another)", columns, rows)
+    for result in results:
+        if result.status is PointStatus.FAILED:
+            print_rows("", ("failed", "why"), [(result.point.name, result.reason)])
+
+
+def cut_points(results: Sequence[PointResult]) -> str | None:
+    """A remark on points whose search the clock cut; None if there are none."""
+    cut = sum(result.reason == CUT for result in results)
+    if not cut:
+        return None
+    return (
+        f"--time-limit cut the search of {cut} of {len(results)} points: a faster or idler machine "
+        "may find better plans for them"
+    )
+
+
+def _cells(result: PointResult) -> tuple[str, ...]:
+    point = result.point
+    system = point.system if point.pipeline is None else f"{point.system} {point.pipeline.value}"
+    start = (Path(system).stem if "/" in system else system, str(point.gpus))
+    batch = f"{result.local_batch_size:,}"
+    if result.iteration_time_s is None or result.samples_per_s is None:
+        return (*start, batch, result.status.value.replace("_", " "), "", "", "", "")
+    cost = result.usd_per_billion_samples
+    return (
+        *start,
+        batch,
+        units.format_time(result.iteration_time_s),
+        f"{result.samples_per_s / 1e6:.3g}",
+        _gap(result),
+        units.format_bytes(result.headroom_bytes or 0.0),
+        "" if cost is None else f"{cost:,.0f}" if cost >= 10 else f"{cost:.2f}",
+    )
+
+
+def _gap(result: PointResult) -> str:
+    time_s = result.iteration_time_s
+    if result.bound_s is None or not time_s:
+        return ""
+    return f"{100 * max(0.0, 1 - result.bound_s / time_s):.1f} %"
+
+
+def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:
+    """Every system with its answer and the sizes tried."""
+    return {
+        "target_samples_per_s": target,
+        "systems": [
+            {
+                "system": s.system,
+                "answer": None if s.answer is None else s.answer.to_json(),
+                "tried": [r.to_json() for r in s.tried],
+            }
+            for s in sizings
+        ],
+    }
+
+
+def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
+    """A row per system; for those that never reach the target, the best that was seen."""
+    columns = ("system", "GPUs", "M/s", "iteration", "USD/h", "USD/1e9", "")
+    rows: list[tuple[str, ...]] = []
+    for sizing in sizings:
+        answer, note = sizing.answer, ""
+        if answer is None:
+            done = [r for r in sizing.tried if r.samples_per_s is not None]
+            if not done:
+                rows.append((sizing.system, "", "", "", "", "", "nothing tried fits"))
+                continue
+            answer = max(done, key=lambda r: r.samples_per_s or 0.0)
+            note = "not enough: best size tried"
+        rows.append((sizing.system, *_size_cells(answer), note))
+    print_rows(f"Fewest hosts for {target / 1e6:,.3g} M samples/s", columns, rows)
+
+
+def _size_cells(result: PointResult) -> tuple[str, ...]:
+    paid, cost = result.price_usd_per_hour, result.usd_per_billion_samples
+    return (
+        str(result.point.gpus),
+        f"{(result.samples_per_s or 0.0) / 1e6:.3g}",
+        units.format_time(result.iteration_time_s or 0.0),
+        "" if paid is None else f"{paid:,.0f}",
+        "" if cost is None else f"{cost:,.1f}",
+    )

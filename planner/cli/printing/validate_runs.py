@@ -1,0 +1,199 @@
+"""``shardplan validate torchrec``: tables and files of what was trained and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodels.cpu.run_stages import STAGES
+from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
+from planner.cli.console import say
+from planner.cli.printing.show import print_rows
+from planner.support.csv_text import csv_text
+
+if TYPE_CHECKING:
+    from planner.validation.outcome import Outcome
+
+RUNS_FILE = "validate_torchrec_runs.csv"
+MODELS_FILE = "validate_torchrec_models.csv"
+
+_FOREIGN_LIMIT = 0.03
+
+
+def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
+    """Scores of our model, and of two simpler ones after one factor that suits them best."""
+    judges: dict[str, Callable[[Outcome], float]] = {
+        "shardplan": lambda o: o.predicted_s,
+        "bytes": lambda o: o.bytes_model_bytes,
+        "torchrec": lambda o: o.torchrec_rating_s,
+    }
+    found = {}
+    for name, judge in judges.items():
+        tasks = task_times(outcomes, judge)
+        found[name] = rank_tasks(tasks if name == "shardplan" else one_scale(tasks))
+    return found
+
+
+def task_times(
+    outcomes: Sequence[Outcome], judge: Callable[[Outcome], float]
+) -> tuple[TaskTimes, ...]:
+    """Measured and predicted times, grouped by task."""
+    numbers = sorted({o.task for o in outcomes})
+    groups = [[o for o in outcomes if o.task == n] for n in numbers]
+    return tuple(
+        TaskTimes(
+            measured_s=tuple(o.measured_s for o in group),
+            predicted_s=tuple(judge(o) for o in group),
+        )
+        for group in groups
+    )
+
+
+def skew_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
+    """(plan, measured, predicted) ratio of skewed to uniform time, plan by plan."""
+    half = len(outcomes) // 2
+    pairs = zip(outcomes[:half], outcomes[half:], strict=True)
+    return [
+        (f"{a.origin} {a.kinds}", b.measured_s / a.measured_s, b.predicted_s / a.predicted_s)
+        for a, b in pairs
+    ]
+
+
+def print_scores(found: dict[str, Ranking]) -> None:
+    """One line per model."""
+    rows = [
+        (
+            name,
+            _percent(r.errors.geomean_error_ratio),
+            _percent(r.errors.mean_error_ratio),
+            _percent(r.errors.p90_error_ratio),
+            f"{r.kendall_tau_ratio:.2f}",
+            _percent(r.top_ratio),
+            _percent(r.within_5_ratio),
+            _percent(r.within_10_ratio),
+            _percent(r.mean_regret_ratio),
+        )
+        for name, r in found.items()
+    ]
+    columns = ("model", "geomean", "MAPE", "p90", "tau", "top 1", "in 5 %", "in 10 %", "regret")
+    print_rows("Predicted against trained", columns, rows)
+    say(
+        "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
+        "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
+        "which the plan predicted fastest is"
+    )
+
+
+def print_inside(outcomes: Sequence[Outcome]) -> None:
+    """How often intervals held what was measured."""
+    plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
+    iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
+    width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
+    say(
+        f"90 % intervals ({_percent(width)} wide) hold {_percent(plans)} of the plans' times and "
+        f"{_percent(iterations)} of all iterations"
+    )
+
+
+def print_stages(outcomes: Sequence[Outcome]) -> None:
+    """Measured and predicted time of every stage, summed over plans."""
+    rows = []
+    for i, stage in enumerate(STAGES):
+        measured = sum(o.stages_measured_s[i] for o in outcomes)
+        predicted = sum(o.stages_predicted_s[i] for o in outcomes)
+        rows.append((stage.replace("_", " "), *(f"{1e3 * s:.1f}" for s in (measured, predicted))))
+    network = sum(o.network_measured_s for o in outcomes)
+    rows.append(("network threads, of any stage", f"{1e3 * network:.1f}", ""))
+    print_rows(
+        "Stages of the slower rank, all plans together", ("stage", "measured ms", "predicted"), rows
+    )
+
+
+def print_runs(outcomes: Sequence[Outcome]) -> None:
+    """One line per plan."""
+    rows = [
+        (
+            str(o.task),
+            o.origin,
+            o.kinds,
+            f"{1e3 * o.measured_s:.2f}",
+            f"{1e3 * o.predicted_s:.2f}",
+            f"{100 * (o.predicted_s / o.measured_s - 1):+.1f} %",
+            _percent(o.spread_ratio),
+        )
+        for o in outcomes
+    ]
+    columns = ("task", "plan", "kinds", "measured ms", "predicted", "error", "spread")
+    print_rows("Every plan", columns, rows)
+
+
+def print_skew(outcomes: Sequence[Outcome]) -> None:
+    """Ratio of skewed to uniform iteration time."""
+    rows = [
+        (name, f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f} %")
+        for name, measured, predicted in skew_rows(outcomes)
+    ]
+    columns = ("plan", "measured", "predicted", "error")
+    print_rows("Time with exponent 1.2 over time with uniform indices", columns, rows)
+
+
+def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
+    """A remark when other jobs were running."""
+    load = max((o.foreign_ratio for o in outcomes), default=0.0)
+    if load <= _FOREIGN_LIMIT:
+        return None
+    return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
+
+
+def runs_csv(outcomes: Sequence[Outcome]) -> str:
+    """Every number of every run."""
+    rows = [_flat(asdict(outcome)) for outcome in outcomes]
+    names = list(rows[0]) if rows else []
+    return csv_text(names, ([_six_digits(row[name]) for name in names] for row in rows))
+
+
+def _six_digits(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Seconds per stage in columns of their own."""
+    flat = {}
+    for name, value in row.items():
+        if isinstance(value, tuple):
+            kind = name.removeprefix("stages_")
+            flat.update({f"{s}_{kind}": v for s, v in zip(STAGES, value, strict=True)})
+        else:
+            flat[name] = value
+    return flat
+
+
+def models_csv(found: dict[str, Ranking]) -> str:
+    """The scores of every model."""
+    flat = {name: as_row(ranking) for name, ranking in found.items()}
+    header = list(next(iter(flat.values()), {}))
+    rows = ([name, *(f"{row[key]:.6g}" for key in header)] for name, row in flat.items())
+    return csv_text(["model", *header], rows)
+
+
+def as_row(ranking: Ranking) -> dict[str, float]:
+    """Scores by name, without what was not asked."""
+    errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
+    scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
+    return {**errors, **scores}
+
+
+def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
+    """Both tables; returns their paths."""
+    from planner.io.atomic import write_text_atomic
+
+    texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
+    for name, text in texts.items():
+        write_text_atomic(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"

@@ -1,0 +1,158 @@
+"""``estimate --objective``: which value of a plan is meant, and what it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from costmodels.sharding import Plan
+from planner.cli.flags.common import ProblemFlags
+from planner.cli.flags.inputs import Inputs
+from planner.cli.flags.plan_inputs import load_scenarios
+from planner.errors import InvalidInputError
+from planner.io import SavedPlan
+from planner.io.result_json import GIVEN
+from planner.problem import PlanningProblem
+from planner.result import SolverReport
+from planner.scenarios import Robust
+from planner.support.status import Status
+
+if TYPE_CHECKING:
+    from planner.report.base import Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFlags:
+    """What the flags say; None where one was not given."""
+
+    objective: str | None = None
+    scenarios: tuple[Path, ...] = ()
+    robust: str | None = None
+    torchrec_defaults: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The objective with all that its value depends on."""
+
+    objective: str
+    robust: Robust
+    torchrec_defaults: bool
+    problem: PlanningProblem
+
+    def answer(self, plan: Plan) -> SolverReport:
+        """The value of a plan, in the place where a search puts that of the plan it found.
+
+        Raises:
+            InvalidInputError: the system lacks what the objective needs, or the objective takes no
+                scenarios.
+        """
+        from planner.pricing import objective_value
+
+        value = objective_value(
+            self.problem,
+            plan,
+            self.objective,
+            robust=self.robust,
+            torchrec_figures=self.torchrec_defaults,
+        )
+        scenarios = f"{self.robust} " if self.problem.scenarios else ""
+        return SolverReport(
+            strategy=GIVEN,
+            objective=f"{scenarios}{self.objective}",
+            status=Status.HEURISTIC,
+            value=value,
+            bound=None,
+            seconds=0.0,
+            seed=0,
+            evaluations=1,
+            torchrec_defaults=self.torchrec_defaults,
+        )
+
+
+def question(
+    inputs: Inputs, flags: ProblemFlags, path: Path, more: ValueFlags
+) -> tuple[Question, tuple[str, ...]]:
+    """What the flags ask and, where they do not say, what the plan was made for; and warnings.
+
+    Raises:
+        InvalidInputError: a scenario breaks a rule.
+    """
+    own = _own(inputs.made_for)
+    name = more.objective or own.objective or "iteration"
+    is_own = name == own.objective
+    variants, warnings = load_scenarios(more.scenarios, inputs.problem.workload, flags)
+    if is_own and own.num_scenarios and not variants:
+        warnings.append(
+            f"{path}: was made for the {own.robust} of the workload and {own.num_scenarios} "
+            "scenarios; name them with --scenario to have that value, this is the workload's alone"
+        )
+    found = Question(
+        objective=name,
+        robust=Robust(more.robust or (own.robust if is_own else Robust.WORST)),
+        torchrec_defaults=more.torchrec_defaults or (is_own and own.torchrec_defaults),
+        problem=replace(inputs.problem, scenarios=variants),
+    )
+    return found, tuple(dict.fromkeys((*inputs.warnings, *warnings)))
+
+
+def answer(
+    asked: Question, plan: Plan, path: Path, *, is_explicit: bool
+) -> tuple[SolverReport, tuple[str, ...]]:
+    """The value; where only the plan's own objective cannot be priced, the iteration's, with words.
+
+    Raises:
+        InvalidInputError: what the user asked for cannot be priced.
+    """
+    try:
+        return asked.answer(plan), ()
+    except InvalidInputError as error:
+        if is_explicit:
+            raise
+        simple = replace(asked, objective="iteration", torchrec_defaults=False)
+        words = f"{path}: was made for objective {asked.objective}, which is left out here: {error}"
+        return simple.answer(plan), (words,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Own:
+    """What the file of a plan says of its value."""
+
+    objective: str = ""
+    robust: str = Robust.WORST
+    torchrec_defaults: bool = False
+    num_scenarios: int = 0
+
+
+def _own(saved: SavedPlan | None) -> _Own:
+    """Nothing where the file says nothing that is known here."""
+    from planner.objectives import objective_names
+
+    robust, _, name = ("" if saved is None else saved.objective or "").rpartition(" ")
+    if saved is None or name not in objective_names() or robust not in ("", *Robust):
+        return _Own()
+    return _Own(
+        objective=name,
+        robust=robust or Robust.WORST,
+        torchrec_defaults=saved.torchrec_defaults,
+        num_scenarios=saved.num_scenarios,
+    )
+
+
+def fact(solver: SolverReport) -> Fact | None:
+    """A line about the value; None where the prediction says it already."""
+    from planner.report._figures import objective_kind
+    from planner.report.base import Fact, format_cell
+
+    if solver.objective == "iteration":
+        return None
+    if not math.isfinite(solver.value):
+        words = "has no value: the plan takes more host memory than TorchRec's planner allows"
+        return Fact(label="Objective", parts=(f"{solver.objective} {words}",))
+    kind, unit = objective_kind(solver.objective)
+    words = f"{solver.objective} {format_cell(kind, solver.value)}"
+    more = ("on TorchRec's default figures",) if solver.torchrec_defaults else ()
+    per = ("per billion samples",) if "samples" in unit else ()
+    return Fact(label="Objective", parts=(words, *per, *more))

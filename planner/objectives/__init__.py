@@ -1,0 +1,45 @@
+"""What can be made small: one file each, named as users type it, with dashes for underscores."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, cast
+
+from costmodels import discovery
+
+if TYPE_CHECKING:
+    from planner.space.evaluation import SearchSpace
+    from planner.space.objective import AbstractNamedObjective
+
+
+def objective_names() -> tuple[str, ...]:
+    """Names of all objectives, in alphabetical order; nothing is imported for it."""
+    return tuple(name.replace("_", "-") for name in discovery.names(sys.modules[__name__]))
+
+
+def objective_class(name: str) -> type[AbstractNamedObjective]:
+    """The objective in ``planner/objectives/<name>.py``.
+
+    Raises:
+        InvalidInputError: there is none; the message lists those there are.
+    """
+    from planner.errors import InvalidInputError
+    from planner.space.objective import AbstractNamedObjective
+
+    if name not in objective_names():
+        known = ", ".join(objective_names())
+        msg = f"objective {name!r} is not one of {known}"
+        raise InvalidInputError(msg)
+    found = discovery.load(
+        sys.modules[__name__], name.replace("-", "_"), cast("type[object]", AbstractNamedObjective)
+    )
+    return cast("type[AbstractNamedObjective]", found)
+
+
+def objective_named(name: str, space: SearchSpace) -> AbstractNamedObjective:
+    """The objective of that name, for plans of ``space``.
+
+    Raises:
+        InvalidInputError: there is none of that name, or the problem lacks what it needs.
+    """
+    return objective_class(name).of(space)

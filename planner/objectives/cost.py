@@ -1,0 +1,90 @@
+"""Money for training: what a billion samples cost at the price of the devices."""
+
+from __future__ import annotations
+
+from typing import Self, final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.objectives.iteration import IterationTime
+from planner.result import usd_per_billion_samples
+from planner.search.bounds.boxes import Box
+from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.objective import AbstractNamedObjective, Cut
+
+
+@final
+class Cost(AbstractNamedObjective):
+    """US dollars per billion samples: iteration time at the price of all devices."""
+
+    name = "cost"
+    unit = "USD per 1e9 samples"
+
+    def __init__(self, time: IterationTime, workload: Workload, topology: Topology) -> None:
+        """Turn an objective in seconds into one in dollars.
+
+        Raises:
+            InvalidInputError: the system has no price.
+        """
+        factor = usd_per_billion_samples(1.0, workload, topology)
+        if factor is None:
+            msg = (
+                f"objective cost needs a price: the system {topology.name!r} has none; add "
+                "price: 4.5 USD/h to its file, or give --price '4.5 USD/h'"
+            )
+            raise InvalidInputError(msg)
+        self._time, self._factor = time, factor
+
+    @classmethod
+    def of(cls, space: SearchSpace) -> Self:
+        """Iteration time at the price of the devices of the topology."""
+        pipeline = space.pipeline
+        return cls(IterationTime.of(space), pipeline.workload, pipeline.topology)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Those of the time, in dollars."""
+        return self._time.weights * self._factor
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Seconds turned into dollars."""
+        return self._time.values(work) * self._factor
+
+    def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
+        """Those of the time, in dollars."""
+        seconds = self._time.proven_values(work, values / self._factor)
+        return np.minimum(values, seconds * self._factor)
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Phases stay in seconds."""
+        return self._time.gradient(row)
+
+    def always(self) -> Cut:
+        """That of the time, in dollars."""
+        return self._in_usd(self._time.always())
+
+    def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
+        """That of the time, in dollars."""
+        found = self._time.separable_value(work, types)
+        return None if found is None else found * self._factor
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """That of the time, in dollars."""
+        found = self._time.cut(phases, types)
+        return None if found is None else self._in_usd(found)
+
+    def box(
+        self,
+        types: frozenset[ShardingType],
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+    ) -> Box | None:
+        """That of the time, in dollars; phases stay in seconds."""
+        return self._time.box(types, low, high, per_second=self._factor)
+
+    def _in_usd(self, cut: Cut) -> Cut:
+        return Cut(base=cut.base * self._factor, slopes=cut.slopes * self._factor)

@@ -1,0 +1,194 @@
+"""What arithmetic alone rules out, before any option is listed.
+
+Three sums: what a rank needs besides tables, what all tables take in their smallest form, and what
+the smallest cut of a table puts on one rank. None of them can refuse a problem that has a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from costmodels.memory import dense_parts
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.units import format_bytes
+from costmodels.workload import Interaction, Workload
+from planner.errors import InfeasibleError
+from planner.options.table_limits import HOST_KERNELS, TableLimits
+from planner.problem import PlanningProblem
+
+_ROUNDING: Final = 1.0 + 1e-9
+_MANY_VECTORS: Final = 256
+"""From so many vectors on, a dot interaction is named as what may be too large."""
+
+
+def refuse_hopeless(
+    problem: PlanningProblem, pipeline: CostPipeline, limits: Sequence[TableLimits]
+) -> None:
+    """Refuse a problem that no plan can solve, whatever its options are.
+
+    The sums over tables count weights and optimizer state as :class:`CostPipeline` does; where a
+    pipeline counts memory in its own way, only the first sum is made.
+
+    Args:
+        problem: tables, topology and constraints.
+        pipeline: knows the limits of memory.
+        limits: constraints of every table.
+
+    Raises:
+        InfeasibleError: with the rule, the bytes, and what to change.
+    """
+    if float(pipeline.device_limits.max()) <= 0:
+        _refuse_dense(problem, pipeline)
+    if not _counts_as_we_do(pipeline):
+        return
+    largest = {
+        at: float(pipeline.device_limits[list(ranks)].max())
+        for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()
+    }
+    for limit in limits:
+        _check_table(limit, largest[id(limit.ranks)], problem, pipeline)
+    _check_totals(limits, problem, pipeline)
+
+
+def _counts_as_we_do(pipeline: CostPipeline) -> bool:
+    kind = type(pipeline)
+    own = ("options_work", "option_work", "plan_work", "device_bytes", "host_bytes")
+    return all(getattr(kind, name) is getattr(CostPipeline, name) for name in own)
+
+
+# ------------------------------------------------------------------ besides tables
+
+
+def _refuse_dense(problem: PlanningProblem, pipeline: CostPipeline) -> None:
+    workload, topology = problem.workload, problem.topology
+    missing = -float(pipeline.device_limits.max())
+    parts = dense_parts(workload)
+    needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
+    if workload.reserved_bytes > 0:
+        needs.append(f"{format_bytes(workload.reserved_bytes)} memory reserve")
+    msg = (
+        f"nothing fits: the dense part and the reserve alone exceed every device by "
+        f"{format_bytes(missing)} before any table is placed"
+    )
+    if _counts_as_we_do(pipeline):
+        largest = format_bytes(float(topology.hbm_capacities().max()))
+        msg += f": {', '.join(needs)}, and the largest device has {largest}"
+    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_dense_advice(workload))
+
+
+def _dense_advice(workload: Workload) -> tuple[str, ...]:
+    lines = []
+    vectors = sum(len(t.features) for t in workload.tables)
+    if workload.dense.interaction is Interaction.DOT and vectors >= _MANY_VECTORS:
+        pairs = vectors * (vectors - 1) // 2
+        lines.append(
+            f"a dot interaction of {vectors:,} vectors hands {pairs:,} products to the top MLP: "
+            "use interaction cat or dcn, or fewer features"
+        )
+    lines.append("reduce the memory reserve, the batch size or the layers of the dense part")
+    lines.append("use devices with more memory")
+    return tuple(lines)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _check_table(
+    limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
+) -> None:
+    """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
+    host = float(pipeline.host_limits.max())
+    shortest = np.inf, 0.0, 0.0, ""
+    for kind, kernels in limit.kernels.items():
+        least = _least_bytes(limit, kind, problem)
+        in_host = any(k in HOST_KERNELS for k in kernels)
+        has, memory = (host, "host") if in_host and host > device else (device, "device")
+        shortest = min(shortest, (least - has, least, has, memory))
+    missing, least, has, memory = shortest
+    place = "rank" if memory == "device" else "host"
+    if least <= has * _ROUNDING:
+        return
+    msg = (
+        f"nothing fits: table {limit.table.name!r} takes {format_bytes(limit.table.weight_bytes)}; "
+        f"its smallest cut puts {format_bytes(least)} into the {memory} memory of one "
+        f"{place}, which has "
+        f"{format_bytes(max(has, 0.0))} for tables, {format_bytes(missing)} too little"
+    )
+    ranks = 1 if memory == "device" else problem.topology.local_world_size
+    raise InfeasibleError(msg, shortfall_bytes=missing / ranks, advice=_advice([limit]))
+
+
+def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProblem) -> float:
+    """Bytes that some rank holds at least if the table is cut so: weights and optimizer state."""
+    topology, table = problem.topology, limit.table
+    local, ranks = topology.local_world_size, len(limit.ranks)
+    row_parts, places = {
+        ShardingType.ROW_WISE: (topology.world_size, 1),
+        ShardingType.COLUMN_WISE: (1, ranks),
+        ShardingType.TABLE_COLUMN_WISE: (1, min(ranks, local)),
+        ShardingType.TABLE_ROW_WISE: (local, 1),
+        ShardingType.GRID_SHARD: (local, len(limit.hosts)),
+    }.get(kind, (1, 1))
+    rows = -(-table.num_embeddings // row_parts)
+    pieces = max(1, min(places, table.embedding_dim // limit.min_column_width))
+    return rows * _row_bytes(limit, problem) / pieces
+
+
+def _row_bytes(limit: TableLimits, problem: PlanningProblem) -> float:
+    """Bytes of weights and optimizer state of a whole row; cut into pieces it takes no less."""
+    table = limit.table
+    return table.row_bytes + problem.workload.optimizer.state_bytes_per_row(table.embedding_dim)
+
+
+def _check_totals(
+    limits: Sequence[TableLimits], problem: PlanningProblem, pipeline: CostPipeline
+) -> None:
+    """Refuse more bytes than all devices have, or than all devices and hosts have together."""
+    world = problem.topology.world_size
+    on_device = everywhere = 0.0
+    for limit in limits:
+        kernels = {k for kernels in limit.kernels.values() for k in kernels}
+        copies = world if kernels == {ComputeKernel.DENSE} else 1
+        size = copies * limit.table.num_embeddings * _row_bytes(limit, problem)
+        everywhere += size
+        on_device += 0.0 if kernels & set(HOST_KERNELS) else size
+    devices = float(np.maximum(pipeline.device_limits, 0.0).sum())
+    hosts = float(pipeline.host_limits.sum())
+    both = f"device and host memory that {world} ranks and {problem.topology.num_hosts} hosts have"
+    for size, has, where in (
+        (on_device, devices, f"device memory that {world} ranks have"),
+        (everywhere, devices + hosts, both),
+    ):
+        if size > has * _ROUNDING:
+            missing = size - has
+            what = "the tables" if size == everywhere else "the tables without host kernels"
+            msg = (
+                f"nothing fits: {what} take {format_bytes(size)} of weights and optimizer state, "
+                f"{format_bytes(missing)} more than the {format_bytes(has)} of {where} for tables"
+            )
+            raise InfeasibleError(msg, shortfall_bytes=missing / world, advice=_advice(limits))
+
+
+def _advice(limits: Sequence[TableLimits]) -> tuple[str, ...]:
+    lines = ["use more GPUs, or GPUs with more memory"]
+    kernels = [{k for kernels in x.kernels.values() for k in kernels} for x in limits]
+    if all(k & set(HOST_KERNELS) for k in kernels):
+        lines.append("add host memory")
+    else:
+        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
+    if not all(x.allows(ShardingType.ROW_WISE) for x in limits):
+        lines.append("allow row_wise sharding, which splits rows over all ranks")
+    if not all(_may_split_columns(x) for x in limits):
+        lines.append("allow column_wise sharding or a smaller minimum column width")
+    lines.append("reduce the memory reserve, or the precision of the embeddings")
+    return tuple(lines)
+
+
+def _may_split_columns(limit: TableLimits) -> bool:
+    narrow = 2 * limit.min_column_width <= limit.table.embedding_dim
+    splits = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE, ShardingType.GRID_SHARD)
+    return narrow and any(limit.allows(t) for t in splits)

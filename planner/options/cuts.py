@@ -1,0 +1,140 @@
+"""Ways to cut a table, without kernels and places.
+
+Some sharding types are several names for one thing: a whole table on one rank is ``table_wise``,
+``column_wise`` with one piece, and ``table_column_wise`` with one piece; each name has collectives
+of its own. Two collectives never take less than one with the bytes of both, so where every table
+may go by the most general name of such a group, only that one is listed (:func:`names_to_list`);
+bounds hold for the other names as well, because they price the group by a subadditive model.
+Otherwise every name is listed for every table that may have it.
+
+Also left out are more column pieces than there are ranks (or hosts), and unequal pieces where the
+columns divide equally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from costmodels.sharding import ShardingType
+from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
+from planner.options.table_limits import TableLimits
+from planner.options.torchrec_rules import COLUMN_MULTIPLE
+from planner.problem import PlanningProblem
+
+Cut = tuple[ShardingType, tuple[int, ...]]
+"""Sharding type and widths of the column pieces."""
+
+_UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
+"""Numbers of column pieces tried with unequal widths where equal ones do not exist."""
+
+PLAIN_NAMES: Final = {
+    ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
+    ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
+}
+"""What people call a general type that splits no columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Sharding types by which cuts are listed.
+
+    Attributes:
+        stands_for: (left out, listed) pairs of types: one type and the other that stands for it.
+    """
+
+    stands_for: tuple[tuple[ShardingType, ShardingType], ...] = ()
+
+    @property
+    def left_out(self) -> frozenset[ShardingType]:
+        """Types that another one stands for."""
+        return frozenset(left_out for left_out, _ in self.stands_for)
+
+    def listed(self, sharding_type: ShardingType) -> ShardingType:
+        """The type under which a cut of this type is listed."""
+        return dict(self.stands_for).get(sharding_type, sharding_type)
+
+    @property
+    def plain(self) -> dict[ShardingType, ShardingType]:
+        """Plain name in the plan of each listed type, for plans in which it splits no columns."""
+        names = self.stands_for
+        return {k: plain for k, plain in PLAIN_NAMES.items() if (plain, k) in names}
+
+
+def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
+    """Which names of one thing are listed.
+
+    Args:
+        limits: of every table.
+        alike: groups of types that cost the same for the same shards, the most general one first.
+    """
+    stands_for: dict[ShardingType, ShardingType] = {}
+    for general, *others in alike:
+        users = [limit for limit in limits if any(limit.allows(t) for t in (general, *others))]
+        if general not in stands_for and all(limit.allows(general) for limit in users):
+            stands_for.update({t: general for t in others if t not in stands_for})
+    return Names(stands_for=tuple(stands_for.items()))
+
+
+def table_cuts(
+    problem: PlanningProblem, limit: TableLimits, names: Names, *, every: bool = False
+) -> Iterator[Cut]:
+    """Sharding types with column widths (see the module for what is left out).
+
+    With ``every``, TorchRec's own column cut is listed even if it has more pieces than there are
+    ranks.
+    """
+    topology, whole = problem.topology, (limit.table.embedding_dim,)
+    allowed = [t for t in ShardingType if limit.allows(t) and t not in names.left_out]
+    for sharding_type in allowed:
+        if sharding_type is ShardingType.COLUMN_WISE:
+            found = list(_splits(limit, len(limit.ranks)))
+            own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
+            if every and own not in found:
+                found.append(own)
+        elif sharding_type is ShardingType.TABLE_COLUMN_WISE:
+            found = list(_splits(limit, topology.local_world_size))
+        elif sharding_type is ShardingType.GRID_SHARD:
+            found = list(_splits(limit, len(limit.hosts), uneven=False))
+        else:
+            found = [whole]
+        for widths in found:
+            yield sharding_type, widths
+
+
+def _splits(limit: TableLimits, most: int, *, uneven: bool = True) -> Iterator[tuple[int, ...]]:
+    dim = limit.table.embedding_dim
+    return column_splits(dim, limit.min_column_width, most, uneven=uneven)
+
+
+def column_splits(
+    dim: int, min_width: int, most: int, *, uneven: bool = True
+) -> Iterator[tuple[int, ...]]:
+    """Column widths of 1 to ``most`` pieces: multiples of 4, at least ``min_width`` wide.
+
+    Every number of equal pieces; where the columns do not divide, a few numbers of pieces whose
+    widths differ by 4.
+    """
+    yield (dim,)
+    units = dim // COLUMN_MULTIPLE
+    if dim % COLUMN_MULTIPLE:
+        return
+    for count in range(2, min(most, units) + 1):
+        small, larger = divmod(units, count)
+        if small * COLUMN_MULTIPLE < min_width:
+            return
+        if larger == 0 or (uneven and count in _UNEVEN_COUNTS):
+            wide = ((small + 1) * COLUMN_MULTIPLE,) * larger
+            yield wide + (small * COLUMN_MULTIPLE,) * (count - larger)
+
+
+def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
+    """TorchRec's cut of ``dim`` columns: the narrowest equal pieces that its rule allows.
+
+    Multiples of 4 that divide the columns and are no narrower than 128, or than ``min_width``.
+    """
+    least = max(min_width, MIN_COLUMN_WIDTH)
+    widths = range(least + -least % COLUMN_MULTIPLE, dim, COLUMN_MULTIPLE)
+    width = next((w for w in widths if dim % w == 0), dim)
+    return (width,) * (dim // width)

@@ -1,0 +1,326 @@
+"""Problem in, options out: every way to cut each table that could be part of the best plan.
+
+Names that another one stands for are left out, see :mod:`planner.options.cuts`. Kernels that keep
+weights in host memory are left out of large problems, as long as device memory is far from full: a
+table is never looked up faster from host memory, so they could only help where device memory binds.
+A bound without any limit on memory then holds for them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from planner.errors import InvalidInputError
+from planner.options.cuts import Names, names_to_list, table_cuts
+from planner.options.memory import TableOptions, crowded, fits_whole, surely_crowded
+from planner.options.recognise import option_of
+from planner.options.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
+from planner.options.work import ListingProgress, priced
+from planner.problem import PlanningProblem
+
+__all__ = [
+    "CACHE_LOAD_FACTORS",
+    "HOST_KERNELS",
+    "Listing",
+    "TableOptions",
+    "enumerate_options",
+    "kernel_choices",
+]
+
+_EVERY: Final = 1000
+"""Up to this many options every kernel is listed whatever memory there is."""
+
+_SMALL_RATIO: Final = 1e-3
+"""Tables below this share of one device's memory free too little of it to be worth moving."""
+
+_MANY: Final = 100_000
+"""From so many options on, host kernels are listed for uncut columns and one cache size alone."""
+
+_COUNTED: Final = 200
+"""Tables whose options are counted to tell how many there are in all."""
+
+_ONE_FACTOR: Final = 0.2
+"""The cache size listed where there is to be one: TorchRec's own."""
+
+
+class HostMenu(Enum):
+    """Which kernels in host memory a table is listed with, beside those it needs."""
+
+    NONE = "none"
+    UNCUT = "uncut columns, one cache size"
+    EVERY = "every"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listing:
+    """Options of every table, in the workload's order, and what they stand for.
+
+    Attributes:
+        tables: options, some of them perhaps too large for any rank.
+        names: sharding types that are listed under another name.
+        left_out_tables: tables without the host kernels that they may have. Bounds hold for these
+            kernels too if they leave memory out.
+        has_uncut_alone: host kernels are listed for uncut columns and one cache size alone.
+        is_pruned: options were dropped that are in no better plan than one already known.
+    """
+
+    tables: tuple[TableOptions, ...]
+    names: Names
+    left_out_tables: tuple[str, ...] = ()
+    has_uncut_alone: bool = False
+    is_pruned: bool = False
+
+    @property
+    def has_every_kernel(self) -> bool:
+        """Whether nothing was left out that might fit where the listed options do not."""
+        return not self.left_out_tables and not self.has_uncut_alone
+
+
+def enumerate_options(
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    *,
+    limits: Sequence[TableLimits] = (),
+    every_kernel: bool = False,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Listing:
+    """Options of every table.
+
+    Args:
+        problem: tables, topology and constraints.
+        pipeline: prices the options.
+        limits: of every table, if they are known.
+        every_kernel: list all host kernels even where device memory is far from full.
+        progress: told how many of how many tables are priced, again and again.
+        should_stop: asked again and again; True ends the listing.
+
+    Raises:
+        InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
+            table without any option.
+        StoppedError: ``should_stop`` said so.
+    """
+    limits = limits or table_limits(problem)
+    names = listed_names(pipeline, limits)
+    pricing = _Pricing(problem, pipeline, names, progress, should_stop)
+    count = _all_options(problem, limits, names)
+    wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
+    scarce = [t.table.weight_bytes for t in limits], pipeline.device_limits
+    if every_kernel or count <= _EVERY or not _prefers_device(problem, pipeline):
+        menus = [wide] * len(limits)
+    elif surely_crowded(*scarce):
+        menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+    else:
+        menus = [HostMenu.NONE] * len(limits)
+    found = pricing.of(limits, menus)
+    _require_options(problem, limits, names, found)
+    if set(menus) == {HostMenu.NONE}:
+        if crowded(problem, found, pipeline):
+            menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+        else:
+            menus = [HostMenu.NONE if fits_whole(t, pipeline) else wide for t in found]
+        wider = [(x, menu) for x, menu in zip(limits, menus, strict=True) if menu is wide]
+        again = {t.table: t for t in pricing.of([x for x, _ in wider], [m for _, m in wider])}
+        found = tuple(again.get(options.table, options) for options in found)
+    if problem.move_limit is not None:
+        given = zip(limits, found, strict=True)
+        found = tuple(
+            _with_given(problem, pipeline, limit, names, options) for limit, options in given
+        )
+    pairs = zip(limits, found, strict=True)
+    return Listing(
+        tables=found,
+        names=names,
+        left_out_tables=tuple(x.table.name for x, own in pairs if _lacks_host_kernels(x, own)),
+        has_uncut_alone=HostMenu.UNCUT in menus,
+    )
+
+
+def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names:
+    """Sharding types by which cuts are listed."""
+    return names_to_list(limits, pipeline.alike_types)
+
+
+def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names: Names) -> float:
+    """How many options there are with every kernel, from some of the tables if they are many."""
+    some = limits[:: max(len(limits) // _COUNTED, 1)]
+    count = 0
+    for limit in some:
+        kinds = {t: len(list(kernel_choices(limit, t))) for t in limit.kernels}
+        count += sum(kinds[cut[0]] for cut in table_cuts(problem, limit, names))
+    return count * len(limits) / max(len(some), 1)
+
+
+def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
+    return pipeline.models.lookup.prefers_device(problem.topology)
+
+
+def _menu_of(limit: TableLimits, pipeline: CostPipeline, wide: HostMenu) -> HostMenu:
+    """Where device memory is scarce: no host kernels for tables that are too small to matter."""
+    smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
+    return wide if limit.table.weight_bytes >= smallest else HostMenu.NONE
+
+
+def _lacks_host_kernels(limit: TableLimits, found: TableOptions) -> bool:
+    may = any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)
+    has = any(
+        o.kernel in HOST_KERNELS and not limit.needs_host(o.sharding_type) for o in found.options
+    )
+    never = all(limit.needs_host(t) for t in limit.kernels if t is not ShardingType.DATA_PARALLEL)
+    return may and not has and not never
+
+
+def _require_options(
+    problem: PlanningProblem,
+    limits: Sequence[TableLimits],
+    names: Names,
+    found: tuple[TableOptions, ...],
+) -> None:
+    """Refuse group rules under which some table can only break them."""
+    problems = []
+    for limit, options in zip(limits, found, strict=True):
+        if not options.options:
+            free = replace(limit, obstacle=_nothing)
+            cuts = _options(problem, free, names, HostMenu.EVERY)
+            tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
+            types = ", ".join(tried)
+            rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
+            problems.append(
+                f"table {limit.table.name!r}: constraint {rule} rules out every sharding type left "
+                f"to it ({types}); allow table_wise for it, or drop it from the rule"
+            )
+    if problems:
+        raise InvalidInputError(problems)
+
+
+def _nothing(option: ShardingOption) -> str | None:
+    del option
+    return None
+
+
+# ------------------------------------------------------------------ cuts
+
+
+class _Pricing:
+    """Lists and prices the options of tables, many tables at a time."""
+
+    def __init__(
+        self,
+        problem: PlanningProblem,
+        pipeline: CostPipeline,
+        names: Names,
+        progress: ListingProgress | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> None:
+        self._problem, self._pipeline, self._names = problem, pipeline, names
+        self._progress, self._should_stop = progress, should_stop
+
+    def of(
+        self, limits: Sequence[TableLimits], menus: Sequence[HostMenu]
+    ) -> tuple[TableOptions, ...]:
+        """Options of each table with their work."""
+        options = [
+            tuple(_options(self._problem, limit, self._names, menu))
+            for limit, menu in zip(limits, menus, strict=True)
+        ]
+        works = priced(
+            self._pipeline, options, progress=self._progress, should_stop=self._should_stop
+        )
+        return tuple(
+            TableOptions(
+                table=limit.table.name,
+                options=listed,
+                works=work,
+                ranks=limit.ranks,
+                hosts=limit.hosts,
+            )
+            for limit, listed, work in zip(limits, options, works, strict=True)
+        )
+
+
+def _with_given(
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    limit: TableLimits,
+    names: Names,
+    found: TableOptions,
+) -> TableOptions:
+    """With the option of the plan in use, if the constraints allow it and it is not listed.
+
+    It goes by the name that stands for it, so that its table shares the collectives of the others.
+    """
+    if problem.move_limit is None:
+        return found
+    topology = problem.topology
+    option = option_of(
+        problem.move_limit.start.placement(limit.table.name),
+        limit.table,
+        world_size=topology.world_size,
+        local_world_size=topology.local_world_size,
+    )
+    if option is None or limit.obstacle(option) is not None:
+        return found
+    listed = names.listed(option.sharding_type)
+    splits = SPREAD[listed] is not Spread.UNIFORM or len(option.column_widths) == 1
+    option = replace(option, sharding_type=listed) if splits else option
+    if option in found.options or not _is_allowed(option, limit):
+        return found
+    return replace(
+        found,
+        options=(*found.options, option),
+        works=(*found.works, *pipeline.options_work((option,))),
+    )
+
+
+def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
+    """Whether constraints on the table itself allow an option that is not in the menu."""
+    factor, widths = option.cache_load_factor_ratio, option.column_widths
+    kernel = option.kernel in limit.kernels.get(option.sharding_type, ())
+    wide = len(widths) == 1 or min(widths) >= limit.min_column_width
+    cached = factor is None or not limit.names_load_factors or factor in limit.cache_load_factors
+    return kernel and wide and cached
+
+
+def _options(
+    problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
+) -> Iterator[ShardingOption]:
+    choices = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
+    for sharding_type, widths in table_cuts(problem, limit, names):
+        needed = limit.needs_host(sharding_type)
+        for kernel, factor in choices[sharding_type]:
+            if kernel in HOST_KERNELS and not (needed or _is_in(menu, limit, widths, factor)):
+                continue
+            option = ShardingOption(
+                table=limit.table.name,
+                sharding_type=sharding_type,
+                kernel=kernel,
+                column_widths=widths,
+                cache_load_factor_ratio=factor,
+            )
+            if limit.obstacle(option) is None:
+                yield option
+
+
+def _is_in(
+    menu: HostMenu, limit: TableLimits, widths: tuple[int, ...], factor: float | None
+) -> bool:
+    """Whether a host kernel is listed for a cut."""
+    if menu is HostMenu.UNCUT:
+        return len(widths) == 1 and (limit.names_load_factors or factor in (None, _ONE_FACTOR))
+    return menu is HostMenu.EVERY
+
+
+def kernel_choices(
+    limit: TableLimits, sharding_type: ShardingType
+) -> Iterator[tuple[ComputeKernel, float | None]]:
+    """Kernels a table may have with a sharding type, with their cache load factors."""
+    for kernel in limit.kernels[sharding_type]:
+        if kernel is ComputeKernel.FUSED_UVM_CACHING:
+            yield from ((kernel, factor) for factor in limit.cache_load_factors)
+        else:
+            yield kernel, None

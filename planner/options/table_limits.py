@@ -1,0 +1,177 @@
+"""What the constraints leave of each table's options, and where its shards may go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType
+from costmodels.workload import Table
+from planner.errors import InvalidInputError
+from planner.options.contradictions import constraint_problems, contradictions
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.problem import PlanningProblem
+from planner.rules.placement_rules import PlacementRules
+
+CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
+"""Shares of a cached table that may be kept on the device."""
+
+HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLimits:
+    """The constraints of one table put together.
+
+    ``names_load_factors``: the constraints name the cache load factors, and no other is allowed.
+    """
+
+    table: Table
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]]
+    min_column_width: int
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...]
+    cache_load_factors: tuple[float, ...]
+    names_load_factors: bool
+    obstacle: Callable[[ShardingOption], str | None]
+
+    def allows(self, sharding_type: ShardingType) -> bool:
+        """Whether the type is left."""
+        return bool(self.kernels.get(sharding_type))
+
+    def needs_host(self, sharding_type: ShardingType) -> bool:
+        """Whether the type is left with kernels alone that keep weights in host memory."""
+        return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
+
+
+def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
+    """The limits of every table, in the workload's order.
+
+    Raises:
+        InvalidInputError: constraints that match no table, name ranks that do not exist, leave a
+            table without any option, or contradict each other.
+    """
+    names = [t.name for t in problem.workload.tables]
+    problems = _unmatched(problem)
+    problems += constraint_problems(problem.constraints, names, problem.topology)
+    rules = PlacementRules.of(problem)
+    limits = []
+    for index, table in enumerate(problem.workload.tables):
+        limit, wrong = _limit(problem, table, partial(rules.obstacle, index))
+        limits.append(limit)
+        problems += wrong
+    if rules and not problems:
+        allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
+        for row, limit in zip(allowed, limits, strict=True):
+            row[list(limit.ranks)] = True
+        problems = contradictions(problem.constraints, names, allowed, problem.topology)
+    if problems:
+        raise InvalidInputError(problems)
+    return tuple(limits)
+
+
+def _unmatched(problem: PlanningProblem) -> list[str]:
+    names = [t.name for t in problem.workload.tables]
+    lines = [
+        f"constraint {c.pattern!r} matches no table; tables are {', '.join(names[:5])}"
+        + (", ..." if len(names) > 5 else "")
+        for c in problem.constraints.tables
+        if not any(c.matches(n) for n in names)
+    ]
+    for c in problem.constraints.tables:
+        for kind, values, count in (
+            ("ranks", c.ranks, problem.topology.world_size),
+            ("hosts", c.hosts, problem.topology.num_hosts),
+        ):
+            bad = [v for v in values if not 0 <= v < count]
+            if bad:
+                lines.append(
+                    f"constraint {c.pattern!r}: {kind} {bad[:5]} are outside 0..{count - 1}"
+                )
+    return lines
+
+
+def _limit(
+    problem: PlanningProblem,
+    table: Table,
+    obstacle: Callable[[ShardingOption], str | None],
+) -> tuple[TableLimits, list[str]]:
+    topology, constraints = problem.topology, problem.constraints
+    rules = constraints.for_table(table.name)
+    legal = legal_types_and_kernels(table, topology.compute_device)
+    factors = _load_factors([r.cache_load_factors for r in rules])
+    kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
+    for sharding_type, choices in legal.items():
+        if sharding_type not in constraints.sharding_types:
+            continue
+        if any(r.sharding_types and sharding_type not in r.sharding_types for r in rules):
+            continue
+        left = tuple(
+            k
+            for k in choices
+            if _kernel_allowed(problem, table, k)
+            and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
+        )
+        if left:
+            kernels[sharding_type] = left
+    ranks, hosts = _places(
+        topology.num_hosts,
+        topology.local_world_size,
+        tuple(r.ranks for r in rules if r.ranks),
+        tuple(r.hosts for r in rules if r.hosts),
+    )
+    if len(ranks) < topology.world_size:
+        kernels.pop(ShardingType.DATA_PARALLEL, None)
+        kernels.pop(ShardingType.ROW_WISE, None)
+    if not hosts:
+        kernels.pop(ShardingType.TABLE_ROW_WISE, None)
+        kernels.pop(ShardingType.GRID_SHARD, None)
+    limit = TableLimits(
+        table=table,
+        kernels=kernels,
+        min_column_width=max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)]),
+        ranks=ranks,
+        hosts=hosts,
+        cache_load_factors=factors,
+        names_load_factors=any(r.cache_load_factors for r in rules),
+        obstacle=obstacle,
+    )
+    if kernels and ranks:
+        return limit, []
+    named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
+    types = ", ".join(legal)
+    return limit, [
+        f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
+        f"ranks left: {len(ranks)}; allow more sharding types, kernels or ranks"
+    ]
+
+
+def _kernel_allowed(problem: PlanningProblem, table: Table, kernel: ComputeKernel) -> bool:
+    rules = problem.constraints.for_table(table.name)
+    named = all(not r.kernels or kernel in r.kernels for r in rules)
+    return named and kernel in problem.constraints.kernels
+
+
+@lru_cache(maxsize=256)
+def _places(
+    num_hosts: int,
+    local_world_size: int,
+    rank_limits: tuple[tuple[int, ...], ...],
+    host_limits: tuple[tuple[int, ...], ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ranks that all limits leave, and hosts of which they leave every rank."""
+    hosts = set(range(num_hosts)).intersection(*host_limits)
+    ranks = set(range(num_hosts * local_world_size)).intersection(*rank_limits)
+    left = sorted(r for r in ranks if r // local_world_size in hosts)
+    counts = Counter(r // local_world_size for r in left)
+    return tuple(left), tuple(sorted(h for h in hosts if counts[h] == local_world_size))
+
+
+def _load_factors(limits: list[tuple[float, ...]]) -> tuple[float, ...]:
+    named = [set(factors) for factors in limits if factors]
+    return tuple(sorted(set.intersection(*named))) if named else CACHE_LOAD_FACTORS

@@ -1,0 +1,1 @@
+"""Times of single operations, row by row of a CSV file."""

@@ -1,0 +1,300 @@
+"""Table-batched embedding lookups, one call per row of a CSV file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, TypeVar, final
+
+from costmodels.collective.base import Basis
+from costmodels.distribution.base import AbstractIndexDistribution, FloatArray
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from costmodels.estimates import RELATIVE_SIGMA, Source
+from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.sharding import ComputeKernel
+from costmodels.stages import BACKWARD_KERNELS, CACHE_KERNELS
+from costmodels.topology import Topology
+from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
+from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from planner.models import calibrated_spread_ratio, default_models
+from planner.predict import rows as predict
+from planner.predict.rows import Predicted, Unmodelled, interval, number, parsed, spread_ratio
+
+LOOKUP_COLUMNS: Final = ("phase", "rows_per_table", "dim")
+_KERNEL: Final = re.compile(r"tbe|table.?batched", re.IGNORECASE)
+_OTHER_KERNEL: Final = re.compile(r"nbit|triton|hip", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_LOCATIONS: Final = {
+    "hbm": ComputeKernel.FUSED,
+    "uvm": ComputeKernel.FUSED_UVM,
+    "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
+}
+_PHASES: Final = {
+    "forward": (1, 0, 0),
+    "eval forward": (1, 0, 1),
+    "backward": (0, 1, 0),
+    "backward+optimizer": (0, 1, 0),
+    "forward+backward": (1, 1, 0),
+    "forward+backward+optimizer": (1, 1, 0),
+}
+"""Forwards, backwards, and whether the call meets an idle device, which then waits for the host."""
+_IDLE_LAUNCHES: Final = 18.0
+"""What the host needs until an idle device is busy, in kernel launches.
+
+Eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 us.
+"""
+_POWER_LAW_SHIFT: Final = 0.5
+"""A continuous power law cut to whole numbers falls on row k with about (k + 1/2)^-s."""
+_FEW_INDICES: Final = 1e4
+"""Below this a call does not fill the device, and kernels that nobody models count."""
+_EXTRAPOLATED_SIGMA: Final = 0.3
+"""Added for calls below that: V100 kernels of 5 to 40 us are missed by this much."""
+_MOST: Final = 2**48
+_SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
+_Word = TypeVar("_Word")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupCall:
+    """One fused call on ``num_tables`` equal tables, described by one of them."""
+
+    shard: LookupShard
+    num_tables: float
+    phase: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLaw(AbstractIndexDistribution):
+    """A law whose batches were counted: so many draws per index touch the distinct rows seen."""
+
+    law: AbstractIndexDistribution
+    draws_per_index: float
+    num_embeddings: int
+    scattered: bool = True
+
+    def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
+        """Those of the law."""
+        return self.law.frequency_bins()
+
+    def effective_draws(self, num_indices: float) -> float:
+        """The draws that give the rows counted."""
+        return num_indices * self.draws_per_index
+
+
+def predict_lookups(table: predict.Table, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+    """Time of every row's call.
+
+    Args:
+        table: columns ``phase``, ``rows_per_table``, ``dim``, and ``lookups_total`` or
+            ``batch_per_table``; others have defaults, see ``shardplan predict lookup --help``.
+        topology: the system; one of its devices runs the call.
+
+    Raises:
+        InvalidInputError: lists every bad row with its line.
+    """
+    rows = parsed(table, lookup_call)
+    model = default_models(topology).lookup
+    found: list[Predicted | Unmodelled] = []
+    for row in rows:
+        if isinstance(row, LookupCall) and topology.calibration:
+            found.append(_on_cpu(row, model, topology))
+        elif isinstance(row, LookupCall):
+            found.append(interval(call_time(row, model, topology), *_trust(row, topology)))
+        else:
+            found.append(row)
+    return tuple(found)
+
+
+def _trust(call: LookupCall, topology: Topology) -> tuple[float, Basis]:
+    """90 % spread of a call's time, and what it rests on."""
+    kernel = call.shard.kernel
+    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+    parts = [group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)]
+    parts.append(rate_sigma(topology, "lookup"))
+    sources = {p.name: p.source for p in topology.provenance}
+    basis = _basis(topology)
+    if kernel is not ComputeKernel.FUSED:
+        link = sources.get("host.device_link_bandwidth", Source.DEFAULT)
+        parts.append(RELATIVE_SIGMA[link])
+        if link not in (Source.MEASURED, Source.CALIBRATED):
+            basis = Basis.ANALYTIC
+    if call.num_tables * call.shard.num_indices < _FEW_INDICES:
+        parts.append(_EXTRAPOLATED_SIGMA)
+        basis = Basis.EXTRAPOLATED
+    return spread_ratio(*parts), basis
+
+
+def _on_cpu(
+    call: LookupCall, model: AbstractLookupModel, topology: Topology
+) -> Predicted | Unmodelled:
+    """A call on one core, by the constants of a calibrated machine."""
+    if call.shard.kernel is not ComputeKernel.FUSED:
+        return Unmodelled(reason="a CPU has no device memory apart from its own")
+    forward, backward, _ = _PHASES[call.phase]
+    phases = ["forward"] * forward + ["backward"] * backward
+    spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
+    spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
+    return interval(call_time(call, model, topology), spread, Basis.CALIBRATED)
+
+
+def call_time(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> float:
+    """Seconds of the phases of a call, fixed costs of kernels included."""
+    device = topology.device
+    work = call.num_tables * model.shard_work(call.shard, topology)
+    forward, backward, idle = _PHASES[call.phase]
+    kernels = 1.0
+    if call.shard.kernel is ComputeKernel.FUSED_UVM_CACHING:
+        kernels += CACHE_KERNELS
+    forward_s = float(model.forward_time(work, topology)) + kernels * device.kernel_latency_s
+    backward_s = float(model.backward_time(work, topology))
+    backward_s += BACKWARD_KERNELS * device.kernel_latency_s
+    idle_s = _IDLE_LAUNCHES * device.launch_latency_s
+    return forward * forward_s + backward * backward_s + idle * idle_s
+
+
+def _basis(topology: Topology) -> Basis:
+    """Calibrated where the rates that matter were measured on this device or a like one."""
+    sources = [p.source for p in topology.provenance if p.name in _SOURCED]
+    strong = sources and all(s in (Source.MEASURED, Source.CALIBRATED) for s in sources)
+    return Basis.CALIBRATED if strong else Basis.ANALYTIC
+
+
+def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
+    """What a row describes.
+
+    Raises:
+        ValueError: a cell is wrong.
+    """
+    given = {name: text.strip() for name, text in row.items() if text.strip()}
+    kernel = given.get("kernel", "TBE")
+    if not _KERNEL.search(kernel) or _OTHER_KERNEL.search(kernel):
+        return Unmodelled(reason=f"kernel {kernel!r} is not a table-batched lookup of FBGEMM")
+    missing = [c for c in LOOKUP_COLUMNS if c not in given]
+    if "lookups_total" not in given and "batch_per_table" not in given:
+        missing.append("lookups_total")
+    if given.get("location") == "uvm_caching" and "cache_load_factor" not in given:
+        missing.append("cache_load_factor")
+    if missing:
+        return Unmodelled(reason=f"{', '.join(missing)} not given")
+    return _shaped(given)
+
+
+def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
+    phase = _word(given, "phase", "", dict(zip(_PHASES, _PHASES, strict=True)).__getitem__)
+    rows = int(number(given, "rows_per_table", low=1, high=_MOST, whole=True))
+    dim = int(number(given, "dim", low=1, high=16384, whole=True))
+    num_tables = _optional(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
+    pooling_factor = _optional(given, "pooling_factor", 1.0, low=0, high=1e6)
+    indices, bags = _counts(given, num_tables, pooling_factor)
+    law = _law(given, rows, indices, num_tables)
+    if isinstance(law, Unmodelled):
+        return law
+    pooling = _word(given, "pooling", "sum", Pooling)
+    shard = LookupShard(
+        table=Table(
+            name="table",
+            num_embeddings=rows,
+            embedding_dim=dim,
+            features=(Feature(name="feature", pooling_factor=pooling_factor),),
+            distribution=law,
+            dtype=_word(given, "weight_dtype", "fp32", DataType),
+            pooling=pooling,
+        ),
+        kernel=_word(given, "location", "hbm", _LOCATIONS.__getitem__),
+        row_offset=0,
+        num_rows=rows,
+        num_cols=dim,
+        num_indices=indices,
+        num_table_indices=indices,
+        num_bags=indices if pooling is Pooling.NONE else bags,
+        output_element_bytes=_word(given, "output_dtype", "fp32", DataType).num_bytes,
+        index_bytes=8,
+        optimizer=_word(given, "optimizer", "sgd", _optimizer),
+        cache_load_factor_ratio=_optional(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+        if given.get("location") == "uvm_caching"
+        else None,
+    )
+    return LookupCall(shard=shard, num_tables=num_tables, phase=phase)
+
+
+def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> tuple[float, float]:
+    """(indices, bags) of one table; either follows from the other and the pooling factor."""
+    bags = _optional(given, "batch_per_table", 0.0, low=1, high=_MOST)
+    indices = bags * pooling_factor
+    if "lookups_total" in given:
+        indices = number(given, "lookups_total", low=0, high=_MOST) / num_tables
+    return indices, bags or indices / max(pooling_factor, 1e-6)
+
+
+def _law(
+    given: dict[str, str], rows: int, indices: float, num_tables: float
+) -> AbstractIndexDistribution | Unmodelled:
+    """The law of one table's indices, corrected by the distinct rows where they were counted."""
+    text = given.get("index_distribution", "uniform")
+    law = named_law(text, rows)
+    if "lookups_unique" not in given:
+        reason = f"index_distribution {text!r} is not understood and lookups_unique not given"
+        return law or Unmodelled(reason=reason)
+    most = min(indices, float(rows)) * num_tables
+    unique = number(given, "lookups_unique", low=0, high=most) / num_tables
+    law = law or Uniform(num_embeddings=rows)
+    draws = _draws_for(law, unique, indices)
+    return CountedLaw(law=law, draws_per_index=draws / max(indices, 1e-9), num_embeddings=rows)
+
+
+def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
+    """``uniform``, ``zipf 1.2``, ``power law alpha 1.05`` and the like; None if not understood."""
+    words = text.lower()
+    if any(word in words for word in ("uniform", "random", "distinct")):
+        return Uniform(num_embeddings=rows)
+    exponent = _NUMBER.search(words)
+    if exponent is None or not any(w in words for w in ("zipf", "power", "pow-law", "alpha")):
+        return None
+    shift = _POWER_LAW_SHIFT if "pow" in words else 0.0
+    return Zipf(num_embeddings=rows, exponent=float(exponent[0]), shift=shift)
+
+
+def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) -> float:
+    """Draws in which ``unique`` rows are expected, at most 1000 times the indices."""
+    low, high = 0.0, 1000.0 * indices
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        reached = law.expected_unique_rows(middle) >= unique
+        low, high = (low, middle) if reached else (middle, high)
+    return high
+
+
+@cache
+def _optimizer(text: str) -> Optimizer:
+    name = text.replace("-", "_").replace("row_wise", "rowwise").removeprefix("exact_")
+    return Optimizer(name)
+
+
+def _word(
+    given: dict[str, str], column: str, default: str, meaning: Callable[[str], _Word]
+) -> _Word:
+    """A cell that must be one of a few words."""
+    text = given.get(column, default)
+    try:
+        return meaning(text.lower())
+    except (KeyError, ValueError):
+        message = f"{column} {text!r} is not known"
+        raise ValueError(message) from None
+
+
+def _optional(
+    given: dict[str, str],
+    column: str,
+    default: float,
+    *,
+    low: float,
+    high: float,
+    whole: bool = False,
+) -> float:
+    if column not in given:
+        return default
+    return number(given, column, low=low, high=high, whole=whole)

@@ -1,0 +1,253 @@
+"""One operation at a time: rows of a CSV file in, the same rows with predicted times out."""
+
+from __future__ import annotations
+
+import csv
+import io as text_io
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Basis,
+    Collective,
+    Confidence,
+    balanced_s,
+)
+from costmodels.topology import Topology
+from costmodels.units import US
+from planner.errors import InvalidInputError
+from planner.io.calibration_file import load_constants
+from planner.io.documents import read_text
+from planner.models import calibrated_spread_ratio, collective_model_of_device
+from planner.support.csv_text import csv_text
+
+ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
+REASON_COLUMN: Final = "reason"
+"""Why a row has no prediction; there when at least one has none."""
+_Row = TypeVar("_Row")
+_QUANTILE_95: Final = 1.645
+_UNFITTED_SPREAD: Final = 0.5
+"""90 % spread on a calibrated machine of what its calibration says nothing about."""
+_LARGEST_BYTES: Final = 2**50
+_MOST_RANKS: Final = 65_536
+_NAMES: Final = {
+    "alltoall": Collective.ALL_TO_ALL,
+    "alltoallv": Collective.ALL_TO_ALL,
+    "allgather": Collective.ALL_GATHER,
+    "reducescatter": Collective.REDUCE_SCATTER,
+    "allreduce": Collective.ALL_REDUCE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A CSV file: its columns and its rows, each with its line."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[dict[str, str], ...]
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A time with its 90 % interval and what it rests on."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmodelled:
+    """A row that no model covers."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CollectiveRow:
+    collective: Collective
+    nodes: int
+    gpus_per_node: int
+    size_bytes: float
+
+
+def predict_collectives(
+    table: Table, system: Callable[[int, int], Topology]
+) -> tuple[Predicted, ...]:
+    """Time of every row's collective.
+
+    Args:
+        table: columns ``collective``, ``size_bytes`` and two of ``nodes``, ``gpus_per_node`` and
+            ``ranks``; others are ignored.
+        system: the system with so many GPUs in all and so many per host.
+
+    Raises:
+        InvalidInputError: lists every bad row with its line.
+    """
+    rows = parsed(table, _collective_row)
+    models: dict[tuple[int, int], tuple[Topology, AbstractCollectiveModel]] = {}
+    found = []
+    for row in rows:
+        shape = (row.nodes * row.gpus_per_node, row.gpus_per_node)
+        if shape not in models:
+            topology = system(*shape)
+            models[shape] = (topology, collective_model_of_device(topology))
+        topology, model = models[shape]
+        time_s = float(balanced_s(model, row.collective, np.array(row.size_bytes), topology))
+        trust = _trust(model, row, topology)
+        found.append(interval(time_s, trust.spread_ratio, trust.basis))
+    return tuple(found)
+
+
+def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
+    """As the model says; of a calibrated machine, as its fit says."""
+    if not topology.calibration:
+        return model.confidence(row.collective, row.size_bytes, topology)
+    fitted = calibrated_spread_ratio(topology, f"gloo {row.collective}") or _UNFITTED_SPREAD
+    ranks = load_constants(topology.calibration).world_size
+    if row.nodes == 1 and row.gpus_per_node == ranks:
+        return Confidence(basis=Basis.MEASURED, spread_ratio=fitted)
+    return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
+
+
+def read_table(path: Path, needed: tuple[str, ...]) -> Table:
+    """A CSV file with at least the columns ``needed``.
+
+    Raises:
+        InvalidInputError: not readable, columns missing, or a row with too many cells.
+    """
+    reader = csv.reader(text_io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        body = [(reader.line_num, cells) for cells in reader if any(c.strip() for c in cells)]
+    except csv.Error as error:
+        message = f"{path}:{reader.line_num}: {error}"
+        raise InvalidInputError(message) from error
+    columns = tuple(name.strip().removeprefix("\ufeff") for name in header)
+    problems = [f"{path}:1: column {c!r} is missing" for c in needed if c not in columns]
+    problems += [f"{path}:1: column {c!r} twice" for c in set(columns) if columns.count(c) > 1]
+    problems += [
+        f"{path}:{line}: {len(cells)} cells, the header has {len(columns)}"
+        for line, cells in body
+        if len(cells) != len(columns)
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    if not body:
+        message = f"{path}: no rows below the header"
+        raise InvalidInputError(message)
+    return Table(
+        path=path,
+        columns=columns,
+        rows=tuple(dict(zip(columns, cells, strict=True)) for _, cells in body),
+        lines=tuple(line for line, _ in body),
+    )
+
+
+def predicted_text(table: Table, found: Iterable[Predicted | Unmodelled]) -> str:
+    """The table as CSV with the predictions appended; columns of that name are replaced."""
+    predictions = tuple(found)
+    reasons = any(isinstance(p, Unmodelled) for p in predictions)
+    added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
+    kept = tuple(c for c in table.columns if c not in added)
+    rows = (
+        (*(row[c] for c in kept), *_cells(p)[: len(added)])
+        for row, p in zip(table.rows, predictions, strict=True)
+    )
+    return csv_text((*kept, *added), rows)
+
+
+def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:
+    if isinstance(predicted, Unmodelled):
+        return "", "", "", "", predicted.reason
+    seconds = (predicted.time_s, predicted.low_s, predicted.high_s)
+    return (*(f"{t / US:.6g}" for t in seconds), predicted.basis.value, "")
+
+
+def spread_ratio(*sigmas: float) -> float:
+    """Spread of a 90 % interval from independent log-standard deviations."""
+    return math.exp(_QUANTILE_95 * math.hypot(*sigmas)) - 1.0
+
+
+def interval(time_s: float, spread_ratio: float, basis: Basis) -> Predicted:
+    """A time with the same factor to either side."""
+    wide = 1.0 + spread_ratio
+    return Predicted(time_s=time_s, low_s=time_s / wide, high_s=time_s * wide, basis=basis)
+
+
+def parsed(table: Table, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
+    """Every row by ``parse``.
+
+    Raises:
+        InvalidInputError: lists every row that ``parse`` refuses, with its line.
+    """
+    rows, problems = [], []
+    for line, row in zip(table.lines, table.rows, strict=True):
+        try:
+            rows.append(parse(row))
+        except ValueError as error:
+            problems.append(f"{table.path}:{line}: {error}")
+    if problems:
+        raise InvalidInputError(problems)
+    return rows
+
+
+def _collective_row(row: dict[str, str]) -> _CollectiveRow:
+    name = row["collective"].strip().lower().replace("_", "").replace("-", "")
+    if name not in _NAMES:
+        message = f"collective {row['collective']!r} is not one of {', '.join(Collective)}"
+        raise ValueError(message)
+    size_bytes = number(row, "size_bytes", low=0.0, high=_LARGEST_BYTES)
+    nodes, per_node = _shape(row)
+    return _CollectiveRow(
+        collective=_NAMES[name], nodes=nodes, gpus_per_node=per_node, size_bytes=size_bytes
+    )
+
+
+def _shape(row: dict[str, str]) -> tuple[int, int]:
+    """(nodes, GPUs per node); any one of the three columns follows from the other two."""
+    given = {
+        c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
+        for c in ("nodes", "gpus_per_node", "ranks")
+        if row.get(c, "").strip()
+    }
+    if "ranks" not in given and len(given) < 2:
+        message = "needs ranks, or nodes and gpus_per_node"
+        raise ValueError(message)
+    ranks = given.get("ranks", given.get("nodes", 1) * given.get("gpus_per_node", 1))
+    nodes = given.get("nodes", max(1, ranks // given.get("gpus_per_node", ranks)))
+    per_node = given.get("gpus_per_node", max(1, ranks // nodes))
+    if nodes * per_node != ranks:
+        message = f"{ranks} ranks are not {nodes} nodes of {per_node} GPUs"
+        raise ValueError(message)
+    return nodes, per_node
+
+
+def number(
+    row: Mapping[str, str], column: str, *, low: float, high: float, whole: bool = False
+) -> float:
+    """A cell as a number in a range.
+
+    Raises:
+        ValueError: it is not.
+    """
+    text = row[column].strip()
+    try:
+        value = float(text)
+    except ValueError:
+        message = f"{column} {text!r} is not a number"
+        raise ValueError(message) from None
+    if not low <= value <= high or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        message = f"{column} must be {kind} from {low:g} to {high:g}, got {text}"
+        raise ValueError(message)
+    return value

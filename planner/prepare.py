@@ -1,0 +1,168 @@
+"""From a problem to what a search is given: the space of plans, and what to make small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+from costmodels.pipeline import CostPipeline
+from planner.errors import InvalidInputError
+from planner.models import default_models
+from planner.objectives import objective_named
+from planner.options.arithmetic import refuse_hopeless
+from planner.options.enumeration import HOST_KERNELS, enumerate_options
+from planner.options.table_limits import table_limits
+from planner.options.torchrec_rules import COLUMN_MULTIPLE
+from planner.options.work import ListingProgress
+from planner.problem import PlanningProblem
+from planner.replan import reshard
+from planner.result import PlanningResult, ScenarioTime
+from planner.scenarios import Robust, RobustObjective, ScenarioPipeline, check_scenarios
+from planner.space.evaluation import SearchSpace
+from planner.space.objective import AbstractObjective, MakePipeline
+from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.torchrec_terms.space import torchrec_space
+
+
+def search_space(
+    problem: PlanningProblem,
+    make_pipeline: MakePipeline,
+    *,
+    every_kernel: bool = False,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> SearchSpace:
+    """Every plan the problem allows, with its work in each scenario.
+
+    Args:
+        problem: the question.
+        make_pipeline: prices plans.
+        every_kernel: list kernels that keep weights in host memory even where device memory is far
+            from full.
+        progress: told how many of how many tables are listed, again and again.
+        should_stop: asked again and again; True ends the listing.
+
+    Raises:
+        InvalidInputError: constraints that leave no option or contradict each other, or scenarios
+            with other tables.
+        InfeasibleError: arithmetic alone rules out every plan.
+        StoppedError: ``should_stop`` said so.
+    """
+    pipeline = search_pipeline(problem, make_pipeline)
+    if isinstance(pipeline, TorchrecPipeline):
+        return torchrec_space(problem, pipeline)
+    limits = table_limits(problem)
+    refuse_hopeless(problem, pipeline, limits)
+    listing = enumerate_options(
+        problem,
+        pipeline,
+        limits=limits,
+        every_kernel=every_kernel,
+        progress=progress,
+        should_stop=should_stop,
+    )
+    return SearchSpace(problem, pipeline, listing)
+
+
+def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> CostPipeline:
+    """What counts and prices the work of a search, in all scenarios at once.
+
+    Raises:
+        InvalidInputError: scenarios with other tables, or for an objective that takes none.
+    """
+    topology = problem.topology
+    check_scenarios(problem.workload, problem.scenarios)
+    models = default_models(topology)
+    pipeline = make_pipeline(problem.workload, topology, models)
+    if not problem.scenarios:
+        return pipeline
+    if isinstance(pipeline, TorchrecPipeline):
+        msg = (
+            "TorchRec's estimates do not see index distributions, so its objectives take no "
+            "scenarios; leave them out"
+        )
+        raise InvalidInputError(msg)
+    others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
+    return ScenarioPipeline([pipeline, *others])
+
+
+def searched_options(space: SearchSpace) -> tuple[str, ...]:
+    """Which options a search looked at, and what is known of the others, one line each."""
+    listing, topology = space.listing, space.problem.topology
+    kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
+    named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
+    kernels = sorted({o.kernel for t in listing.tables for o in t.options})
+    factors = {o.cache_load_factor_ratio for t in listing.tables for o in t.options} - {None}
+    lines = [
+        f"sharding types {', '.join(sorted(set(named)))}",
+        f"kernels {', '.join(kernels)}"
+        + (f", with {_percentages(factors)} of a table cached" if factors else ""),
+    ]
+    if any(len(o.column_widths) > 1 for t in listing.tables for o in t.options):
+        lines.append(
+            f"columns in equal pieces of a multiple of {COLUMN_MULTIPLE}, at most one for each of "
+            f"{topology.world_size} ranks; unequal pieces only where equal ones do not exist"
+        )
+    if listing.left_out_tables:
+        lines.append(
+            f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
+            f"{len(listing.tables)} tables, since device memory is far from full; the bound holds "
+            "for them too"
+        )
+    if listing.has_uncut_alone:
+        lines.append(
+            f"not tried, since there are so many options: {', '.join(HOST_KERNELS)} with columns "
+            "cut, and caches of another size than 20 %, unless constraints name it"
+        )
+    if listing.is_pruned:
+        lines.append("left out: options that a quick plan and a bound rule out of any better plan")
+    return tuple(lines)
+
+
+def _percentages(ratios: Iterable[float | None]) -> str:
+    return ", ".join(f"{100 * r:g} %" for r in sorted(r for r in ratios if r is not None))
+
+
+def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractObjective:
+    """The objective of that name; with scenarios, its worst or mean over them.
+
+    Raises:
+        InvalidInputError: there is none of that name, or the system lacks what it needs.
+    """
+    pipeline = space.pipeline
+    if not isinstance(pipeline, ScenarioPipeline):
+        return objective_named(name, space)
+    inner = []
+    for one in pipeline.pipelines:
+        problem = PlanningProblem(workload=one.workload, topology=one.topology)
+        alone = SimpleNamespace(pipeline=one, options=space.options, problem=problem)
+        inner.append(objective_named(name, cast("SearchSpace", alone)))
+    return RobustObjective(inner, robust)
+
+
+def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
+    """The result with the price of the move from the plan in use, and the time per scenario."""
+    problem, pipeline = result.problem, space.pipeline
+    if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
+        result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
+    if problem.move_limit is not None:
+        start = problem.move_limit.start
+        before_s = float(pipeline.iteration_times(pipeline.plan_work(start)))
+        after_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
+        move = reshard(
+            start,
+            result.plan,
+            problem.workload,
+            problem.topology,
+            before_s=before_s,
+            after_s=after_s,
+        )
+        result = replace(result, reshard=move)
+    if isinstance(pipeline, ScenarioPipeline):
+        times = pipeline.scenario_times(pipeline.plan_work(result.plan))
+        names = [w.name for w in (problem.workload, *problem.scenarios)]
+        found = [ScenarioTime(name=n, time_s=float(t)) for n, t in zip(names, times, strict=True)]
+        result = replace(result, scenarios=tuple(found))
+    return result

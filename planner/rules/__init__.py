@@ -1,0 +1,1 @@
+"""What couples tables: groups, counts, and bytes that move."""

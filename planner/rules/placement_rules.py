@@ -1,0 +1,380 @@
+"""Rules on where tables go together: groups and counts as arrays, for every search alike.
+
+A rule sees a plan as ``counts[t, r]``, the shards of table t on rank r. Two forms carry them all:
+
+- a *cap* bounds, on each rank or host, the shards or the distinct tables of its members. Keeping
+  tables apart is a cap of one distinct table;
+- a *union* lets its members use one rank or host in all.
+
+A limit on what moves away from a plan in use (:mod:`planner.rules.moved_bytes`) is checked
+beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.sharding import ShardingOption, Spread
+from costmodels.topology import Topology
+from planner.problem import Constraints, Level, PlanningProblem, TableGroup
+from planner.rules.moved_bytes import MoveBudget
+
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+Placed = tuple[ShardingOption, tuple[int, ...]]
+"""An option with its ranks or hosts."""
+
+Move = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
+"""Tables with their new options and places."""
+
+_MOVED_BYTES = 0.5
+"""From here on a table counts as moved; below it lies the rounding of sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cap:
+    """At most ``most`` shards, or distinct tables, of the members (``[T]``) on each place."""
+
+    members: BoolArray
+    level: Level
+    distinct: bool
+    most: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Union:
+    """All shards of the members (``[T]``) on one place."""
+
+    members: BoolArray
+    level: Level
+    text: str
+
+
+class PlacementRules:
+    """The group rules of a problem, for one order of its tables.
+
+    Attributes:
+        budget: the limit on what moves, None without one.
+    """
+
+    def __init__(self, constraints: Constraints, names: Sequence[str], topology: Topology) -> None:
+        """Find the members of every rule."""
+        self.budget: MoveBudget | None = None
+        self.num_tables = len(names)
+        self.world_size = topology.world_size
+        self.local_world_size = topology.local_world_size
+        self.num_hosts = topology.num_hosts
+        self.caps = tuple(_caps(constraints, names))
+        self.unions = tuple(
+            Union(members=_members(g, names), level=g.level, text=f"together {_show(g.patterns)}")
+            for g in constraints.together
+        )
+
+    @classmethod
+    def of(cls, problem: PlanningProblem) -> PlacementRules:
+        """All rules of a problem, with the limit on what moves."""
+        names = [t.name for t in problem.workload.tables]
+        rules = cls(problem.constraints, names, problem.topology)
+        limit = problem.move_limit
+        if limit is not None and (limit.max_bytes is not None or limit.max_tables is not None):
+            rules.budget = MoveBudget(limit, problem.workload, problem.topology)
+        return rules
+
+    def __bool__(self) -> bool:
+        """Whether there is any rule."""
+        return bool(self.caps or self.unions or self.budget)
+
+    def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
+        """Shards of one placed table on each rank, ``[W]``."""
+        if option.spread is Spread.UNIFORM:
+            return np.ones(self.world_size, dtype=np.int64)
+        if option.spread is Spread.RANKS:
+            return np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size)
+        blocks = np.bincount(np.array(places, dtype=np.int64), minlength=self.num_hosts)
+        return np.repeat(blocks, self.local_world_size)
+
+    def at(self, level: Level, counts: IntArray) -> IntArray:
+        """Counts ``[..., W]`` per rank, or summed per host."""
+        if level is Level.RANK:
+            return counts
+        return np.asarray(counts.reshape(*counts.shape[:-1], self.num_hosts, -1).sum(axis=-1))
+
+    def excess(self, counts: IntArray) -> IntArray:
+        """Shards or tables beyond the rules over all places, ``[...]`` of ``[..., T, W]``."""
+        total = np.zeros(counts.shape[:-2], dtype=np.int64)
+        for cap in self.caps:
+            inside = self.at(cap.level, counts[..., cap.members, :])
+            held = (inside > 0) if cap.distinct else inside
+            total = total + np.maximum(held.sum(axis=-2) - cap.most, 0).sum(axis=-1)
+        for union in self.unions:
+            used = self.at(union.level, counts[..., union.members, :]).sum(axis=-2) > 0
+            total = total + np.maximum(used.sum(axis=-1) - 1, 0)
+        return total
+
+    def possible(self, table: int, option: ShardingOption) -> bool:
+        """Whether an option of a table can be part of a plan that keeps the rules.
+
+        False also for several column pieces on one rank, where one piece does the same.
+        """
+        return self.obstacle(table, option) is None
+
+    def obstacle(self, table: int, option: ShardingOption) -> str | None:
+        """The rule that an option cannot keep wherever it goes, None if there is none."""
+        pieces, local = option.num_pieces, self.local_world_size
+        for cap in self.caps:
+            if not cap.members[table]:
+                continue
+            places = self.world_size if cap.level is Level.RANK else self.num_hosts
+            if option.spread is Spread.UNIFORM:
+                alone = cap.distinct or cap.level is Level.RANK
+                needs = 1 if alone else local
+                crowded = cap.distinct and cap.most == 1 and cap.members.sum() > 1
+                if crowded or needs > cap.most:
+                    return cap.text
+            elif not cap.distinct:
+                blocks = option.spread is Spread.HOSTS
+                each = local if blocks and cap.level is Level.HOST else 1
+                where = self.num_hosts if blocks else places
+                if pieces > where * (cap.most // each):
+                    return cap.text
+        for union in self.unions:
+            if union.members[table] and not self._fits_union(union.level, option):
+                return union.text
+        return None
+
+    def _fits_union(self, level: Level, option: ShardingOption) -> bool:
+        if level is Level.HOST:
+            return option.spread is not Spread.UNIFORM or self.num_hosts == 1
+        if option.spread is Spread.UNIFORM:
+            return self.world_size == 1
+        one_rank = option.spread is Spread.RANKS or self.local_world_size == 1
+        return one_rank and option.num_pieces == 1
+
+
+class Usage:
+    """What the tables placed so far take of every rule; changes as tables come and go.
+
+    Attributes:
+        placed: option and places of each table; None for one without a place.
+        counts: ``[T, W]`` shards of each table on each rank.
+        moved: ``[T]`` bytes received for each table.
+    """
+
+    def __init__(self, rules: PlacementRules, placed: Sequence[Placed | None]) -> None:
+        """Count the placed tables."""
+        self.rules = rules
+        self.placed: list[Placed | None] = [None] * rules.num_tables
+        self.counts: IntArray = np.zeros((rules.num_tables, rules.world_size), dtype=np.int64)
+        self.moved: FloatArray = np.zeros(rules.num_tables)
+        self._loads = [self._load(cap) for cap in rules.caps]
+        for table, item in enumerate(placed):
+            if item is not None:
+                self.put(table, item)
+
+    def put(self, table: int, placed: Placed | None) -> None:
+        """Place a table anew, or take it away."""
+        self.placed[table] = placed
+        self._set(table, 0 if placed is None else self.rules.table_counts(*placed))
+        if self.rules.budget is not None:
+            received = 0.0 if placed is None else self.rules.budget.table_bytes(*placed)
+            self.moved[table] = received
+
+    @property
+    def kept(self) -> bool:
+        """Whether every rule holds."""
+        budget = self.rules.budget
+        for cap, load in zip(self.rules.caps, self._loads, strict=True):
+            if (load > cap.most).any():
+                return False
+        for union in self.rules.unions:
+            held = self.counts[union.members].sum(axis=0)
+            if (self.rules.at(union.level, held) > 0).sum() > 1:
+                return False
+        return budget is None or bool(budget.keeps(self.moved))
+
+    def allows(self, move: Move) -> bool:
+        """Whether the rules hold after a move."""
+        before = [(table, self.placed[table]) for table, _, _ in move]
+        for table, option, places in move:
+            self.put(table, (option, places))
+        kept = self.kept
+        for table, item in before:
+            self.put(table, item)
+        return kept
+
+    def ranks_for(self, table: int) -> BoolArray:
+        """Ranks that may take one more shard of the table, ``[W]``; what moves is not looked at."""
+        rules = self.rules
+        allowed = np.ones(rules.world_size, dtype=bool)
+        for cap, load in zip(rules.caps, self._loads, strict=True):
+            if cap.members[table]:
+                own = rules.at(cap.level, self.counts[table])
+                more = (own == 0) if cap.distinct else 1
+                allowed &= self._spread(cap.level, load + more <= cap.most)
+        for union in rules.unions:
+            if union.members[table]:
+                used = rules.at(union.level, self.counts[union.members].sum(axis=0)) > 0
+                if used.any():
+                    allowed &= self._spread(union.level, used)
+        return allowed
+
+    def hosts_for(self, table: int) -> BoolArray:
+        """Hosts that may take one more block of the table, a shard on each rank, ``[H]``."""
+        rules, local = self.rules, self.rules.local_world_size
+        ranks = self.ranks_for(table).reshape(rules.num_hosts, local)
+        allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
+        for cap, load in zip(rules.caps, self._loads, strict=True):
+            if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
+                allowed &= load + local <= cap.most
+        return allowed
+
+    def relocations(self, tables: IntArray, pieces: IntArray, rank: int) -> BoolArray:
+        """Where each shard on ``rank``, given by table and piece, may go, ``[S, W]``."""
+        allowed = np.ones((len(tables), self.rules.world_size), dtype=bool)
+        for table in np.unique(tables) if self.rules.caps or self.rules.unions else ():
+            before = self.counts[table].copy()
+            without = before.copy()
+            without[rank] -= 1
+            self._set(int(table), without)
+            allowed[tables == table] = self.ranks_for(int(table))
+            self._set(int(table), before)
+        if self.rules.budget is not None:
+            change = self._received(tables, pieces)
+            change = change - change[:, rank][:, None]
+            allowed &= self._affords(self.moved[tables][:, None], change, 0.0, np.zeros(1))
+        return allowed
+
+    def swaps(
+        self,
+        mine: tuple[IntArray, IntArray],
+        rank: int,
+        others: tuple[IntArray, IntArray],
+        there: IntArray,
+    ) -> BoolArray:
+        """Which exchanges of a shard on ``rank`` keep the rules, ``[A, B]``.
+
+        Args:
+            mine: table and piece of each shard on ``rank``.
+            rank: where they are.
+            others: table and piece of each shard elsewhere.
+            there: the rank of each of those.
+        """
+        allowed = np.ones((len(mine[0]), len(others[0])), dtype=bool)
+        for cap, load in zip(self.rules.caps, self._loads, strict=True):
+            allowed &= self._swaps_under(cap, load, mine[0], rank, others[0], there)
+        for union in self.rules.unions:
+            step = self._step(union.level)
+            inside = union.members[mine[0]][:, None] | union.members[others[0]][None]
+            allowed &= ~inside | (there // step == rank // step)[None]
+        if self.rules.budget is not None:
+            out, back = self._received(*mine), self._received(*others)
+            at = np.arange(len(there))
+            allowed &= self._affords(
+                self.moved[mine[0]][:, None],
+                out[:, there] - out[:, rank][:, None],
+                self.moved[others[0]][None],
+                (back[:, rank] - back[at, there])[None],
+            )
+        return allowed
+
+    def _swaps_under(
+        self, cap: Cap, load: IntArray, mine: IntArray, rank: int, others: IntArray, there: IntArray
+    ) -> BoolArray:
+        step = self._step(cap.level)
+        here, far = rank // step, there // step
+        counts = self.rules.at(cap.level, self.counts)
+        a, b = cap.members[mine][:, None], cap.members[others][None]
+        more_far = a.astype(np.int64) - b
+        more_here = -more_far
+        if cap.distinct:
+            come_far = a & (counts[mine][:, far] == 0)
+            go_far = b & (counts[others, far] == 1)[None]
+            come_here = b & (counts[others, here] == 0)[None]
+            go_here = a & (counts[mine, here] == 1)[:, None]
+            more_far = come_far.astype(np.int64) - go_far
+            more_here = come_here.astype(np.int64) - go_here
+        fits = (load[far][None] + more_far <= cap.most) | (more_far <= 0)
+        fits &= (load[here] + more_here <= cap.most) | (more_here <= 0)
+        return np.asarray(fits | (far == here)[None])
+
+    def _affords(
+        self, one: FloatArray, change: FloatArray, two: FloatArray | float, other: FloatArray
+    ) -> BoolArray:
+        """Whether tables that moved ``one`` and ``two`` bytes may move so many more."""
+        budget = self.rules.budget
+        if budget is None:
+            return np.ones(change.shape, dtype=bool)
+        count = int((self.moved > _MOVED_BYTES).sum())
+        flips = np.greater(one + change, _MOVED_BYTES).astype(np.int64) - (one > _MOVED_BYTES)
+        flips = flips + np.greater(two + other, _MOVED_BYTES) - np.greater(two, _MOVED_BYTES)
+        grown = change + other
+        few = (count + flips <= budget.max_tables) | (flips <= 0)
+        return np.asarray(few & ((self.moved.sum() + grown <= budget.max_bytes) | (grown <= 0)))
+
+    def _received(self, tables: IntArray, pieces: IntArray) -> FloatArray:
+        """Bytes received for each shard on each rank, ``[S, W]``."""
+        received = np.zeros((len(tables), self.rules.world_size))
+        budget = self.rules.budget
+        for i, (table, piece) in enumerate(zip(tables, pieces, strict=True)):
+            item = self.placed[int(table)]
+            if item is not None and budget is not None:
+                received[i] = budget.piece_bytes(item[0])[int(piece)]
+        return received
+
+    def _set(self, table: int, counts: IntArray | int) -> None:
+        for cap, load in zip(self.rules.caps, self._loads, strict=True):
+            if cap.members[table]:
+                old = self.rules.at(cap.level, self.counts[table])
+                new = self.rules.at(cap.level, np.zeros_like(self.counts[table]) + counts)
+                load += (new > 0).astype(np.int64) - (old > 0) if cap.distinct else new - old
+        self.counts[table] = counts
+
+    def _load(self, cap: Cap) -> IntArray:
+        return np.zeros_like(self.rules.at(cap.level, self.counts[0]))
+
+    def _step(self, level: Level) -> int:
+        return 1 if level is Level.RANK else self.rules.local_world_size
+
+    def _spread(self, level: Level, places: BoolArray) -> BoolArray:
+        """A mask of places as a mask of ranks."""
+        return np.repeat(places, self._step(level))
+
+
+def _caps(constraints: Constraints, names: Sequence[str]) -> list[Cap]:
+    caps = [
+        Cap(
+            members=_members(g, names),
+            level=g.level,
+            distinct=True,
+            most=1,
+            text=f"apart {_show(g.patterns)} on different {g.level}s",
+        )
+        for g in constraints.apart
+    ]
+    for c in constraints.counts:
+        what = "shards" if c.counts_shards else "tables"
+        caps.append(
+            Cap(
+                members=np.array([c.matches(n) for n in names], dtype=bool),
+                level=c.level,
+                distinct=not c.counts_shards,
+                most=c.most,
+                text=f"max_{what}_per_{c.level} {c.most}",
+            )
+        )
+    return caps
+
+
+def _members(group: TableGroup, names: Sequence[str]) -> BoolArray:
+    return np.array([group.matches(n) for n in names], dtype=bool)
+
+
+def _show(patterns: tuple[str, ...]) -> str:
+    return f"[{', '.join(patterns)}]"

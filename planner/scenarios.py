@@ -1,0 +1,205 @@
+"""One plan for several days: the same tables under several index distributions or batch sizes.
+
+Works of the scenarios stand side by side, ``[..., W, S x F]``, so that a search moves tables in all
+of them at once. A plan has to fit in each of them; proofs and packings look at the memory of the
+scenario that leaves least of it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.estimates import MemoryLedger
+from costmodels.iteration.base import FloatArray
+from costmodels.option_work import OptionWork
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingOption, ShardingType
+from costmodels.work import NUM_COLUMNS
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.space.objective import AbstractObjective, Cut
+
+
+class Robust(StrEnum):
+    """What counts of the scenarios: the slowest, or the mean."""
+
+    WORST = "worst"
+    MEAN = "mean"
+
+
+def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
+    """Refuse scenarios that are not the same tables.
+
+    Raises:
+        InvalidInputError: one line for each scenario that differs in a table's name or shape.
+    """
+    problems = []
+    shapes = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in workload.tables}
+    for scenario in scenarios:
+        other = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in scenario.tables}
+        differ = sorted(n for n in {*shapes, *other} if shapes.get(n) != other.get(n))
+        same_order = [t.name for t in scenario.tables] == [t.name for t in workload.tables]
+        if differ or not same_order:
+            what = f"table {differ[0]!r}" if differ else "the order of tables"
+            problems.append(
+                f"scenario {scenario.name!r} differs from {workload.name!r} in {what}; scenarios "
+                "have the same tables, rows, columns and types, in the same order"
+            )
+    if problems:
+        raise InvalidInputError(problems)
+
+
+class ScenarioPipeline(CostPipeline):
+    """Prices plans in several scenarios at once; reports speak of the first."""
+
+    def __init__(self, pipelines: Sequence[CostPipeline]) -> None:
+        """One pipeline per scenario, all on one topology."""
+        first = pipelines[0]
+        super().__init__(first.workload, first.topology, first.models)
+        self.pipelines = tuple(pipelines)
+        self.num_features = NUM_COLUMNS * len(pipelines)
+        left = [float(p.device_limits.min()) for p in pipelines]
+        self._tightest = int(np.argmin(left))
+
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Works of all scenarios side by side."""
+        works = zip(*(p.options_work(options) for p in self.pipelines), strict=True)
+        return [_option_side_by_side(of_one) for of_one in works]
+
+    def plan_work(self, plan: Plan) -> FloatArray:
+        """Works of all scenarios side by side."""
+        return _side_by_side([p.plan_work(plan) for p in self.pipelines])
+
+    def split(self, work: FloatArray) -> list[FloatArray]:
+        """The work of each scenario."""
+        return _blocks(work, len(self.pipelines))
+
+    def device_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes on each device in the scenario that leaves least memory."""
+        return self.pipelines[self._tightest].device_bytes(self.split(work)[self._tightest])
+
+    def host_bytes(self, work: FloatArray) -> FloatArray:
+        """Embedding bytes in each host's memory in that scenario."""
+        return self.pipelines[self._tightest].host_bytes(self.split(work)[self._tightest])
+
+    def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
+        """Bytes beyond the limits, added up over the scenarios."""
+        works = zip(self.pipelines, self.split(work), strict=True)
+        return np.asarray(sum(p.overflow_bytes(w, allowed_ratio) for p, w in works))
+
+    @cached_property
+    def device_limits(self) -> FloatArray:
+        """Device bytes left for embeddings in that scenario, ``[W]``."""
+        return self.pipelines[self._tightest].device_limits
+
+    def iteration_times(self, work: FloatArray) -> FloatArray:
+        """Seconds per iteration of the slowest scenario."""
+        return np.asarray(self.scenario_times(work).max(axis=0))
+
+    def scenario_times(self, work: FloatArray) -> FloatArray:
+        """Seconds per iteration of each scenario, ``[S, ...]``."""
+        works = zip(self.pipelines, self.split(work), strict=True)
+        return np.stack([p.iteration_times(w) for p, w in works])
+
+    def memory(self, plan: Plan) -> MemoryLedger:
+        """The ledger of the scenario whose fullest rank is fullest."""
+        ledgers = [p.memory(plan) for p in self.pipelines]
+        return max(ledgers, key=lambda ledger: ledger.fullest.used_bytes)
+
+
+class RobustObjective(AbstractObjective):
+    """The worst or the mean of one objective over scenarios.
+
+    Phases are those of all scenarios, one after the other. The mean of their cuts bounds the mean,
+    and the worst too; the cut of any scenario bounds the worst.
+    """
+
+    name = "robust"
+
+    def __init__(self, inner: Sequence[AbstractObjective], how: Robust) -> None:
+        """``inner`` holds the objective of each scenario."""
+        self.name = f"{how} {inner[0].name}"  # type: ignore[misc]
+        self._inner = tuple(inner)
+        self._how = how
+        self._sizes = np.cumsum([0, *(len(o.weights) for o in inner)])
+
+    @property
+    def weights(self) -> FloatArray:
+        """Those of all scenarios."""
+        return np.concatenate([o.weights for o in self._inner])
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Worst or mean over the scenarios."""
+        blocks = _blocks(work, len(self._inner))
+        values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
+        return self._merge(values)
+
+    def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
+        """Worst or mean over the scenarios, by their proven values."""
+        blocks = _blocks(work, len(self._inner))
+        inner = [o.proven_values(b, o.values(b)) for o, b in zip(self._inner, blocks, strict=True)]
+        stacked = np.stack(inner)
+        return np.minimum(values, self._merge(stacked))
+
+    def _merge(self, values: FloatArray) -> FloatArray:
+        """From ``[S, ...]``."""
+        return np.asarray(values.max(axis=0) if self._how is Robust.WORST else values.mean(axis=0))
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """Each scenario's tangents at its own part of the work."""
+        gradient = np.zeros((int(self._sizes[-1]), len(row)))
+        for i, inner in enumerate(self._inner):
+            block = slice(i * NUM_COLUMNS, (i + 1) * NUM_COLUMNS)
+            gradient[self._sizes[i] : self._sizes[i + 1], block] = inner.gradient(row[block])
+        return gradient
+
+    def always(self) -> Cut:
+        """The mean of the scenarios' cuts."""
+        return self._mean([o.always() for o in self._inner])
+
+    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+        """The mean of the scenarios' best cuts, or the highest of them for the worst."""
+        best, values = [], []
+        for i, inner in enumerate(self._inner):
+            own = phases[self._sizes[i] : self._sizes[i + 1]]
+            cuts = [inner.always()]
+            found = inner.cut(own, types)
+            cuts += [] if found is None else [found]
+            heights = [c.base + float(c.slopes @ own) for c in cuts]
+            best.append(cuts[int(np.argmax(heights))])
+            values.append(max(heights))
+        if self._how is Robust.MEAN:
+            return self._mean(best)
+        at = int(np.argmax(values))
+        slopes = np.zeros(int(self._sizes[-1]))
+        slopes[self._sizes[at] : self._sizes[at + 1]] = best[at].slopes
+        return Cut(base=best[at].base, slopes=slopes)
+
+    def _mean(self, cuts: Sequence[Cut]) -> Cut:
+        count = len(cuts)
+        return Cut(
+            base=sum(c.base for c in cuts) / count,
+            slopes=np.concatenate([c.slopes for c in cuts]) / count,
+        )
+
+
+def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
+    """One option's work in every scenario; rows that differ in any of them are kept apart."""
+    first = works[0]
+    if all(np.array_equal(first.index, work.index) for work in works[1:]):
+        return OptionWork(rows=_side_by_side([w.rows for w in works]), index=first.index)
+    return OptionWork.of(_side_by_side([w.full for w in works]))
+
+
+def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
+    """The work of each scenario."""
+    return [work[..., i * NUM_COLUMNS : (i + 1) * NUM_COLUMNS] for i in range(count)]
+
+
+def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:
+    """``[..., S x F]``."""
+    return np.concatenate(works, axis=-1)

@@ -1,0 +1,252 @@
+"""Branch and bound over boxes of phase maxima.
+
+A node is a set of sharding types with a box; its bound is the rank-free program with the box's own
+cuts. The node of least bound is split on one phase, so the least bound over all nodes rises towards
+the best that the rank-free view can prove. Nodes above the incumbent are dropped.
+
+A narrower box helps in three ways: chords come closer to the models, options with a shard above
+the box's limit are out, and a phase's limit says on how many ranks a fused call has to be. Which
+phase to split is tried out on the linear programs of both halves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.boxes import Box
+from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.space.evaluation import BoolArray, FloatArray
+from planner.space.objective import AbstractObjective
+
+_BISECTIONS: Final = 40
+_CLOSE: Final = 2e-3
+_LEAST_WIDTH: Final = 1e-3
+"""Sides narrower than this share of the whole's are not split."""
+_LIFT: Final = 0.3
+"""Part of the way to the incumbent by which a split should lift the upper half."""
+_PROMISE: Final = 0.05
+"""Worth of a second of lift beside a second of chord error."""
+
+
+@runtime_checkable
+class _Boxed(Protocol):
+    """An objective whose plans can be put into boxes of phase maxima."""
+
+    def box(
+        self,
+        types: TypeSet,
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+    ) -> Box | None:
+        """Plans with these types and phases; see :mod:`planner.search.bounds.boxes`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Node:
+    """One box with its bound and the options left; ``whole``: the mixed-integer program gave it."""
+
+    types: TypeSet
+    bound: float
+    box: Box | None = None
+    relaxation: Relaxation | None = None
+    kept: BoolArray | None = None
+    whole: bool = False
+    done: bool = False
+
+
+class Branching:
+    """The open nodes of one search.
+
+    Args:
+        bounds: solves the rank-free programs.
+        objective: makes the boxes.
+        relaxed: the linear bound of each set of sharding types.
+        exact: types of a set that every plan in it is known to have.
+    """
+
+    def __init__(
+        self,
+        bounds: RankFreeBound,
+        objective: AbstractObjective,
+        relaxed: dict[TypeSet | None, Relaxation],
+        exact: Callable[[TypeSet], TypeSet],
+    ) -> None:
+        """Begin with a node per set of types."""
+        self._bounds, self._exact = bounds, exact
+        self._time = objective if isinstance(objective, _Boxed) else None
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Node]] = []
+        self._loose = math.inf
+        for types, relaxation in relaxed.items():
+            if types is None:
+                self._loose = min(self._loose, relaxation.bound)
+            else:
+                self._push(Node(types=types, bound=relaxation.bound, relaxation=relaxation))
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to branch on."""
+        return self._time is not None and bool(self._heap) and math.isinf(self._loose)
+
+    def bound(self, incumbent: float) -> float:
+        """Least bound of the open nodes; those above the incumbent prove the incumbent itself."""
+        return min([incumbent, *(b for b, _, _ in self._heap[:1])])
+
+    def step(self, incumbent: float, *, whole_limit_s: float | None) -> Relaxation | None:
+        """Improve the node of least bound; returns its new relaxation, for rounding.
+
+        Args:
+            incumbent: value of the best plan; nodes above it are dropped.
+            whole_limit_s: time for one mixed-integer program; None to solve none.
+        """
+        if not self._heap or self._heap[0][0] >= incumbent or self._heap[0][2].done:
+            return None
+        if not math.isfinite(incumbent):
+            return None
+        node = heapq.heappop(self._heap)[2]
+        if node.box is None:
+            return self._settle(self._boxed(node, incumbent), incumbent)
+        if whole_limit_s is not None and not node.whole and self._close(node):
+            return self._settle(self._whole(node, whole_limit_s), incumbent)
+        parts = self._split(node, incumbent)
+        if parts is not None:
+            for child in parts:
+                self._settle(child, incumbent)
+            return min(parts, key=lambda n: n.bound).relaxation
+        if whole_limit_s is None or node.whole:
+            self._push(replace(node, done=True))
+            return None
+        return self._settle(self._whole(node, whole_limit_s), incumbent)
+
+    def _settle(self, node: Node, incumbent: float) -> Relaxation | None:
+        if node.bound < incumbent:
+            self._push(node)
+        return node.relaxation
+
+    def _push(self, node: Node) -> None:
+        heapq.heappush(self._heap, (node.bound, next(self._order), node))
+
+    # -- boxes ------------------------------------------------------------------------------------
+
+    def _boxed(self, node: Node, incumbent: float) -> Node:
+        """The node with the smallest box that holds every plan better than the incumbent."""
+        types = self._exact(node.types)
+        box = None if self._time is None else self._time.box(types)
+        if box is None or self._time is None or not math.isfinite(incumbent):
+            return replace(node, done=True)
+        low = np.zeros(len(self._time.weights))
+        for phase in box.first:
+            low[phase] = self._bounds.least_phase(node.types, int(phase), incumbent)
+        if not np.isfinite(low).all():
+            return replace(node, bound=incumbent, done=True)
+        limits = low.copy()
+        limits[box.first] = self._highest(box, low[box.first], incumbent)
+        tight = self._time.box(types, low, limits)
+        if tight is None:
+            return replace(node, done=True)
+        return self._relaxed(replace(node, box=tight), incumbent, rounds=8)
+
+    def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
+        """Per group, the largest phase whose shortest iteration is not above the incumbent."""
+        count = len(low)
+        inside, outside = low.copy(), low + incumbent / box.per_second
+
+        def fits(phases: FloatArray) -> BoolArray:
+            points = np.repeat(low[None], count, axis=0)
+            points[np.arange(count), np.arange(count)] = phases
+            return np.asarray(box.true(points) <= incumbent)
+
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (inside + outside)
+            below = fits(middle)
+            inside = np.where(below, middle, inside)
+            outside = np.where(below, outside, middle)
+        return outside
+
+    # -- splits -----------------------------------------------------------------------------------
+
+    def _split(self, node: Node, incumbent: float) -> tuple[Node, Node] | None:
+        """Both halves of the most promising split; None if every side is narrow."""
+        box, relaxation = node.box, node.relaxation
+        if box is None or relaxation is None or relaxation.phases is None:
+            return None
+        where = self._where(box, relaxation.phases, node.bound, incumbent)
+        if where is None:
+            return None
+        lower, upper = (self._half(node, *where, incumbent, upper=u) for u in (False, True))
+        return lower, upper
+
+    def _close(self, node: Node) -> bool:
+        """Whether chords are so close to the models that whole options say more than a split."""
+        if node.box is None or node.relaxation is None or node.relaxation.phases is None:
+            return False
+        return float(node.box.errors(node.relaxation.phases).sum()) < _CLOSE * node.bound
+
+    def _where(
+        self, box: Box, phases: FloatArray, bound: float, incumbent: float
+    ) -> tuple[int, float] | None:
+        """(group, where to cut).
+
+        Either at the solution, where chords are far from the models, or so far above it that the
+        upper half is lifted and large options leave the lower one.
+        """
+        at = np.clip(phases[box.first], box.low, box.high)
+        width = box.high - box.low
+        errors = box.errors(phases)
+        slopes = np.array([cut.slopes[box.first] for cut in box.cuts] or [np.ones(len(at))])
+        slope = np.maximum(slopes.max(axis=0), 1e-12)
+        lifted = at + _LIFT * (incumbent - bound) / slope
+        found: list[tuple[float, int, float]] = []
+        for g in np.flatnonzero(width > _LEAST_WIDTH * box.high):
+            low, high = box.low[g] + 0.1 * width[g], box.high[g] - 0.1 * width[g]
+            found.append((float(errors[g]), int(g), float(np.clip(at[g], low, high))))
+            if box.low[g] < lifted[g] < box.high[g]:
+                promise = float(slope[g] * (box.high[g] - lifted[g]))
+                found.append((_PROMISE * promise, int(g), float(lifted[g])))
+        best = max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
+        return None if best is None else (best[1], best[2])
+
+    def _half(self, node: Node, group: int, at: float, incumbent: float, *, upper: bool) -> Node:
+        if node.box is None:
+            return node
+        low, high = node.box.low.copy(), node.box.high.copy()
+        (low if upper else high)[group] = at
+        child = replace(node, box=node.box.part(low, high), whole=False)
+        return self._relaxed(child, incumbent, rounds=2)
+
+    def _relaxed(self, node: Node, incumbent: float, *, rounds: int) -> Node:
+        """The node with what its linear program says of bound, limits and options."""
+        if node.box is None:
+            return node
+        kept = self._left(node, incumbent)
+        found = self._bounds.relax(node.types, box=node.box, rounds=rounds, kept=kept)
+        bound = max(node.bound, found.bound)
+        if found.reduced_costs is not None:
+            kept = kept & (found.bound + found.reduced_costs <= incumbent)
+        return replace(node, bound=bound, relaxation=found, kept=kept)
+
+    def _left(self, node: Node, incumbent: float) -> BoolArray:
+        """Options that a plan in the box, better than the incumbent, can have."""
+        box = node.box
+        every = np.ones(len(self._bounds.space.options), dtype=bool)
+        kept = every if node.kept is None else node.kept
+        if box is None:
+            return kept
+        loads = self._bounds.largest_loads(box)
+        inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
+        return kept & inside & (box.least(loads) <= incumbent)
+
+    def _whole(self, node: Node, limit_s: float) -> Node:
+        found = self._bounds.solve_whole(
+            node.types, time_limit_s=limit_s, rounds=2, box=node.box, kept=node.kept
+        )
+        kept = found if found.shares is not None else node.relaxation
+        return replace(node, bound=max(node.bound, found.bound), relaxation=kept, whole=True)

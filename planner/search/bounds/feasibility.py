@@ -1,0 +1,205 @@
+"""Proofs that nothing fits: the binding memory, the bytes that are missing, and what would help."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingOption, Spread
+from costmodels.units import format_bytes
+from planner.errors import InfeasibleError
+from planner.options.enumeration import HOST_KERNELS, TableOptions
+from planner.search.construct.greedy import list_greedy, size_cost
+from planner.space.evaluation import ROUNDING, FloatArray, SearchSpace
+
+_MIXES: Final = np.linspace(0.0, 1.0, 201)
+_SHARING: Final = 8
+
+
+def require_feasible(space: SearchSpace) -> None:
+    """Refuse a problem that provably has no plan.
+
+    Three arguments: a table none of whose options fits on empty devices; more bytes than all
+    devices and hosts have, whatever mix of the two memories the options use; more large shards than
+    ranks can hold without two (three, ...) meeting.
+
+    Raises:
+        InfeasibleError: with the shortfall in bytes per rank.
+    """
+    if not len(space.pipeline.device_limits) or float(space.pipeline.device_limits.max()) <= 0:
+        _no_room(space)
+    for listed, fitting in zip(space.listing.tables, space.tables, strict=True):
+        if not fitting.options:
+            _too_large(space, listed)
+    _check_totals(space)
+    _check_large_shards(space)
+
+
+def least_excess_bytes(space: SearchSpace) -> float:
+    """Bytes by which the fullest rank exceeds its memory when tables are balanced by size."""
+    sizes = np.array([size_cost(t) for t in space.problem.workload.tables])
+    work = space.work(list_greedy(space, sizes))
+    device = (work @ space.device - space.pipeline.device_limits).max()
+    host = (work @ space.host).reshape(space.num_hosts, -1).sum(axis=-1)
+    excess = (host - space.pipeline.host_limits).max() / space.local_world_size
+    return max(float(device), float(excess), 0.0)
+
+
+def _no_room(space: SearchSpace) -> None:
+    missing = abs(float(space.pipeline.device_limits.max()))
+    msg = (
+        f"nothing fits: the dense part and the reserve alone exceed every device by "
+        f"{format_bytes(missing)}"
+    )
+    raise InfeasibleError(
+        msg,
+        shortfall_bytes=missing,
+        advice=("reduce the memory reserve or the batch size", "use devices with more memory"),
+    )
+
+
+def _too_large(space: SearchSpace, table: TableOptions) -> None:
+    """No option of this table fits anywhere: told of the one that lacks least per rank."""
+    local = space.local_world_size
+    found = [
+        _missing(space, table, option, work @ space.device, work @ space.host)
+        for option, work in zip(table.options, table.works, strict=True)
+    ]
+    device, host = min(found, key=lambda m: (max(m[0], m[1] / local), m[0] + m[1] / local))
+    ranks = list(table.ranks) or list(range(space.world_size))
+    limit = float(space.pipeline.device_limits[ranks].max())
+    host_limit = float(space.pipeline.host_limits.max())
+    lacks = []
+    if device > 0 or host <= 0:
+        lacks.append(
+            f"the device memory of an empty rank ({format_bytes(limit)}) by at least "
+            f"{format_bytes(device)}"
+        )
+    if host > 0:
+        lacks.append(
+            f"the host memory of an empty host ({format_bytes(host_limit)}) by at least "
+            f"{format_bytes(host)}"
+        )
+    msg = (
+        f"nothing fits: table {table.table!r} exceeds {' and '.join(lacks)} in the best of its "
+        f"{len(table.options)} options"
+    )
+    raise InfeasibleError(
+        msg,
+        shortfall_bytes=max(device, host / local),
+        advice=_advice(space, table),
+    )
+
+
+def _missing(
+    space: SearchSpace,
+    table: TableOptions,
+    option: ShardingOption,
+    device: FloatArray,
+    host: FloatArray,
+) -> tuple[float, float]:
+    """Device bytes per rank and host bytes per host that an option lacks on empty ones.
+
+    Args:
+        space: knows the limits.
+        table: knows the places that are allowed.
+        option: the option.
+        device: device bytes of its work rows, ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread.
+        host: the same of host bytes.
+    """
+    limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
+    local = space.local_world_size
+    if option.spread is Spread.UNIFORM:
+        per_host = host.reshape(-1, local).sum(axis=-1)
+        lacks = (device - limits).max(), (per_host - host_limits).max()
+    elif option.spread is Spread.RANKS:
+        ranks = np.array(table.ranks or range(space.world_size))
+        lacks = device.max() - limits[ranks].max(), host.max() - host_limits[ranks // local].max()
+    else:
+        hosts = np.array(table.hosts or range(space.num_hosts))
+        room = limits.reshape(-1, local)[hosts]
+        per_place = (device[:, None, :] - room[None]).max(axis=-1)
+        lacks = per_place.min(axis=-1).max(), host.sum(axis=-1).max() - host_limits[hosts].max()
+    return max(float(lacks[0]), 0.0), max(float(lacks[1]), 0.0)
+
+
+def _check_totals(space: SearchSpace) -> None:
+    """Refuse more bytes than there is memory.
+
+    Linear programming duality: for every weighting of device and host memory, the least weighted
+    bytes of each table must add up to no more than the weighted capacity.
+    """
+    limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
+    device_capacity = max(float(np.maximum(limits, 0.0).sum()), 1.0) * ROUNDING
+    host_capacity = max(float(host_limits.sum()), 1.0) * ROUNDING
+    device = space.mean_work @ space.device * space.world_size / device_capacity
+    host = space.mean_work @ space.host * space.world_size / host_capacity
+    totals = [
+        float(np.minimum.reduceat(m * device + (1.0 - m) * host, space.first[:-1]).sum())
+        for m in _MIXES
+    ]
+    if totals[0] > 1.0:
+        missing = (totals[0] - 1.0) * host_capacity / space.num_hosts
+        has = format_bytes(host_capacity / space.num_hosts)
+        msg = (
+            f"nothing fits: host memory is {format_bytes(missing)} short on each of "
+            f"{space.num_hosts} hosts, which have {has}; no option that fits a device needs less"
+        )
+        shortfall = missing / space.local_world_size
+        raise InfeasibleError(msg, shortfall_bytes=shortfall, advice=_advice(space, None))
+    worst = max((t - 1.0) / m for t, m in zip(totals[1:], _MIXES[1:], strict=True))
+    if worst <= 0:
+        return
+    missing = worst * device_capacity / space.world_size
+    has = format_bytes(device_capacity / space.world_size)
+    msg = (
+        f"nothing fits: device memory is {format_bytes(missing)} short on each of "
+        f"{space.world_size} ranks, which have {has} for embeddings"
+        f"{', even with all host memory used' if host.any() else ''}"
+    )
+    raise InfeasibleError(msg, shortfall_bytes=missing, advice=_advice(space, None))
+
+
+def _check_large_shards(space: SearchSpace) -> None:
+    """Refuse more large shards than ranks can share.
+
+    Pigeonhole: each table puts at least one shard of a certain size on some rank, so among
+    ``q * W + 1`` tables some rank gets ``q + 1`` of them.
+    """
+    largest = space.largest_device
+    least = np.minimum.reduceat(largest, space.first[:-1])
+    sizes: FloatArray = np.sort(least)[::-1]
+    limit = float(space.pipeline.device_limits.max())
+    for shared in range(1, _SHARING + 1):
+        at = shared * space.world_size
+        if at >= len(sizes):
+            return
+        missing = (shared + 1) * float(sizes[at]) - limit * ROUNDING
+        if missing > 0:
+            size = format_bytes(float(sizes[at]))
+            msg = (
+                f"nothing fits: {at + 1} tables put {size} or more on some rank each, so one of "
+                f"{space.world_size} ranks gets {shared + 1} of them and is "
+                f"{format_bytes(missing)} over its {format_bytes(limit)}"
+            )
+            raise InfeasibleError(
+                msg,
+                shortfall_bytes=missing,
+                advice=_advice(space, None),
+            )
+
+
+def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
+    lines = ["use more GPUs, or GPUs with more memory"]
+    tables = space.listing.tables if table is None else (table,)
+    if not any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
+        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
+    else:
+        lines.append("add host memory")
+    if not all(any(o.spread is Spread.UNIFORM for o in t.options) for t in tables):
+        lines.append("allow row_wise or table_row_wise sharding, which split rows")
+    if not all(any(len(o.column_widths) > 1 for o in t.options) for t in tables):
+        lines.append("allow column_wise sharding or a smaller minimum column width")
+    lines.append("reduce the batch size, the memory reserve, or the embedding precision")
+    return tuple(lines)

@@ -1,0 +1,160 @@
+"""Bounds from mixed-integer programs, solved beside the search.
+
+The set of sharding types with the least bound is taken again and again: first with whole options,
+then with the rows of special ranks, and with those of every rank where ranks are few and alike,
+else of more special ranks each time. What is found here moves the bound alone, so that how fast it
+is found cannot change the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from planner.search.base import Record
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.solver_process import SolverProcess
+from planner.search.common.programs import Program, effort_of, node_s
+
+_SPECIAL: Final = (2, 4, 8)
+"""Special ranks at each attempt."""
+_MOST_VARIABLES: Final = 12_000
+"""Further variables of special ranks in one program."""
+_RANKED_AFTER: Final = ((1_200, 1), (1_600, 2), (5_000, 4))
+"""(most variables of every rank, attempts before them); with more, solvers stay at the root."""
+_MOST_NODES: Final = 4_000
+_RANKED_SHARE: Final = 0.9
+"""Of the work left: what is not proven in time is lost."""
+_BESIDE_S: Final = 2.0
+"""Nominal seconds of a program beside one cycle of the search."""
+_WORTH_RANKED_RATIO: Final = 3e-3
+"""Gap that is worth a program with every rank."""
+_BATCH: Final = 2
+"""Programs solved in a row beside one cycle of the search."""
+_GAP_RATIO: Final = 1e-3
+
+
+def left_s(record: Record) -> float:
+    """Seconds left to a search, infinite without a limit."""
+    limit_s = record.evaluate.budget.time_limit_s
+    return math.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 0.01)
+
+
+class Prover:
+    """Raises the least bound, a few programs at a time.
+
+    Args:
+        bounds: makes the programs.
+        relaxed: bounds of the sets of sharding types.
+    """
+
+    def __init__(self, bounds: RankFreeBound, relaxed: Mapping[TypeSet | None, Relaxation]) -> None:
+        """Nothing is begun yet."""
+        self._bounds, self._relaxed = bounds, dict(relaxed)
+        self._tries: dict[TypeSet | None, int] = {}
+        self._process = SolverProcess()
+        self._tasks: list[tuple[TypeSet | None, float, Program]] = []
+        self._begun_s, self._left_s = 0.0, math.inf
+        size = bounds.ranks_size
+        self._before_ranked = next((n for most, n in _RANKED_AFTER if size <= most), None)
+        self._ranked: set[TypeSet | None] = set()
+
+    @property
+    def bound(self) -> float:
+        """The least bound over all plans."""
+        return min(r.bound for r in self._relaxed.values())
+
+    def advance(self, record: Record) -> bool:
+        """Take what has been proven and begin the next programs; False if there are none.
+
+        It waits for programs that are not done yet, so that the outcome depends on no clock.
+        """
+        self.collect(record)
+        meter = record.evaluate.meter
+        if record.stopped or not math.isfinite(record.value):
+            return False
+        self._begun_s, self._left_s = meter.spent_s, meter.left_s
+        return self.start(record.value, left_s(record))
+
+    def collect(self, record: Record) -> None:
+        """Wait for what was begun and take what it proves; the work beside it counts once."""
+        if self._tasks:
+            meter = record.evaluate.meter
+            beside_s = meter.spent_s - self._begun_s
+            meter.spend(max(self.finish(lambda: record.cut) - beside_s, 0.0))
+            record.raise_bound(min(self.bound, record.value), "programs")
+
+    def start(self, incumbent: float, time_limit_s: float) -> bool:
+        """Begin the next programs; False if there is none that could help.
+
+        Args:
+            incumbent: value of the best plan.
+            time_limit_s: by the clock.
+        """
+        programs: list[Program] = []
+        for types in sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)[:_BATCH]:
+            relaxation, tries = self._relaxed[types], self._tries.get(types, 0)
+            if relaxation.bound >= incumbent:
+                break
+            special = None if tries == self._before_ranked else self._special(relaxation, tries)
+            if special is None:
+                if not programs:
+                    return self._start_ranked(types, incumbent, time_limit_s)
+                break
+            program, unit = self._bounds.program(types, special=special)
+            programs.append(_within(program, _BESIDE_S))
+            self._tasks.append((types, unit, program))
+        if programs:
+            self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
+        return bool(programs)
+
+    def _start_ranked(self, types: TypeSet | None, incumbent: float, time_limit_s: float) -> bool:
+        """Begin the program with every rank; it gets its part of the time that is left."""
+        bound = self._relaxed[types].bound
+        close = bound >= incumbent * (1 - _WORTH_RANKED_RATIO)
+        if close or self._before_ranked is None or types in self._ranked:
+            return False
+        self._ranked.add(types)
+        open_sets = sum(r.bound < incumbent for r in self._relaxed.values())
+        program, unit = self._bounds.whole_program(types, bound=bound, incumbent=incumbent)
+        program = _within(program, _RANKED_SHARE * self._left_s / open_sets)
+        self._tasks.append((types, unit, program))
+        self._process.start([program], time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
+        return True
+
+    def finish(self, stopped: Callable[[], bool]) -> float:
+        """Wait for them and take what they prove; returns their nominal seconds."""
+        tasks, self._tasks = self._tasks, []
+        solutions = self._process.result(stopped) if tasks else []
+        spent_s = 0.0
+        for (types, unit, program), solution in zip(tasks, solutions, strict=False):
+            known = self._relaxed[types]
+            self._relaxed[types] = replace(known, bound=max(known.bound, solution.bound * unit))
+            self._tries[types] = self._tries.get(types, 0) + 1
+            spent_s += effort_of(program, solution)
+        return spent_s
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _special(self, relaxation: Relaxation, tries: int) -> tuple[int, ...] | None:
+        """Tables for special ranks; None if there would not be more than the last time."""
+        if tries == 0:
+            return ()
+        most = max(_MOST_VARIABLES // max(len(self._bounds.space.options), 1), 1)
+        counts = [0, *(min(count, most) for count in _SPECIAL)]
+        if tries >= len(counts) or counts[tries] == counts[tries - 1]:
+            return None
+        if relaxation.phases is None or relaxation.shares is None:
+            relaxation = self._bounds.relax(relaxation.types, rounds=2)
+        found = self._bounds.special(relaxation, counts[tries])
+        return found if len(found) > counts[tries - 1] else None
+
+
+def _within(program: Program, seconds: float) -> Program:
+    """The program with as many nodes as take so many nominal seconds."""
+    return replace(program, max_nodes=int(min(max(seconds / node_s(program), 1.0), _MOST_NODES)))

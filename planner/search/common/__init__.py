@@ -1,0 +1,1 @@
+"""What every part of the search uses: linear models, solvers with checked answers, processes."""

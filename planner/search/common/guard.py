@@ -1,0 +1,54 @@
+"""The last look at a proof: no plan that was priced may be better than the proven bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from planner.errors import InvalidInputError
+from planner.search.base import SearchOutcome, Termination
+from planner.space.evaluation import Evaluator
+
+_ROUNDING: Final = 1e-9
+"""Share by which sums of the same numbers in another order may differ."""
+
+
+def guarded(
+    outcome: SearchOutcome, others: Sequence[float], evaluate: Evaluator
+) -> tuple[SearchOutcome, tuple[str, ...]]:
+    """The outcome, without its proof where a plan is known that is better than the bound.
+
+    Args:
+        outcome: of the search.
+        others: values of plans that others found.
+        evaluate: prices the plan in use, if there is one.
+
+    Returns:
+        The outcome, and what has to be said about it.
+    """
+    if outcome.bound is None:
+        return outcome, ()
+    least = min([*outcome.values, *others, *_value_in_use(evaluate)])
+    if outcome.bound <= least + _ROUNDING * abs(least):
+        return replace(outcome, bound=min(outcome.bound, least)), ()
+    text = (
+        f"a plan was priced at {least:.9g}, below the proven bound {outcome.bound:.9g}: the proof "
+        "is wrong and was withdrawn; please report this with the workload, the system and the flags"
+    )
+    return replace(outcome, bound=None, termination=Termination.NO_PROOF), (text,)
+
+
+def _value_in_use(evaluate: Evaluator) -> list[float]:
+    """Value of the plan in use, where it could be the answer: it fits and keeps the constraints."""
+    space = evaluate.space
+    if space.problem.move_limit is None:
+        return []
+    try:
+        assignment = space.assignment(space.problem.move_limit.start)
+    except InvalidInputError:
+        return []
+    value = evaluate.value(assignment)
+    return [value] if np.isfinite(value) else []

@@ -1,0 +1,1 @@
+"""Plans from nothing: greedy orders, packings, sampled prices."""

@@ -1,0 +1,253 @@
+"""Constructions of planners in use: list greedies, TorchRec's walk, splitting the hottest.
+
+They serve as baselines and as starting points. All price shards by one number, the weighted sum of
+a shard's own phases; that a rank's phases wait for other ranks is what they do not see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ComputeKernel, ShardingType, Spread
+from costmodels.workload import Table
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import FITTING, Assignment, FloatArray, IntArray, SearchSpace
+
+_TORCHREC_MIN_WIDTH: Final = 128
+"""TorchRec splits columns into pieces of at least this width unless told otherwise."""
+_WALK_SHARDS: Final = 20_000
+"""Shards placed in a TorchRec walk before it ends (TorchRec itself goes on, for minutes)."""
+_MOST_SPLITS: Final = 40
+
+
+def size_cost(table: Table) -> float:
+    """Bytes of weights."""
+    return float(table.weight_bytes)
+
+
+def lookup_cost(table: Table) -> float:
+    """Elements read per sample."""
+    return table.embedding_dim * table.pooling_factor
+
+
+def size_lookup_cost(table: Table) -> float:
+    """Elements read per sample, weighted by the logarithm of the rows."""
+    return lookup_cost(table) * math.log10(max(table.num_embeddings, 1))
+
+
+def shard_seconds(model: LinearModel) -> FloatArray:
+    """``[M]`` one number per work row of the space: its phases, each with its general weight."""
+    phases = model.phase_maxima(model.columns)
+    return np.asarray(phases @ model.objective.always().slopes[model.used])
+
+
+def list_greedy(space: SearchSpace, costs: FloatArray) -> Assignment:
+    """Whole tables, the costliest first, each on the rank of least cost so far that has room.
+
+    AutoShard, DreamShard and NeuroShard all compare against it (their ``sharders.py``). Tables that
+    cannot be whole on one rank take their smallest option.
+    """
+    placer = _ScalarPlacer(space)
+    choice = whole_options(space)
+    sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
+    order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
+    places: list[tuple[int, ...]] = [()] * space.num_tables
+    for t in order:
+        option = space.option(int(t), int(choice[t]))
+        pieces = max(option.num_pieces, 1)
+        places[t] = placer.place(int(t), int(choice[t]), np.full(pieces, costs[t] / pieces))
+    return Assignment(options=tuple(int(o) for o in choice), places=tuple(places))
+
+
+def whole_options(space: SearchSpace) -> IntArray:
+    """``[T]`` the unsplit option on one rank, in device memory if possible; else the smallest."""
+    is_split = space.is_uniform | space.is_on_hosts | (space.pieces > 1)
+    others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
+    order = np.lexsort((space.largest_device, others, is_split, space.table_of))
+    return np.asarray(order[space.first[:-1]] - space.first[:-1])
+
+
+def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
+    """Proposals of TorchRec's greedy proposer, each placed by its partitioner.
+
+    Every table starts at its fastest option; each step moves the table that takes most device
+    memory per shard to its next one. Shards go largest memory first to the rank of least cost.
+    """
+    space, seconds = model.space, shard_seconds(model)
+    orders = [_torchrec_order(space, t, seconds) for t in range(space.num_tables)]
+    at = [0] * space.num_tables
+    shards_left = _WALK_SHARDS
+    while True:
+        choice = [order[i] for order, i in zip(orders, at, strict=True)]
+        placer = _ScalarPlacer(space)
+        sizes = [placer.largest_bytes(t, o) for t, o in enumerate(choice)]
+        yield _partition(space, placer, choice, sizes, seconds)
+        shards_left -= space.num_tables
+        movable = [t for t, order in enumerate(orders) if at[t] + 1 < len(order)]
+        if not movable or shards_left <= 0:
+            return
+        at[max(movable, key=lambda t: (sizes[t], -t))] += 1
+
+
+def split_walk(model: LinearModel) -> Iterator[Assignment]:
+    """HugeCTR's way: whole tables by decreasing cost, then split the table of the hottest shard."""
+    space, seconds = model.space, shard_seconds(model)
+    choice = whole_options(space).tolist()
+    for _ in range(_MOST_SPLITS):
+        placer = _ScalarPlacer(space)
+        hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
+        yield _partition(space, placer, choice, hottest, seconds)
+        for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
+            finer = _next_split(space, table, choice[table])
+            if finer is not None:
+                choice[table] = finer
+                break
+        else:
+            return
+
+
+def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list[int]:
+    """Options TorchRec would list, fastest first by their costliest shard."""
+    first = int(space.first[table])
+    found = []
+    for index, option in enumerate(space.tables[table].options):
+        narrow = len(option.column_widths) > 1 and min(option.column_widths) < _TORCHREC_MIN_WIDTH
+        grid = option.sharding_type is ShardingType.GRID_SHARD and len(option.column_widths) > 1
+        if not narrow and not grid:
+            found.append((float(seconds[space.rows[first + index]].max()), index))
+    return [index for _, index in sorted(found)] or [int(whole_options(space)[table])]
+
+
+def _partition(
+    space: SearchSpace,
+    placer: _ScalarPlacer,
+    choice: list[int],
+    sizes: list[float],
+    seconds: FloatArray,
+) -> Assignment:
+    """Uniform options first, then the largest by ``sizes``."""
+    uniform = [space.option(t, o).spread is Spread.UNIFORM for t, o in enumerate(choice)]
+    order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
+    places: list[tuple[int, ...]] = [()] * space.num_tables
+    for t in order:
+        rows = space.rows[int(space.first[t]) + choice[t]]
+        cost = seconds[rows]
+        if cost.ndim > 1:
+            cost = cost.max(axis=-1)
+        places[t] = placer.place(t, choice[t], cost)
+    return Assignment(options=tuple(choice), places=tuple(places))
+
+
+def _hottest(space: SearchSpace, table: int, option: int, seconds: FloatArray) -> float:
+    return float(seconds[space.rows[int(space.first[table]) + option]].max())
+
+
+def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
+    """The same kernel with about twice the pieces, or row-wise after the last."""
+    now = space.option(table, index)
+    if now.spread is not Spread.RANKS:
+        return None
+    finer = [
+        (o.num_pieces, i)
+        for i, o in enumerate(space.tables[table].options)
+        if o.sharding_type is now.sharding_type
+        and (o.kernel, o.cache_load_factor_ratio) == (now.kernel, now.cache_load_factor_ratio)
+        and o.num_pieces >= 2 * now.num_pieces
+    ]
+    rows = [
+        i
+        for i, o in enumerate(space.tables[table].options)
+        if o.sharding_type is ShardingType.ROW_WISE and o.kernel is now.kernel
+    ]
+    return min(finer)[1] if finer else (rows[0] if rows else None)
+
+
+class _ScalarPlacer:
+    """Least cost so far among the ranks (or hosts) with room; the least full if none has."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self.cost: FloatArray = np.zeros(space.world_size)
+        self.room: FloatArray = space.pipeline.device_limits * FITTING
+        self.host_room: FloatArray = space.pipeline.host_limits * FITTING
+        self._device = space.pool_device
+        self._host = space.pool_host
+
+    def largest_bytes(self, table: int, option: int) -> float:
+        """Device bytes of the largest shard."""
+        return float(self._device[self.space.rows[int(self.space.first[table]) + option]].max())
+
+    def place(self, table: int, index: int, cost: FloatArray) -> tuple[int, ...]:
+        """Put every piece of a table somewhere; ``cost`` has one entry per piece (or per rank)."""
+        space = self.space
+        flat = int(space.first[table]) + index
+        option, rows = space.options[flat], space.rows[flat]
+        device, host = self._device[rows], self._host[rows]
+        if option.spread is Spread.UNIFORM:
+            self.cost = self.cost + cost
+            self.room = self.room - device
+            self.host_room = self.host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
+            return ()
+        if option.spread is Spread.HOSTS:
+            return tuple(
+                self._to_host(table, device[i], float(host[i].sum()), float(cost[i]))
+                for i in range(option.num_pieces)
+            )
+        among: IntArray | None = None
+        places: list[int] = []
+        for i in range(option.num_pieces):
+            places.append(
+                self._to_rank(table, float(device[i]), float(host[i]), float(cost[i]), among)
+            )
+            if option.sharding_type is ShardingType.TABLE_COLUMN_WISE and i == 0:
+                among = space.host_ranks([places[0] // space.local_world_size])
+            if len(set(option.column_widths)) > 1:  # TorchRec keeps unequal pieces apart
+                among = np.arange(space.world_size) if among is None else among
+                rest = among[among != places[-1]]
+                among = rest if space.may_use_rank[table][rest].any() else among
+        return tuple(places)
+
+    def _to_rank(
+        self, table: int, device: float, host: float, cost: float, among: IntArray | None
+    ) -> int:
+        space = self.space
+        allowed = np.flatnonzero(space.may_use_rank[table])
+        if among is not None:
+            allowed = np.intersect1d(allowed, among)
+        hosts = allowed // space.local_world_size
+        roomy = (self.room[allowed] >= device) & (self.host_room[hosts] >= host)
+        ranks = allowed[roomy] if roomy.any() else allowed
+        order = np.lexsort((ranks, -self.room[ranks], self.cost[ranks]))
+        rank = int(ranks[order[0]] if roomy.any() else ranks[np.argmax(self.room[ranks])])
+        self.cost[rank] += cost
+        self.room[rank] -= device
+        self.host_room[rank // space.local_world_size] -= host
+        return rank
+
+    def _to_host(self, table: int, device: FloatArray, host_bytes: float, cost: float) -> int:
+        space = self.space
+        shape = (space.num_hosts, space.local_world_size)
+        allowed = np.flatnonzero(space.may_use_host[table])
+        room = (self.room.reshape(shape) - device).min(axis=-1)[allowed]
+        roomy = (room >= 0) & (self.host_room[allowed] >= host_bytes)
+        loads = self.cost.reshape(shape).max(axis=-1)[allowed]
+        at = int(np.argmin(np.where(roomy, loads, np.inf))) if roomy.any() else int(np.argmax(room))
+        host = int(allowed[at])
+        ranks = space.host_ranks([host])
+        self.cost[ranks] += cost
+        self.room[ranks] -= device
+        self.host_room[host] -= host_bytes
+        return host
+
+
+def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
+    """The plans of the list greedies, then those along the walks that split tables."""
+    space = model.space
+    for cost in (size_lookup_cost, lookup_cost, size_cost):
+        yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
+    yield from split_walk(model)
+    yield from torchrec_walk(model)

@@ -1,0 +1,240 @@
+"""Plans that fit and keep the rules, whatever they cost: first-fit decreasing, many ways.
+
+The largest table goes first, by each option in turn until one has room. Where a table finds none,
+it goes first the next time (Joslin and Clements, Squeaky Wheel Optimization, 1999).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.rules.placement_rules import Usage
+from planner.search.base import Record
+from planner.search.construct.packing_exact import Answer, pack_exactly
+from planner.space.effort import Meter, placing_s
+from planner.space.evaluation import FITTING, Assignment, BoolArray, FloatArray, SearchSpace
+
+_ROUNDS: Final = 12
+"""Times that stuck tables are put first, for each preference and fit."""
+_TIGHT_RATIO: Final = 0.6
+"""From this share of all device memory on, packings are tried before the search."""
+
+_EXACT_S: Final = 20.0
+"""Work of the exact search, in CP-SAT's deterministic seconds; it starts only where everything else
+has found nothing."""
+
+PREFERENCES: Final = ("whole", "small", "even")
+FITS: Final = ("roomiest", "fullest", "first")
+
+
+def is_tight(space: SearchSpace) -> bool:
+    """Whether the smallest options fill so much memory that balancing loads may overfill ranks."""
+    device = space.mean_work @ space.device
+    least = float(np.minimum.reduceat(device, space.first[:-1]).sum())
+    return least > _TIGHT_RATIO * float(np.maximum(space.pipeline.device_limits, 0.0).mean())
+
+
+def offer_packings(
+    space: SearchSpace, record: Record, *, share: float = 1.0, first_only: bool = False
+) -> None:
+    """Price packings of every kind; those that fit and keep the rules become incumbents.
+
+    Args:
+        space: what to pack.
+        record: takes the packings.
+        share: of all work that may be done.
+        first_only: end with the first that fits.
+    """
+    meter = record.evaluate.meter
+    until_s = meter.spent_s + share * meter.most_s
+    for found in packings(space, lambda: meter.spent_s > until_s or record.stopped, meter):
+        record.consider(found, "packing")
+        if record.best is not None and (first_only or record.stopped):
+            return
+
+
+def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> None:
+    """Where nothing was found: ask CP-SAT, for a plan or the proof that there is none."""
+    limit_s = record.evaluate.budget.time_limit_s
+    most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
+    answer, found = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
+    if found is not None:
+        record.consider(found, "exact packing")
+    elif answer is Answer.NONE:
+        record.raise_bound(np.inf, "exact packing")
+
+
+def packings(
+    space: SearchSpace,
+    expired: Callable[[], bool] = lambda: False,
+    meter: Meter | None = None,
+) -> Iterator[Assignment]:
+    """One packing for each preference and fit that has one; the first try of all is never cut.
+
+    Args:
+        space: what to pack.
+        expired: whether to end; asked between tries.
+        meter: told of the work done.
+    """
+    each_s = placing_s(space.num_tables, space.world_size)
+    for preference, fit in itertools.product(PREFERENCES, FITS):
+        packer = Packer(space, preference, fit)
+        first: dict[int, int] = {}
+        for _ in range(_ROUNDS):
+            if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
+                return
+            if meter is not None:
+                meter.spend(each_s)
+            stuck = packer.pack(first)
+            if stuck is None:
+                yield packer.assignment
+                break
+            first = {t: n + 1 for t, n in first.items()}
+            first[stuck] = max(first.values(), default=0) + 1
+
+
+class Packer:
+    """Fills ranks table by table.
+
+    ``preference`` orders a table's options: fewest shards first, smallest shards first, or those
+    on all ranks first. ``fit`` says which rank with room is taken.
+    """
+
+    def __init__(self, space: SearchSpace, preference: str, fit: str) -> None:
+        """Sort options and tables once."""
+        self.space, self.fit = space, fit
+        self._orders = self._preferred(preference)
+        rules = space.rules
+        self._grouped = np.zeros(space.num_tables, dtype=np.int64)
+        masks = [u.members for u in rules.unions] + [c.members for c in rules.caps if c.distinct]
+        for members in masks:
+            if not members.all():
+                self._grouped[members] += 1
+        least = np.minimum.reduceat(space.largest_device, space.first[:-1])
+        self._size: FloatArray = least
+        self._start()
+
+    @property
+    def assignment(self) -> Assignment:
+        """The packing, once :meth:`pack` is done."""
+        return Assignment(options=tuple(self._options), places=tuple(self._places))
+
+    def pack(self, first: dict[int, int]) -> int | None:
+        """Place every table; those in ``first`` come first, by decreasing number.
+
+        Returns:
+            The table that found no room, or None.
+        """
+        self._start()
+        tables = range(self.space.num_tables)
+        order = sorted(
+            tables, key=lambda t: (-first.get(t, 0), -self._grouped[t], -self._size[t], t)
+        )
+        return next((t for t in order if not self._add(t)), None)
+
+    def _start(self) -> None:
+        space = self.space
+        self._room: FloatArray = space.pipeline.device_limits * FITTING
+        self._host_room: FloatArray = space.pipeline.host_limits * FITTING
+        self._options = [0] * space.num_tables
+        self._places: list[tuple[int, ...]] = [()] * space.num_tables
+        self._usage = Usage(space.rules, [None] * space.num_tables)
+
+    def _preferred(self, preference: str) -> list[list[int]]:
+        """Options of each table, those first that are tried first."""
+        space = self.space
+        total = space.mean_work @ space.device
+        shards = np.where(space.is_uniform, space.world_size, space.pieces)
+        keys = {
+            "whole": (total, shards),
+            "small": (total, space.largest_device),
+            "even": (space.largest_device, ~space.is_uniform),
+        }
+        order = np.lexsort((*keys[preference], space.table_of)) - np.repeat(
+            space.first[:-1], np.diff(space.first)
+        )
+        return [own.tolist() for own in np.split(order, space.first[1:-1])]
+
+    def _add(self, table: int) -> bool:
+        budget = self.space.rules.budget
+        for index in self._orders[table]:
+            room, host_room = self._room.copy(), self._host_room.copy()
+            places = self._try(table, index)
+            if places is not None:
+                self._usage.put(table, (self.space.option(table, index), places))
+                if budget is None or bool(budget.keeps(self._usage.moved)):
+                    self._options[table], self._places[table] = index, places
+                    return True
+                self._usage.put(table, None)
+            self._room, self._host_room = room, host_room
+        return False
+
+    def _try(self, table: int, index: int) -> tuple[int, ...] | None:
+        space = self.space
+        flat = int(space.first[table]) + index
+        option, rows = space.options[flat], space.rows[flat]
+        device, host = space.pool_device[rows], space.pool_host[rows]
+        if option.spread is Spread.UNIFORM:
+            self._room = self._room - device
+            self._host_room = self._host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
+            fits = (self._room >= 0).all() and (self._host_room >= 0).all()
+            allowed = not space.rules or self._usage.ranks_for(table).all()
+            return () if fits and allowed else None
+        if option.spread is Spread.HOSTS:
+            return self._blocks(table, device, host)
+        near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
+        return self._pieces(table, index, device, host, near=near)
+
+    def _pieces(
+        self, table: int, index: int, device: FloatArray, host: FloatArray, *, near: bool
+    ) -> tuple[int, ...] | None:
+        space, local = self.space, self.space.local_world_size
+        hosts = np.arange(space.world_size) // local
+        places: list[int] = []
+        allowed = space.may_use_rank[table] & self._usage.ranks_for(table)
+        for piece in range(len(device)):
+            if places and space.rules:
+                done = (space.option(table, index), tuple(places))
+                self._usage.put(table, done)
+                allowed = space.may_use_rank[table] & self._usage.ranks_for(table)
+                self._usage.put(table, None)
+            if places and len(set(space.option(table, index).column_widths)) > 1:
+                allowed = allowed.copy()
+                allowed[places] = False  # TorchRec keeps unequal pieces apart
+            if near and places:
+                allowed = allowed & (hosts == places[0] // local)
+            fits = allowed & (self._room >= device[piece]) & (self._host_room[hosts] >= host[piece])
+            if not fits.any():
+                return None
+            rank = self._choose(fits, self._room)
+            self._room[rank] -= device[piece]
+            self._host_room[rank // local] -= host[piece]
+            places.append(rank)
+        return tuple(places)
+
+    def _blocks(self, table: int, device: FloatArray, host: FloatArray) -> tuple[int, ...] | None:
+        space, local = self.space, self.space.local_world_size
+        allowed = space.may_use_host[table] & self._usage.hosts_for(table)
+        places: list[int] = []
+        for block, host_bytes in zip(device, host.sum(axis=-1), strict=True):
+            room = (self._room.reshape(-1, local) - block).min(axis=-1)
+            fits = allowed & (room >= 0) & (self._host_room >= host_bytes)
+            if not fits.any():
+                return None
+            chosen = self._choose(fits, room)
+            self._room[chosen * local : (chosen + 1) * local] -= block
+            self._host_room[chosen] -= host_bytes
+            places.append(chosen)
+        return tuple(places)
+
+    def _choose(self, fits: BoolArray, room: FloatArray) -> int:
+        if self.fit == "first":
+            return int(np.argmax(fits))
+        if self.fit == "fullest":
+            return int(np.argmin(np.where(fits, room, np.inf)))
+        return int(np.argmax(np.where(fits, room, -np.inf)))

@@ -1,0 +1,227 @@
+"""Options in, places out: the largest shards first, each where it raises the pressure least."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import FITTING, Assignment, FloatArray, IntArray
+
+MEMORY_WEIGHT: Final = 0.3
+"""Weight of memory beside times in the pressure; it only has to stay below its limit."""
+
+POWERS: Final = (4, 16, 30)
+"""Exponents tried: low ones balance everything, high ones watch the fullest load only."""
+
+EIGHTH: Final = 8
+"""The exponent of local search."""
+
+_MOST_LOAD: Final = 1e8
+_WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pressure:
+    """``sum_c weight[c] (load[c] / target[c])^power`` of a rank's loads."""
+
+    targets: FloatArray
+    power: float
+
+    def of(self, loads: FloatArray) -> FloatArray:
+        """Pressure ``[...]`` of loads ``[..., P + 2]``."""
+        share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
+        return np.asarray(_raised(share, self.power) @ _WEIGHTS[: loads.shape[-1]][::-1])
+
+
+def _raised(base: FloatArray, power: float) -> FloatArray:
+    """``base ** power``; by squaring for whole powers, which takes a tenth of the time."""
+    if power < 1 or power != int(power):
+        return np.asarray(base**power)
+    left, result = int(power), None
+    while True:
+        if left & 1:
+            result = base if result is None else result * base
+        left >>= 1
+        if not left:
+            return np.asarray(result)
+        base = np.square(base)
+
+
+class Placer:
+    """Loads per rank while shards are placed one after the other.
+
+    Attributes:
+        loads: ``[W, P + 2]``.
+    """
+
+    def __init__(
+        self, model: LinearModel, pressure: Pressure, loads: FloatArray | None = None
+    ) -> None:
+        """Start from ``loads``, or empty."""
+        self.model = model
+        self.space = model.space
+        self.pressure = pressure
+        shape = (self.space.world_size, model.num_tangents + 2)
+        self.loads: FloatArray = np.zeros(shape) if loads is None else loads.copy()
+        pipeline = self.space.pipeline
+        self._device_limits = pipeline.device_limits * FITTING
+        self._host_limits = pipeline.host_limits * FITTING
+        self._now = pressure.of(self.loads)
+
+    def add_uniform(self, flat: int) -> None:
+        """Put a uniform option on all ranks."""
+        self.loads += self.model.option_rows(flat)
+        self._now = self.pressure.of(self.loads)
+
+    def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
+        """Put one shard on the best rank that has room (on the least overfull if none has).
+
+        Args:
+            table: whose allowed ranks are respected.
+            row: loads of the shard, ``[P + 2]``.
+            among: ranks to choose from; None for all.
+        """
+        new = self.loads + row
+        pressure = self.pressure.of(new)
+        over = self._overfull(new, row[-1])
+        allowed = self.space.may_use_rank[table]
+        if among is not None:
+            inside = np.zeros_like(allowed)
+            inside[among] = True
+            allowed = allowed & inside
+        rank = _best(pressure - self._now, over, allowed)
+        self.loads[rank] = new[rank]
+        self._now[rank] = pressure[rank]
+        return rank
+
+    def add_to_hosts(self, table: int, rows: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal column blocks, ``[L, P + 2]``, each on the best host that has room.
+
+        What a block would cost is computed for all hosts once, then for the host that took one.
+        """
+        local = self.space.local_world_size
+        shape = (self.space.num_hosts, local)
+        loads = self.loads.reshape(*shape, -1)
+        now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
+        pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
+
+        def look(at: slice) -> None:
+            new = loads[at] + rows
+            pressure[at] = self.pressure.of(new)
+            rise[at] = (pressure[at] - now[at]).sum(axis=-1)
+            over[at] = np.maximum(new[..., -2] - limits[at], 0.0).sum(axis=-1)
+            over[at] += np.maximum(new[..., -1].sum(axis=-1) - self._host_limits[at], 0.0)
+
+        look(slice(None))
+        hosts: list[int] = []
+        for _ in range(count):
+            host = _best(rise, over, self.space.may_use_host[table])
+            hosts.append(host)
+            loads[host] += rows
+            now[host] = pressure[host]
+            look(slice(host, host + 1))
+        return hosts
+
+    def add(self, table: int, index: int) -> tuple[int, ...]:
+        """Put a whole table somewhere; returns its places."""
+        flat = int(self.space.first[table]) + index
+        option = self.space.options[flat]
+        if option.spread is Spread.UNIFORM:
+            self.add_uniform(flat)
+            return ()
+        rows = self.model.option_rows(flat)
+        if option.spread is Spread.HOSTS:
+            blocks = _runs(rows)
+            return tuple(h for r, count in blocks for h in self.add_to_hosts(table, r, count))
+        places: list[int] = []
+        near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
+        apart = len(set(option.column_widths)) > 1
+        if near or apart:
+            free = np.arange(self.space.world_size)
+            for row in rows:
+                places.append(self.add_to_rank(table, row, free))
+                if near and len(places) == 1:
+                    free = self.space.host_ranks([places[0] // self.space.local_world_size])
+                rest = free[free != places[-1]]
+                if apart and self.space.may_use_rank[table][rest].any():
+                    free = rest  # TorchRec keeps unequal pieces apart
+            return tuple(places)
+        for row, count in _runs(rows):
+            if count == 1 or row[-1] > 0:
+                places.extend(self.add_to_rank(table, row) for _ in range(count))
+            else:
+                places.extend(self.add_alike(table, row, count))
+        return tuple(places)
+
+    def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
+        """Put ``count`` equal shards where :meth:`add_to_rank` would, all at once.
+
+        Pressure is convex, so the n-th shard on a rank costs more than the one before, and the
+        cheapest ``count`` of all are the greedy choice.
+        """
+        ranks = np.flatnonzero(self.space.may_use_rank[table])
+        most = 1 + -(-count // len(ranks))
+        steps = np.arange(1, most + 1)[:, None, None]
+        new = self.loads[ranks] + steps * row
+        pressure = self.pressure.of(new)
+        rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
+        over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
+        order = np.lexsort((rise.ravel(), over.ravel()))[:count]
+        added = np.bincount(order % len(ranks), minlength=len(ranks))
+        self.loads[ranks] += added[:, None] * row
+        self._now[ranks] = np.where(
+            added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
+        )
+        return [int(r) for r in np.repeat(ranks, added)]
+
+    def _overfull(self, new: FloatArray, host_bytes: float) -> FloatArray:
+        """``[W]`` bytes beyond the limits if the shard went there."""
+        over = np.maximum(new[:, -2] - self._device_limits, 0.0)
+        if host_bytes <= 0:
+            return np.asarray(over)
+        used = self.loads[:, -1].reshape(self.space.num_hosts, -1).sum(axis=-1) + host_bytes
+        excess = np.maximum(used - self._host_limits, 0.0)
+        return np.asarray(over + np.repeat(excess, self.space.local_world_size))
+
+
+def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
+    """Equal neighbours together, of rows ``[n, ...]``."""
+    differ = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
+    starts = [0, *(np.flatnonzero(differ) + 1), len(rows)]
+    return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
+
+
+def _best(rise: FloatArray, over: FloatArray, allowed: FloatArray) -> int:
+    least = over[allowed].min()
+    return int(np.argmin(np.where(allowed & (over <= least), rise, np.inf)))
+
+
+def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
+    """Place one option per table: uniform ones, then host blocks, then rank shards, largest first.
+
+    The result may be over a memory limit when no rank had room.
+    """
+    space = model.space
+    placer = Placer(model, pressure)
+    flats = space.first[:-1] + choice
+    kinds: dict[Spread, list[int]] = {spread: [] for spread in Spread}
+    for table, flat in enumerate(flats):
+        kinds[space.options[int(flat)].spread].append(table)
+    for table in kinds[Spread.UNIFORM]:
+        placer.add_uniform(int(flats[table]))
+    places: list[tuple[int, ...]] = [()] * space.num_tables
+    for spread in (Spread.HOSTS, Spread.RANKS):
+        sized = []
+        for table in kinds[spread]:
+            rows = model.option_rows(int(flats[table]))
+            share = rows / pressure.targets
+            size = float(share[..., :-2].max() + MEMORY_WEIGHT * share[..., -2:].max())
+            sized.append((-size, table))
+        for _, table in sorted(sized):
+            places[table] = placer.add(table, int(choice[table]))
+    return Assignment(options=tuple(int(i) for i in choice), places=tuple(places))

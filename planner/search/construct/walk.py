@@ -1,0 +1,174 @@
+"""Every assignment of a tiny search space, in batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.rules.placement_rules import PlacementRules
+from planner.search.base import Record
+from planner.space.effort import priced_s
+from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+
+_BATCH: Final = 1024
+_MOST_S: Final = 1.0
+"""Nominal seconds within which every assignment is priced instead of searched."""
+_MOST_ENTRIES: Final = 5_000_000
+"""Entries of work of every choice of every table, kept at once."""
+
+Choice = tuple[int, tuple[int, ...]]
+"""An option of a table and its places."""
+
+
+def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
+    """Every option of a table with every way to place it.
+
+    Equal pieces are interchangeable, but for what has to move to get there.
+    """
+    ordered = space.rules.budget is not None
+    for index, option in enumerate(space.tables[table].options):
+        if option.spread is Spread.UNIFORM:
+            yield index, ()
+            continue
+        hosts = option.spread is Spread.HOSTS
+        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
+        allowed = [int(p) for p in np.flatnonzero(mask)]
+        for places in _placings(option.column_widths, allowed, ordered=ordered):
+            near = {p // space.local_world_size for p in places}
+            if option.sharding_type is not ShardingType.TABLE_COLUMN_WISE or len(near) == 1:
+                yield index, places
+
+
+def count_assignments(space: SearchSpace, most: int) -> int:
+    """Number of assignments; anything above ``most`` if there are more."""
+    total = 1
+    for t in range(space.num_tables):
+        total *= sum(1 for _ in itertools.islice(table_choices(space, t), most // total + 1))
+        if total > most:
+            return total
+    return total
+
+
+def can_price_all(space: SearchSpace, left_s: float) -> bool:
+    """Whether pricing every assignment takes no more work than a search is worth.
+
+    Args:
+        space: what to price.
+        left_s: nominal seconds left.
+    """
+    entries = space.world_size * space.pipeline.num_features
+    most_s = min(_MOST_S, left_s)
+    most = int(most_s / (priced_s(_BATCH, entries) / _BATCH))
+    if count_assignments(space, most) > most:
+        return False
+    each = (sum(1 for _ in table_choices(space, t)) for t in range(space.num_tables))
+    return sum(each) * entries <= _MOST_ENTRIES
+
+
+def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], FloatArray]]:
+    """Batches of assignments that keep the rules, with their work ``[N, W, F]``."""
+    choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
+    taken = Taken.of(space, choices) if space.rules else None
+    works = [_works(space, t, found) for t, found in enumerate(choices)]
+    sizes = [len(c) for c in choices]
+    for start in range(0, math.prod(sizes), _BATCH):
+        stop = min(start + _BATCH, math.prod(sizes))
+        index = np.unravel_index(np.arange(start, stop), sizes)
+        if taken is not None:
+            kept = taken.kept(index)
+            if not kept.any():
+                continue
+            index = tuple(i[kept] for i in index)
+        total = sum((w[i] for w, i in zip(works, index, strict=True)), start=np.zeros(1))
+        yield [_assignment(choices, at) for at in zip(*index, strict=True)], total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Taken:
+    """What each choice of each table takes of the rules.
+
+    ``counts[t]`` is ``[choices, W]`` shards, ``moved[t]`` ``[choices]`` bytes.
+    """
+
+    rules: PlacementRules
+    counts: list[IntArray]
+    moved: list[FloatArray]
+
+    @classmethod
+    def of(cls, space: SearchSpace, choices: list[list[Choice]]) -> Taken:
+        """Count every choice alone."""
+        rules = space.rules
+        counts, moved = [], []
+        for table, found in enumerate(choices):
+            placed = [(space.option(table, index), places) for index, places in found]
+            counts.append(np.array([rules.table_counts(*item) for item in placed]))
+            budget = rules.budget
+            moved.append(np.array([budget.table_bytes(*i) if budget else 0.0 for i in placed]))
+        return cls(rules=rules, counts=counts, moved=moved)
+
+    def kept(self, index: tuple[IntArray, ...]) -> BoolArray:
+        """Which combinations keep the rules, ``[N]``, from the choice of each table, ``[N]``."""
+        counts = np.stack([c[i] for c, i in zip(self.counts, index, strict=True)], axis=-2)
+        kept = self.rules.excess(counts) <= 0
+        if self.rules.budget is not None:
+            moved = np.stack([m[i] for m, i in zip(self.moved, index, strict=True)], axis=-1)
+            kept &= self.rules.budget.keeps(moved)
+        return kept
+
+
+def price_all(space: SearchSpace, record: Record) -> None:
+    """Price every assignment until the search has to end; then the best one is proven optimal.
+
+    Sharding types that another one stands for are covered by the objective's proven values.
+    """
+    least = np.inf
+    objective = record.evaluate.objective
+    for assignments, works in every_assignment(space):
+        values = record.evaluate.values(works)
+        record.offer_all(assignments, values, "exhaustive")
+        proven = values
+        if space.listing.names.stands_for:
+            proven = np.where(np.isfinite(values), objective.proven_values(works, values), np.inf)
+        least = min(least, float(proven.min()))
+        if record.stopped:
+            return
+    record.raise_bound(least, "exhaustive")
+
+
+def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assignment:
+    picked = [found[int(i)] for found, i in zip(choices, at, strict=True)]
+    return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
+
+
+def _works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
+    works = np.zeros((len(choices), space.world_size, space.pipeline.num_features))
+    for work, (index, places) in zip(works, choices, strict=True):
+        ranks, rows = space.placed_rows(table, index, places)
+        np.add.at(work, ranks, rows)
+    return works
+
+
+def _placings(
+    widths: tuple[int, ...], allowed: list[int], *, ordered: bool
+) -> Iterator[tuple[int, ...]]:
+    """Places for each piece; runs of equal width in ascending order only, unless ``ordered``.
+
+    TorchRec keeps pieces of different widths apart.
+    """
+    runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
+    choices = (
+        itertools.product(allowed, repeat=n)
+        if ordered
+        else itertools.combinations_with_replacement(allowed, n)
+        for _, n in runs
+    )
+    for combined in itertools.product(*choices):
+        on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
+        if len({p for p, _ in on}) == len(on):
+            yield tuple(p for part in combined for p in part)

@@ -1,0 +1,1 @@
+"""Better plans from good ones."""

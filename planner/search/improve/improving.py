@@ -1,0 +1,215 @@
+"""What finds plans once there is one: descents, cycles, kicks, and plans at sampled prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from planner.search.base import Record
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
+from planner.search.common.leave_out import Part
+from planner.search.common.linear import LinearModel
+from planner.search.construct.prices import PriceSearch, explore
+from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
+from planner.search.improve.guide import Guide, guide_of
+from planner.search.improve.local_search import LocalSearch
+from planner.search.improve.menu import Menu
+from planner.search.improve.state import State
+from planner.space.evaluation import Assignment, SearchSpace
+
+_STARTS: Final = 3
+"""Plans improved before the best one is searched around."""
+_FAMILIES: Final = 5
+"""Sets of sharding types that get a cycle of their own."""
+_STEPS_PER_TABLE: Final = 4
+_LEAST_STEPS: Final = 60
+_MOST_STEPS: Final = 300
+_LATE_STEPS: Final = 2400
+"""Steps per stage of a cycle, and the most that effort can make of them."""
+_PATIENCE: Final = 25
+"""Kicks in a row without a better plan after which kicking ends."""
+_POOL: Final = 3
+"""Plans with different options that are kicked."""
+_SAMPLES: Final = 8
+"""Prices sampled at a time."""
+
+
+class Improver:
+    """Improves the plans of one search.
+
+    Args:
+        space: options and places.
+        record: is offered every plan.
+        bounds: the rank-free problem, with its model.
+        relaxed: bounds of the sets of sharding types; looked up again at every step.
+        rng: of everything random.
+        without: parts to leave out.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        record: Record,
+        bounds: RankFreeBound,
+        relaxed: Mapping[TypeSet | None, Relaxation],
+        *,
+        rng: np.random.Generator,
+        without: frozenset[Part],
+    ) -> None:
+        """Keep the parts; nothing is searched yet."""
+        self._space, self._record, self._rng = space, record, rng
+        self._bounds, self._relaxed = bounds, relaxed
+        self._model: LinearModel = bounds.model
+        self._without = without
+        self._pool: list[State] = []
+        self._turn = 0
+        self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
+
+    @cached_property
+    def _cycles(self) -> Cycles:
+        """Made when first needed: the menu of many options takes a while."""
+        return Cycles(self._space, Menu(self._space), self._record, self._rng)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is neither time nor anything left to gain."""
+        return self._record.stopped or self._record.proven
+
+    def refresh(self) -> None:
+        """Measure the best plans with the model's present tangents."""
+        self._pool = [State(self._model, s.assignment) for s in self._pool]
+
+    def forget(self) -> None:
+        """Begin anew with other prices and other plans to kick."""
+        self._pool, self._prices = [], {}
+
+    def improve(self, starts: list[Assignment]) -> None:
+        """Descend from the best starts, each with other options than the ones before."""
+        value = self._record.evaluate.value
+        tried: set[tuple[int, ...]] = set()
+        for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
+            if self.done or len(tried) == _STARTS:
+                return
+            if start.options in tried:
+                continue
+            tried.add(start.options)
+            self._descend(start)
+
+    def cycle(self, start: Assignment, effort: float, *, late: bool = False) -> None:
+        """One cycle from ``start`` and a descent on the objective from where it ends."""
+        if self.done or Part.CYCLES in self._without:
+            return
+        types = self._types(start)
+        guide = self._guide(self._relaxation(types))
+        inside = uses(types, self._space)
+        cuts = self._bounds.cuts.get(types, [])
+        steps = max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self._space.num_tables, _MOST_STEPS))
+        steps = min(int(effort * steps), _LATE_STEPS)
+        stages = LATE_STAGES if late else STAGES
+        self._descend(self._cycles.run(start, cuts, guide.allowed & inside, steps, stages))
+
+    def around(self, effort: float) -> None:
+        """A cycle that begins with the best plan."""
+        if self._record.best is not None:
+            self.cycle(self._record.best, effort, late=True)
+
+    def kick(self, effort: float) -> None:
+        """Kicks around a plan that descents have ended at: the best one, then others in turn."""
+        if not self._pool or self.done or Part.KICKS in self._without:
+            return
+        start = self._pool[self._turn % len(self._pool)]
+        self._turn += 1
+        search = self._local_search(start.assignment)
+        patience = int(effort * _PATIENCE)
+        self._keep(search.iterate(start, "local search", patience=patience))
+
+    def explore(self, effort: float) -> None:
+        """Plans at sampled prices of the phases, and cycles from the best of them."""
+        best = self._record.best
+        if best is None or self.done or Part.PRICES in self._without:
+            return
+        relaxation = self._relaxation(self._types(best))
+        self._model.follow(self._bounds.cuts.get(relaxation.types, []))
+        prices = self._sampler(relaxation)
+        if prices is None:
+            return
+
+        def descend(start: Assignment) -> Assignment:
+            state = State(self._model, start)
+            self._local_search(start).descend(state)
+            return state.assignment
+
+        count = max(int(effort * _SAMPLES), 1)
+        found = explore(prices, self._model, self._record, descend, count)
+        for start in found[: min(_STARTS, 1 + count // _SAMPLES)]:
+            self.cycle(start, 0.5)
+
+    def families(self, starts: list[Assignment]) -> list[Assignment]:
+        """The best start of each set of sharding types, the best of all first."""
+        value = self._record.evaluate.value
+        best: dict[TypeSet, Assignment] = {}
+        for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
+            if np.isfinite(value(start)):
+                best.setdefault(self._types(start), start)
+        return list(best.values())[:_FAMILIES]
+
+    # -- private ----------------------------------------------------------------------------------
+
+    def _types(self, start: Assignment) -> TypeSet:
+        """The set of sharding types whose bound and cuts hold for a plan."""
+        types = frozenset(
+            self._space.option(t, i).sharding_type for t, i in enumerate(start.options)
+        )
+        return types if types in self._relaxed else self._with_optional(types)
+
+    def _with_optional(self, types: TypeSet) -> TypeSet:
+        """The set that plans with these types belong to."""
+        known = (t for t in self._relaxed if t is not None)
+        optional = self._bounds.optional
+        return next((t for t in known if t - optional == types - optional), types)
+
+    def _relaxation(self, types: TypeSet) -> Relaxation:
+        known = self._relaxed.get(types)
+        return known or min(self._relaxed.values(), key=lambda r: r.bound)
+
+    def _sampler(self, relaxation: Relaxation) -> PriceSearch | None:
+        key = relaxation.types, self._model.num_tangents
+        if key not in self._prices and relaxation.phases is not None:
+            self._prices[key] = PriceSearch(
+                self._model,
+                self._bounds.uniform,
+                uses(relaxation.types, self._space),
+                relaxation.phases[self._model.used],
+                self._bounds.limits,
+                self._rng,
+            )
+        return self._prices.get(key)
+
+    def _descend(self, start: Assignment) -> None:
+        """Descend and polish from ``start``; the best such state is searched around."""
+        if not self._space.keeps_rules(start) or Part.DESCENT in self._without:
+            return  # moves only keep rules that hold
+        self._keep(self._local_search(start).improve(start, "descent"))
+
+    def _keep(self, state: State) -> None:
+        """Into the pool, if it is among the best; one plan for each choice of options."""
+        value = self._record.evaluate.value
+        best: dict[tuple[int, ...], State] = {}
+        for known in sorted([*self._pool, state], key=lambda s: value(s.assignment)):
+            best.setdefault(tuple(known.options), known)
+        self._pool = list(best.values())[:_POOL]
+
+    def _guide(self, relaxation: Relaxation) -> Guide:
+        return guide_of(self._model, relaxation, self._relaxed.values(), self._record.value)
+
+    def _local_search(self, start: Assignment) -> LocalSearch:
+        """A local search that looks at the paths of the start's sharding types."""
+        types = self._types(start)
+        self._model.follow(self._bounds.cuts.get(types, []))
+        return LocalSearch(
+            self._model, self._record, self._guide(self._relaxation(types)), self._rng
+        )

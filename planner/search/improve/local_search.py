@@ -1,0 +1,257 @@
+"""Descent on the linear minorant, polishing on the objective itself, and restarts by kicks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType
+from planner.search.base import Record
+from planner.search.common.linear import LinearModel
+from planner.search.improve.guide import Guide
+from planner.search.improve.moves import Neighbourhood, Ruler, Scored
+from planner.search.improve.state import Move, State
+from planner.space.effort import neighbours_s
+from planner.space.evaluation import Assignment, FloatArray
+
+_CRITICAL_RANKS: Final = 3
+_DESCENT_TRIES: Final = (8, 4)
+_POLISH_TRIES: Final = (12, 6)
+"""Tables whose options are tried at a time, and options of each."""
+_SHORTLIST: Final = 48
+"""Neighbours priced in full at a time."""
+_DESCENT_LOOKS: Final = 2
+_POLISH_LOOKS: Final = 8
+"""Times that all moves from some ranks are looked at in a step, on average."""
+_GAIN: Final = 1e-6
+"""A plan has to gain this share of the objective to count as better."""
+_DESCENT_GAIN: Final = 1e-8
+"""A move of the descent has to gain this share; most of it may be pressure alone."""
+_WORSE: Final = 1e-3
+"""A kick may end this much above the point it left and still be followed."""
+_RETURN: Final = 20
+"""Kicks without a new best after which the search returns to the best."""
+
+
+class LocalSearch:
+    """Improves assignments of one search space."""
+
+    def __init__(
+        self, model: LinearModel, record: Record, guide: Guide, rng: np.random.Generator
+    ) -> None:
+        """Keep the parts; nothing is searched yet."""
+        self.model = model
+        self.space = model.space
+        self.record = record
+        self.guide = guide
+        self.rng = rng
+        self._meter = record.evaluate.meter
+        self._look_s = neighbours_s(self.space.world_size * (model.num_tangents + 2))
+
+    def improve(self, start: Assignment, phase: str) -> State:
+        """Descend from ``start`` and polish; offers what it finds."""
+        state = State(self.model, start)
+        self.record.consider(start, phase)
+        self.descend(state)
+        self.polish(state)
+        self.record.consider(state.assignment, phase)
+        return state
+
+    def iterate(self, state: State, phase: str, *, patience: int) -> State:
+        """Kick, descend, polish, until ``patience`` kicks in a row found nothing better.
+
+        Returns the best state met.
+        """
+        best = current = state
+        best_value = current_value = self._value(state)
+        idle = 0
+        while idle < patience and not self.record.stopped and not self.record.proven:
+            trial = current.copy()
+            self._kick(trial)
+            self.descend(trial)
+            value = self._value(trial)
+            if value < best_value * (1 + 2 * _WORSE):
+                self.polish(trial)
+                value = self._value(trial)
+            idle += 1
+            if value < best_value * (1 - _GAIN):
+                best, best_value, idle = trial, value, 0
+                self.record.consider(trial.assignment, phase)
+            if value < current_value * (1 + _WORSE):
+                current, current_value = trial, value
+            elif idle % _RETURN == _RETURN - 1:
+                current, current_value = best, best_value
+        return best
+
+    # -- descent on the minorant ------------------------------------------------------------------
+
+    def descend(self, state: State) -> None:
+        """Steepest descent on the minorant, with pressure to break ties."""
+        ruler = Ruler.at(state)
+        threshold = -_DESCENT_GAIN * ruler.scale
+        while not self.record.stopped:
+            self._meter.spend(_DESCENT_LOOKS * self._look_s)
+            around = Neighbourhood(state, ruler)
+            ranks = around.critical_ranks(_CRITICAL_RANKS)
+            best = self._best_shard_move(around, ranks)
+            if best is None or best[0] > threshold:
+                best = _least(around.block_moves(ranks))
+            if best is None or best[0] > threshold:
+                best = _least(self._recuts(around, ranks, _DESCENT_TRIES))
+            if best is None or best[0] > threshold:
+                return
+            state.apply(best[1])
+
+    def _best_shard_move(self, around: Neighbourhood, ranks: list[int]) -> Scored | None:
+        found: list[Scored] = []
+        for rank in ranks:
+            found += around.relocations(rank, 1)
+            found += around.swaps(rank, 1, around.near_ranks(rank, self.rng))
+        return _least(found)
+
+    def _recuts(
+        self, around: Neighbourhood, ranks: list[int], tries: tuple[int, int]
+    ) -> list[Scored]:
+        most, options = tries
+        tables = list(dict.fromkeys(t for r in ranks for t in around.state.on_rank(r)))
+        if len(tables) > most:
+            tables = [int(t) for t in self.rng.permutation(tables)[:most]]
+        others = self.rng.integers(0, self.space.num_tables, most // 2)
+        tables = list(dict.fromkeys([*tables, *(int(t) for t in others)]))
+        return around.recuts(tables, self.guide.prices, self.guide.allowed, options)
+
+    # -- polishing on the objective ---------------------------------------------------------------
+
+    def polish(self, state: State) -> None:
+        """Descent on the objective itself over a shortlist of neighbours."""
+        value = self._value(state)
+        if not np.isfinite(value):
+            return
+        ruler = Ruler.at(state)
+        first = True
+        while not self.record.stopped:
+            moves = self._shortlist(state, ruler)
+            if first:
+                around = Neighbourhood(state, ruler)
+                moves += [s for s in self._without_a_type(around) if np.isfinite(s[0])]
+                first = False
+            if not moves:
+                return
+            works = state.work + np.stack([state.work_change(m) for _, m in moves])
+            values = self.record.evaluate.values(works)
+            at = int(np.argmin(values))
+            if values[at] > value * (1 - _GAIN):
+                return
+            state.apply(moves[at][1])
+            value = float(values[at])
+
+    def _shortlist(self, state: State, ruler: Ruler) -> list[Scored]:
+        self._meter.spend(_POLISH_LOOKS * self._look_s)
+        around = Neighbourhood(state, ruler)
+        ranks = around.critical_ranks(_CRITICAL_RANKS)
+        found: list[Scored] = []
+        for rank in ranks:
+            found += around.relocations(rank, _SHORTLIST // 6)
+            found += around.swaps(rank, _SHORTLIST // 6, around.near_ranks(rank, self.rng))
+        found += around.block_moves(ranks)
+        found += self._recuts(around, ranks, _POLISH_TRIES)
+        return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
+
+    def _without_a_type(self, around: Neighbourhood) -> list[Scored]:
+        """For each sharding type in use: its tables by their cheapest options of other types.
+
+        Every type in use costs collectives of its own, which the minorant does not see.
+        """
+        state, space = around.state, self.space
+        users: dict[ShardingType, list[int]] = {}
+        for t in range(space.num_tables):
+            users.setdefault(space.options[state.flat(t)].sharding_type, []).append(t)
+        found = []
+        for sharding_type in sorted(users):
+            options = [self._cheapest(t, without=sharding_type) for t in users[sharding_type]]
+            if len(users) > 1 and all(o is not None for o in options):
+                chosen = [o for o in options if o is not None]
+                found.append(around.replace(users[sharding_type], chosen))
+        return found
+
+    def _cheapest(self, table: int, *, without: ShardingType) -> int | None:
+        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
+        left = [i for i in range(first, last) if self.space.options[i].sharding_type is not without]
+        if not left:
+            return None
+        return min(left, key=lambda i: (self.guide.prices[i], i)) - first
+
+    # -- kicks ------------------------------------------------------------------------------------
+
+    def _kick(self, state: State) -> None:
+        """A few random changes near the critical ranks."""
+        around = Neighbourhood(state, Ruler.at(state))
+        ranks = around.critical_ranks(_CRITICAL_RANKS)
+        for _ in range(int(self.rng.integers(1, 5))):
+            if self.rng.random() < 0.5:
+                self._kick_option(state, ranks)
+            else:
+                self._kick_swap(state, ranks)
+
+    def _kick_option(self, state: State, ranks: list[int]) -> None:
+        tables = [t for r in ranks for t in state.on_rank(r)]
+        table = int(self.rng.integers(self.space.num_tables))
+        if tables and self.rng.random() < 0.6:
+            table = int(self.rng.choice(tables))
+        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
+        allowed = np.flatnonzero(self.guide.allowed[first:last])
+        if not len(allowed):
+            return
+        prices = self.guide.prices[first:last][allowed]
+        rank_of = np.argsort(np.argsort(prices, kind="stable"), kind="stable")
+        option = int(self.rng.choice(allowed, p=_geometric(rank_of)))
+        score, move = Neighbourhood(state, Ruler.at(state)).recut(table, option)
+        if np.isfinite(score):
+            state.apply(move)
+
+    def _kick_swap(self, state: State, ranks: list[int]) -> None:
+        if not len(state.shard_rank):
+            return
+        critical = np.flatnonzero(np.isin(state.shard_rank, ranks))
+        pool = critical if len(critical) and self.rng.random() < 0.6 else None
+        a = int(self.rng.choice(pool)) if pool is not None else self._any_shard(state)
+        b = self._any_shard(state)
+        if state.shard_table[a] == state.shard_table[b]:
+            return
+        move = state.moved([(a, int(state.shard_rank[b])), (b, int(state.shard_rank[a]))])
+        if self._permitted(state, a, b) and self._fits(state, move):
+            state.apply(move)
+
+    def _any_shard(self, state: State) -> int:
+        return int(self.rng.integers(len(state.shard_rank)))
+
+    def _permitted(self, state: State, a: int, b: int) -> bool:
+        local = self.space.local_world_size
+        rank_a, rank_b = int(state.shard_rank[a]), int(state.shard_rank[b])
+        allowed = self.space.may_use_rank
+        free = allowed[state.shard_table[a], rank_b] and allowed[state.shard_table[b], rank_a]
+        taken = state.taken(np.array([a, b]))
+        free = free and not taken[0, rank_b] and not taken[1, rank_a]
+        held = state.stays_on_host[a] or state.stays_on_host[b]
+        return bool(free and (not held or rank_a // local == rank_b // local))
+
+    def _fits(self, state: State, move: Move) -> bool:
+        if self.space.rules and not Neighbourhood(state, Ruler.at(state)).keeps_rules(move):
+            return False
+        work = state.work + state.work_change(move)
+        return float(self.space.overflow_ratio(work)) <= float(
+            self.space.overflow_ratio(state.work)
+        )
+
+    def _value(self, state: State) -> float:
+        return float(self.record.evaluate.values(state.work[None])[0])
+
+
+def _least(found: list[Scored]) -> Scored | None:
+    return min(found, key=lambda s: s[0], default=None)
+
+
+def _geometric(rank_of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
+    weight = 0.6 ** rank_of.astype(float)
+    return np.asarray(weight / weight.sum())

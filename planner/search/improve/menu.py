@@ -1,0 +1,88 @@
+"""The options of every table, sorted by how they are placed, so that alike ones go together."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.space.evaluation import IntArray, SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Runs:
+    """The pieces of several options of one kind, one entry per option.
+
+    ``options`` index the table's options, ``rows`` the pool (``[n]``, or ``[n, L]`` for hosts) and
+    ``counts`` the pieces. Where columns do not divide there are ``more`` pieces of ``more_rows``.
+    """
+
+    options: IntArray
+    rows: IntArray
+    counts: IntArray
+    more_rows: IntArray
+    more: IntArray
+
+
+class Menu:
+    """The options of every table, sorted by how they are placed."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Sort once; the menu depends on the space alone."""
+        self.space = space
+        self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
+        self._near = np.array(
+            [o.sharding_type is ShardingType.TABLE_COLUMN_WISE for o in space.options], dtype=bool
+        )
+
+    def runs(self, flat: int) -> list[tuple[IntArray, int]]:
+        """(rows of one piece, number of pieces) for each run of equal pieces."""
+        return self._of[flat]
+
+    def near(self, flat: int) -> bool:
+        """Whether all pieces have to be on one host."""
+        return bool(self._near[flat])
+
+    def grouped(self, table: int, kept: IntArray) -> tuple[list[Runs], list[int]]:
+        """Options of one or two runs, by spread (ranks, then hosts); the others one by one."""
+        first = int(self.space.first[table])
+        simple: dict[Spread, list[int]] = {Spread.RANKS: [], Spread.HOSTS: []}
+        others: list[int] = []
+        for option in kept:
+            flat = first + int(option)
+            spread = self.space.options[flat].spread
+            most = 2 if spread is Spread.RANKS else 1
+            if spread is Spread.UNIFORM or len(self._of[flat]) > most or self._near[flat]:
+                others.append(int(option))
+            else:
+                simple[spread].append(int(option))
+        groups = [
+            Runs(
+                options=np.array(members, dtype=np.int64),
+                rows=self._rows(first, members, 0),
+                counts=self._counts(first, members, 0),
+                more_rows=self._rows(first, members, -1),
+                more=self._counts(first, members, 1),
+            )
+            for members in simple.values()
+        ]
+        return groups, others
+
+    def _rows(self, first: int, members: list[int], run: int) -> IntArray:
+        return np.array([self._of[first + o][run][0] for o in members], dtype=np.int64)
+
+    def _counts(self, first: int, members: list[int], run: int) -> IntArray:
+        sizes = [[count for _, count in self._of[first + o]] for o in members]
+        return np.array([(*s, 0)[run] for s in sizes], dtype=np.int64)
+
+
+def _runs_of(space: SearchSpace, flat: int, spread: Spread) -> list[tuple[IntArray, int]]:
+    """Pieces of equal work together, in order."""
+    rows = space.rows[flat]
+    if spread is Spread.UNIFORM:
+        return [(rows, 1)]
+    alike = itertools.groupby(range(len(rows)), key=lambda i: space.pool[rows[i]].tobytes())
+    runs = [list(members) for _, members in alike]
+    return [(rows[members[0]], len(members)) for members in runs]

@@ -1,0 +1,177 @@
+"""A point of the search space with its work, loads and shards, changed a few tables at a time."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.sharding import ShardingType, Spread
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import Assignment, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A table's new option and places."""
+
+    table: int
+    option: int
+    places: tuple[int, ...]
+
+
+Move = tuple[Change, ...]
+"""What a neighbour changes; no table twice."""
+
+
+class State:
+    """An assignment that can be changed in place.
+
+    Attributes:
+        work: ``[W, F]``; equal to the space's from-scratch work up to rounding.
+        loads: ``[W, P + 2]`` of the linear model.
+        shard_table, shard_piece, shard_rank, shard_row: one entry per shard whose rank is free; the
+            last indexes ``space.pool``.
+    """
+
+    def __init__(self, model: LinearModel, assignment: Assignment) -> None:
+        """Price the assignment from scratch."""
+        self.model = model
+        self.space = model.space
+        self.options = list(assignment.options)
+        self.places = list(assignment.places)
+        self.work: FloatArray = self.space.work(assignment)
+        self.loads: FloatArray = model.loads(self.work)
+        self._list_shards()
+
+    def copy(self) -> State:
+        """An independent state at the same point."""
+        other = copy.copy(self)
+        other.options, other.places = list(self.options), list(self.places)
+        other.shard_rank = self.shard_rank.copy()
+        return other
+
+    @property
+    def assignment(self) -> Assignment:
+        """The state as a value."""
+        return Assignment(options=tuple(self.options), places=tuple(self.places))
+
+    @property
+    def value(self) -> float:
+        """Linear minorant of the objective."""
+        return float(self.model.value(self.loads.max(axis=0)))
+
+    def flat(self, table: int) -> int:
+        """Flat index of the table's option."""
+        return int(self.space.first[table]) + self.options[table]
+
+    def work_change(self, move: Move) -> FloatArray:
+        """Work that a move adds, ``[W, F]``."""
+        change = np.zeros_like(self.work)
+        for part in move:
+            now = self.options[part.table], self.places[part.table]
+            ranks, rows = self.space.placed_rows(part.table, *now)
+            np.subtract.at(change, ranks, rows)
+            ranks, rows = self.space.placed_rows(part.table, part.option, part.places)
+            np.add.at(change, ranks, rows)
+        return change
+
+    def loads_without(self, tables: list[int]) -> FloatArray:
+        """Loads if these tables were not there, ``[W, P + 2]``."""
+        loads = self.loads.copy()
+        for t in tables:
+            flat = self.flat(t)
+            rows = self.model.option_rows(flat).reshape(-1, loads.shape[1])
+            np.subtract.at(loads, self.table_ranks(t), rows)
+        return np.maximum(loads, 0.0)
+
+    def table_ranks(self, table: int) -> IntArray:
+        """Rank of each row of the table's work, in order."""
+        spread = self.space.options[self.flat(table)].spread
+        if spread is Spread.UNIFORM:
+            return np.arange(self.space.world_size)
+        if spread is Spread.HOSTS:
+            return self.space.host_ranks(self.places[table])
+        return np.array(self.places[table], dtype=np.int64)
+
+    def apply(self, move: Move) -> None:
+        """Make a move."""
+        change = self.work_change(move)
+        self.work = self.work + change
+        self.loads = self.loads + self.model.loads(change)
+        relisted = False
+        for part in move:
+            relisted = relisted or self.options[part.table] != part.option
+            self.options[part.table] = part.option
+            self.places[part.table] = part.places
+        if relisted:
+            self._list_shards()
+        else:
+            for part in move:
+                if self.space.options[self.flat(part.table)].spread is Spread.RANKS:
+                    start = self._shard_first[part.table]
+                    self.shard_rank[start : start + len(part.places)] = part.places
+
+    def moved(self, shards: list[tuple[int, int]]) -> Move:
+        """The move that puts shard i on rank r for each (i, r); shards of one table go together."""
+        places: dict[int, list[int]] = {}
+        for shard, rank in shards:
+            table = int(self.shard_table[shard])
+            new = places.setdefault(table, list(self.places[table]))
+            new[int(self.shard_piece[shard])] = int(rank)
+        return tuple(
+            Change(table=t, option=self.options[t], places=tuple(new)) for t, new in places.items()
+        )
+
+    def taken(self, shards: IntArray) -> NDArray[np.bool_]:
+        """``[shards, W]`` ranks where a shard may not go: TorchRec keeps unequal pieces apart."""
+        ranks = np.zeros((len(shards), self.space.world_size), dtype=bool)
+        for i in np.flatnonzero(self.stays_apart[shards]):
+            ranks[i, list(self.places[int(self.shard_table[shards[i]])])] = True
+        return ranks
+
+    def on_rank(self, rank: int) -> list[int]:
+        """Tables with a free shard or a host block on the rank."""
+        tables = set(self.shard_table[self.shard_rank == rank].tolist())
+        host = rank // self.space.local_world_size
+        tables |= {t for t in self._host_tables if host in self.places[t]}
+        return sorted(tables)
+
+    @property
+    def host_tables(self) -> list[int]:
+        """Tables cut into host blocks."""
+        return self._host_tables
+
+    def _list_shards(self) -> None:
+        tables: list[int] = []
+        pieces: list[int] = []
+        rows: list[IntArray] = []
+        ranks: list[int] = []
+        self._shard_first: dict[int, int] = {}
+        self._host_tables: list[int] = []
+        for t in range(self.space.num_tables):
+            flat = self.flat(t)
+            spread = self.space.options[flat].spread
+            if spread is Spread.HOSTS:
+                self._host_tables.append(t)
+            if spread is not Spread.RANKS:
+                continue
+            self._shard_first[t] = len(tables)
+            count = len(self.places[t])
+            tables.extend([t] * count)
+            pieces.extend(range(count))
+            rows.append(self.space.rows[flat])
+            ranks.extend(self.places[t])
+        self.shard_table: IntArray = np.array(tables, dtype=np.int64)
+        self.shard_piece: IntArray = np.array(pieces, dtype=np.int64)
+        self.shard_rank: IntArray = np.array(ranks, dtype=np.int64)
+        self.shard_row: IntArray = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        kept = [
+            self.space.options[self.flat(t)].sharding_type is ShardingType.TABLE_COLUMN_WISE
+            for t in tables
+        ]
+        self.stays_on_host = np.array(kept, dtype=bool)
+        unequal = [len(set(self.space.options[self.flat(t)].column_widths)) > 1 for t in tables]
+        self.stays_apart = np.array(unequal, dtype=bool)

@@ -1,1 +1,0 @@
-"""Parts that strategies are made of: bounds, constructions, moves."""

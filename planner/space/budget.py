@@ -1,0 +1,110 @@
+"""How a time limit and a budget of work are shared out between listing, search and baselines.
+
+Without a time limit a search has a budget of work (:mod:`planner.space.effort`) that follows from
+the problem's size, so that it ends at the same point on every machine. A time limit is by the
+clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from planner.space.effort import priced_s
+from planner.space.evaluation import Budget, SearchSpace
+
+_WORK_S_PER_TABLE: Final = 0.16
+_LEAST_WORK_S, _MOST_WORK_S = 0.6, 8.0
+"""Nominal seconds of a search: per table, at least and at most."""
+_WORK_SHARE: Final = 0.7
+"""Nominal seconds of a search for each second of a time limit."""
+_BASELINE_WORK_S: Final = 1.0
+"""Nominal seconds of one baseline."""
+_BASELINE_LIMIT_S: Final = 1.0
+_BASELINE_SHARE: Final = 0.02
+"""Most time of one baseline, in seconds and as a share of the limit."""
+_LEAST_SEARCH_SHARE: Final = 0.2
+"""The search gets at least this share of the limit, however long the rest takes."""
+
+
+def default_work_s(num_tables: int, time_limit_s: float | None) -> float:
+    """Nominal seconds that a search may take unless told otherwise.
+
+    About eight seconds of one core of a machine of 2023 for fifty tables and more, less for fewer.
+    With a time limit it is most of that, so that the clock cuts only on slower machines.
+
+    Args:
+        num_tables: of the workload.
+        time_limit_s: the limit by the clock that was asked for; None for none.
+    """
+    if time_limit_s is not None:
+        return _WORK_SHARE * time_limit_s
+    return min(max(_WORK_S_PER_TABLE * num_tables, _LEAST_WORK_S), _MOST_WORK_S)
+
+
+class Deadline:
+    """The time limit of one planning, from its start.
+
+    Args:
+        limit_s: seconds by the clock; None for no limit.
+        kept_s: seconds of the limit that are needed after everything else.
+        num_plans: plans that are priced in full after the search.
+        num_baselines: baseline strategies that run after it.
+    """
+
+    def __init__(
+        self, limit_s: float | None, *, kept_s: float = 0.0, num_plans: int, num_baselines: int
+    ) -> None:
+        """Start the clock."""
+        self.limit_s = limit_s
+        self._kept_s = kept_s
+        self._started = time.perf_counter()
+        self._plans, self._baselines = num_plans, num_baselines
+        self._pricing_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the limit; infinite without one."""
+        if self.limit_s is None:
+            return math.inf
+        return self.limit_s - self._kept_s - (time.perf_counter() - self._started)
+
+    def for_search(self, price_one: Callable[[], object]) -> float | None:
+        """What is left for the search once the pricing of all plans is kept back; None: no limit.
+
+        Prices one plan to see how long that takes.
+        """
+        if self.limit_s is None:
+            return None
+        begun = time.perf_counter()
+        price_one()
+        self._pricing_s = time.perf_counter() - begun
+        share = _BASELINE_SHARE * self._baselines * self.limit_s
+        kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
+        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
+
+    def for_baseline(self, space: SearchSpace, left: int) -> Budget:
+        """Budget of the next of ``left`` baselines."""
+        most = round(_BASELINE_WORK_S / plan_s(space))
+        limit_s = None
+        if self.limit_s is not None:
+            each = (self.left_s - left * self._pricing_s) / left
+            limit_s = min(max(each, 0.0), _BASELINE_LIMIT_S)
+        return Budget(time_limit_s=limit_s, max_evaluations=max(most, 1))
+
+
+def plan_s(space: SearchSpace) -> float:
+    """Nominal seconds of pricing one plan of a space."""
+    return priced_s(1, space.world_size * space.pipeline.num_features)
+
+
+def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
+    """The budget of a search that was given none, in priced plans.
+
+    Args:
+        space: what is searched.
+        time_limit_s: the limit by the clock that was asked for; None for none.
+    """
+    return max(round(default_work_s(space.num_tables, time_limit_s) / plan_s(space)), 1)

@@ -1,0 +1,379 @@
+"""The search space as arrays, and the one place that prices points of it.
+
+A point is an :class:`Assignment`: per table an option and the places of its shards. Its work is the
+sum of its tables' rows, so neighbours cost one addition; its value is a function of the work.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.option_work import WorkPool
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
+from planner.errors import InvalidInputError
+from planner.options.enumeration import Listing
+from planner.options.memory import drop_unfit, memory_coefficients
+from planner.options.torchrec_rules import legal_types_and_kernels
+from planner.problem import PlanningProblem
+from planner.rules.placement_rules import PlacementRules, Usage
+from planner.space.effort import Meter, priced_s
+from planner.space.objective import AbstractObjective
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+ROUNDING: Final = 1.0 + 1e-9
+"""Proofs allow memory this much more than its limit: sums of many shards are rounded."""
+
+FITTING: Final = 1.0 + 1e-12
+"""Plans may fill this share of it, so that what fits to the byte fits however it is summed."""
+
+_MOST_ENTRIES: Final = 400_000
+"""Entries of work priced at a time; more fall out of the caches and take gigabytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Index of the option, and places (ranks or hosts) of its pieces, for each table in order."""
+
+    options: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long a search may go on; None means no limit.
+
+    ``max_evaluations`` is work worth the pricing of so many plans (:mod:`planner.space.effort`), so
+    that a search ends at the same point on any machine. ``time_limit_s`` is by the clock.
+    """
+
+    time_limit_s: float | None = None
+    max_evaluations: int | None = None
+
+
+class SearchSpace:
+    """Options and places of every table, with their work.
+
+    Attributes:
+        tables: options that fit on empty devices, per table.
+        first: ``[T + 1]`` index of each table's first option in the flat arrays.
+        pool: ``[M, F]`` distinct work rows; ``rows[i]`` indexes them for flat option i with shape
+            ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread, all from ``pool_first[i]`` on.
+        pool_device, pool_host: ``[M]`` bytes of each distinct row.
+        is_uniform, is_on_hosts: ``[n]`` whether a flat option loads every rank, or whole hosts.
+        pieces: ``[n]`` places to choose for it; 0 for uniform ones.
+        largest_device: ``[n]`` device bytes of its largest shard.
+        mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
+        device, host: ``[F]`` bytes per unit of work.
+        rules: what tables have to keep together; false if there is nothing.
+        listing: the options as they were listed.
+    """
+
+    def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
+        """Flatten the options of a listing."""
+        self.problem = problem
+        self.pipeline = pipeline
+        self.device, self.host = memory_coefficients(pipeline)
+        self.listing = listing
+        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in listing.tables)
+        self.world_size = problem.topology.world_size
+        self.local_world_size = problem.topology.local_world_size
+        self.num_hosts = problem.topology.num_hosts
+        counts = [len(t.options) for t in self.tables]
+        self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.options: tuple[ShardingOption, ...] = tuple(o for t in self.tables for o in t.options)
+        self.table_of: IntArray = np.repeat(np.arange(len(counts)), counts)
+        pool = WorkPool.of([w for t in self.tables for w in t.works], pipeline.num_features)
+        self.pool, self.rows, self.pool_first = pool.rows, pool.index, pool.first
+        self.pool_device, self.pool_host = self.pool @ self.device, self.pool @ self.host
+        self.largest_device: FloatArray = (
+            np.maximum.reduceat(self.pool_device, self.pool_first)
+            if len(self.pool_first)
+            else np.zeros(0)
+        )
+        self.mean_work: FloatArray = pool.summed() / self.world_size
+        self.rules = PlacementRules.of(problem)
+        spreads = [o.spread for o in self.options]
+        self.is_uniform: BoolArray = np.array([s is Spread.UNIFORM for s in spreads], dtype=bool)
+        self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
+        self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
+        self.pieces[self.is_uniform] = 0
+        self._is_uneven: BoolArray = np.array(
+            [len(w) > 1 and len(set(w)) > 1 for w in (o.column_widths for o in self.options)],
+            dtype=bool,
+        )
+        self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
+        self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
+        self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
+
+    @property
+    def num_tables(self) -> int:
+        """Number of tables."""
+        return len(self.tables)
+
+    def option(self, table: int, index: int) -> ShardingOption:
+        """Option ``index`` of a table."""
+        return self.tables[table].options[index]
+
+    def placed_rows(
+        self, table: int, index: int, places: tuple[int, ...]
+    ) -> tuple[IntArray, FloatArray]:
+        """(ranks, work rows) of one table; a rank may appear more than once."""
+        flat = int(self.first[table]) + index
+        work = self.pool[self.rows[flat]]
+        spread = self.options[flat].spread
+        if spread is Spread.UNIFORM:
+            return np.arange(self.world_size), work
+        if spread is Spread.RANKS:
+            return np.array(places, dtype=np.int64), work
+        return self.host_ranks(places), work.reshape(-1, work.shape[-1])
+
+    def host_ranks(self, hosts: Sequence[int]) -> IntArray:
+        """Ranks of the hosts, in order."""
+        local = np.arange(self.local_world_size)
+        return (np.array(hosts, dtype=np.int64)[:, None] * self.local_world_size + local).ravel()
+
+    def work(self, assignment: Assignment) -> FloatArray:
+        """Work of an assignment from scratch, ``[W, F]``."""
+        work = np.zeros((self.world_size, self.pipeline.num_features))
+        ranks: list[IntArray] = []
+        rows: list[IntArray] = []
+        for t, index in enumerate(assignment.options):
+            flat = int(self.first[t]) + index
+            spread = self.options[flat].spread
+            if spread is Spread.UNIFORM:
+                work += self.pool[self.rows[flat]]
+                continue
+            places = assignment.places[t]
+            hosts = spread is Spread.HOSTS
+            ranks.append(self.host_ranks(places) if hosts else np.array(places, dtype=np.int64))
+            rows.append(self.rows[flat].ravel())
+        if ranks:
+            where = np.concatenate(ranks)
+            order = np.argsort(where, kind="stable")
+            used, starts = np.unique(where[order], return_index=True)
+            work[used] += np.add.reduceat(self.pool[np.concatenate(rows)[order]], starts, axis=0)
+        return work
+
+    def usage(self, assignment: Assignment) -> Usage:
+        """What an assignment takes of the rules on groups, counts and moves."""
+        options = (self.option(t, i) for t, i in enumerate(assignment.options))
+        return Usage(self.rules, list(zip(options, assignment.places, strict=True)))
+
+    def keeps_rules(self, assignment: Assignment) -> bool:
+        """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's.
+
+        TorchRec holds all pieces of a table on one rank as one tensor of one width
+        (``TableBatchedEmbeddingSlice``), so pieces of different widths have to be apart.
+        """
+        if self._is_tied and not self._may_be_there(assignment):
+            return False
+        for t in np.flatnonzero(self._is_uneven[self.first[:-1] + assignment.options]):
+            widths = self.option(int(t), assignment.options[t]).column_widths
+            pieces = set(zip(assignment.places[t], widths, strict=True))
+            if len({place for place, _ in pieces}) < len(pieces):
+                return False
+        return not self.rules or self.usage(assignment).kept
+
+    def _may_be_there(self, assignment: Assignment) -> bool:
+        """Whether every piece is on a rank (or host) that constraints leave to its table."""
+        for t, (index, places) in enumerate(
+            zip(assignment.options, assignment.places, strict=True)
+        ):
+            hosts = self.option(t, index).spread is Spread.HOSTS
+            mask = self.may_use_host[t] if hosts else self.may_use_rank[t]
+            if not mask[list(places)].all():
+                return False
+        return True
+
+    def overflow_ratio(self, work: FloatArray) -> FloatArray:
+        """Bytes beyond the limits over all devices and hosts, as a share of device memory."""
+        over = self.pipeline.overflow_bytes(work, FITTING)
+        return np.asarray(over / max(float(np.abs(self.pipeline.device_limits).sum()), 1.0))
+
+    def plan(self, assignment: Assignment) -> Plan:
+        """The plan of an assignment.
+
+        Where one sharding type stands for another and splits no columns, tables go by the plain
+        name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``. That leaves
+        the price as it is, for no other table has the plain name then.
+        """
+        names = self._names(assignment)
+        return Plan(
+            placements=tuple(
+                self._placement(t, self.option(t, index), places, names)
+                for t, (index, places) in enumerate(
+                    zip(assignment.options, assignment.places, strict=True)
+                )
+            )
+        )
+
+    def assignment(self, plan: Plan) -> Assignment:
+        """The point of the space that a plan is; the inverse of :meth:`plan`.
+
+        Raises:
+            InvalidInputError: the plan cuts a table in a way that is not in the space.
+        """
+        options, places = [], []
+        for t, table in enumerate(self.tables):
+            found = self.located(t, plan.placement(table.table))
+            if found is None:
+                msg = f"table {table.table!r}: no option of the search space is cut like the plan"
+                raise InvalidInputError(msg)
+            options.append(found[0])
+            places.append(found[1])
+        return Assignment(options=tuple(options), places=tuple(places))
+
+    def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
+        """Option index and places of a placement; None if no option is cut like it."""
+        kind = placement.sharding_type
+        listed = self.listing.names.listed(kind)
+        for index, option in enumerate(self.tables[table].options):
+            if option.sharding_type not in (kind, listed):
+                continue
+            step = self.local_world_size if option.spread is Spread.HOSTS else 1
+            places = tuple(r // step for r in placement.ranks[::step])
+            uniform = option.spread is Spread.UNIFORM
+            if not uniform and len(places) != option.num_pieces:
+                continue
+            places = () if uniform else places
+            if _is_alike(self._placement(table, option, places, {}), placement):
+                return index, places
+        return None
+
+    def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
+        options = [self.option(t, i) for t, i in enumerate(assignment.options)]
+        names = {}
+        for general, plain in self.listing.names.plain.items():
+            users = [t for t, o in enumerate(options) if o.sharding_type is general]
+            whole = all(len(options[t].column_widths) == 1 for t in users)
+            if whole and all(self._allows(t, plain) for t in users):
+                names[general] = plain
+        return names
+
+    def _allows(self, table: int, sharding_type: ShardingType) -> bool:
+        constraints = self.problem.constraints
+        item = self.problem.workload.tables[table]
+        rules = constraints.for_table(item.name)
+        named = all(not r.sharding_types or sharding_type in r.sharding_types for r in rules)
+        legal = sharding_type in legal_types_and_kernels(item, self.problem.topology.compute_device)
+        return legal and named and sharding_type in constraints.sharding_types
+
+    def _placement(
+        self,
+        table: int,
+        option: ShardingOption,
+        places: tuple[int, ...],
+        names: dict[ShardingType, ShardingType],
+    ) -> TablePlacement:
+        named = ShardingOption(
+            table=option.table,
+            sharding_type=names.get(option.sharding_type, option.sharding_type),
+            kernel=option.kernel,
+            column_widths=option.column_widths,
+            cache_load_factor_ratio=option.cache_load_factor_ratio,
+        )
+        return place(
+            named,
+            self.problem.workload.tables[table].num_embeddings,
+            places,
+            world_size=self.world_size,
+            local_world_size=self.local_world_size,
+        )
+
+
+def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
+    """Whether two placements are the same but for the name of their sharding type."""
+    return (one.shards, one.kernel, one.cache_load_factor_ratio) == (
+        other.shards,
+        other.kernel,
+        other.cache_load_factor_ratio,
+    )
+
+
+def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
+    """``[T, size]``; tables without a limit share one tuple, which is read once."""
+    rows: dict[int, BoolArray] = {}
+    for places in allowed:
+        if id(places) not in rows:
+            row = np.zeros(size, dtype=bool)
+            row[list(places)] = True
+            rows[id(places)] = row
+    return np.array([rows[id(places)] for places in allowed], dtype=bool).reshape(-1, size)
+
+
+class Evaluator:
+    """Prices work and assignments, counts both, and knows when the budget is spent."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        objective: AbstractObjective,
+        budget: Budget,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Start the clock."""
+        self.space = space
+        self.objective = objective
+        self.budget = budget
+        self.num_evaluations = 0
+        self._plan_entries = space.world_size * space.pipeline.num_features
+        self._plan_s = priced_s(1, self._plan_entries)
+        most = budget.max_evaluations
+        self.meter = Meter(math.inf if most is None else most * self._plan_s)
+        self._clock = clock
+        self._started = clock()
+        self._known: dict[Assignment, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search began."""
+        return self._clock() - self._started
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit has passed."""
+        limit = self.budget.time_limit_s
+        return limit is not None and self.seconds >= limit
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget is spent."""
+        return self.meter.is_empty or self.late
+
+    @property
+    def work(self) -> int:
+        """What has been done, in priced plans."""
+        return round(self.meter.spent_s / self._plan_s)
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """Objective of many plans, infinite where memory does not suffice."""
+        count = int(np.prod(work.shape[:-2]))
+        self.num_evaluations += count
+        self.meter.spend(priced_s(count, self._plan_entries))
+        if work.ndim == 3 and work.size > _MOST_ENTRIES:
+            parts = np.array_split(work, min(-(-work.size // _MOST_ENTRIES), count))
+            return np.concatenate([self._price(part) for part in parts])
+        return self._price(work)
+
+    def _price(self, work: FloatArray) -> FloatArray:
+        fits = self.space.overflow_ratio(work) <= 0
+        return np.where(fits, self.objective.values(work), np.inf)
+
+    def value(self, assignment: Assignment) -> float:
+        """Objective of one assignment, remembered; infinite if it breaks a rule."""
+        if assignment not in self._known:
+            kept = self.space.keeps_rules(assignment)
+            value = float(self.values(self.space.work(assignment)))
+            self._known[assignment] = value if kept else np.inf
+        return self._known[assignment]

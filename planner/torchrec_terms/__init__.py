@@ -1,0 +1,1 @@
+"""Plans on TorchRec's own terms: its estimates, its options, its ratings."""

@@ -1,0 +1,197 @@
+"""Every option that TorchRec's enumerator would try, as columns that are priced all at once.
+
+With its host kernels those are a hundred options per table. Prices of all of them take milliseconds
+as arrays; only the few that are worth it are made into options with their work.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from costmodels.torchrec_estimates import TorchrecTable, shard_perf, shard_storage
+from planner.options.cuts import Cut, table_cuts
+from planner.options.enumeration import Listing, TableOptions, kernel_choices, listed_names
+from planner.options.table_limits import table_limits
+from planner.options.work import OptionWork
+from planner.problem import PlanningProblem
+from planner.space.evaluation import BoolArray, FloatArray, IntArray
+from planner.torchrec_terms.pipeline import TorchrecPipeline
+
+Kind = tuple[ShardingType, ComputeKernel, float | None]
+"""Sharding type, kernel and cache load factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OptionColumns:
+    """Seconds and bytes of each option, ``[n]``; those of a table are neighbours.
+
+    Attributes:
+        total_s, largest_s: of all shards together, and of the costliest.
+        device_bytes, fullest_bytes: of all shards together, and of the largest.
+        host_bytes: of the largest shard.
+    """
+
+    total_s: FloatArray
+    largest_s: FloatArray
+    device_bytes: FloatArray
+    fullest_bytes: FloatArray
+    host_bytes: FloatArray
+
+    @staticmethod
+    def empty(count: int) -> OptionColumns:
+        """Columns to fill."""
+        columns = np.zeros((5, count))
+        return OptionColumns(
+            total_s=columns[0],
+            largest_s=columns[1],
+            device_bytes=columns[2],
+            fullest_bytes=columns[3],
+            host_bytes=columns[4],
+        )
+
+
+class EveryOption:
+    """All options of a problem without rules between tables, in the workload's order.
+
+    Attributes:
+        first: ``[T + 1]`` first option of each table.
+        columns: what they cost.
+    """
+
+    def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
+        """List and price them.
+
+        Raises:
+            InvalidInputError: as :func:`planner.options.table_limits.table_limits`.
+        """
+        self._pipeline = pipeline
+        self._limits = table_limits(problem)
+        self._names = listed_names(pipeline, self._limits)
+        self._rows: list[tuple[int, Cut, Kind]] = []
+        counts = []
+        for t, limit in enumerate(self._limits):
+            before = len(self._rows)
+            kinds = {s: [(s, *k) for k in kernel_choices(limit, s)] for s in limit.kernels}
+            for cut in table_cuts(problem, limit, self._names, every=True):
+                self._rows += [(t, cut, kind) for kind in kinds[cut[0]]]
+            counts.append(len(self._rows) - before)
+        self.first: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        most = np.arange(max(counts))
+        inside = most < np.array(counts)[:, None]
+        self._places = np.where(inside, self.first[:-1, None] + most, len(self._rows))
+        self.columns = self._price()
+
+    def chosen(self, keep: BoolArray) -> Listing:
+        """The options marked in ``keep [n]``, with their work."""
+        spans = enumerate(itertools.pairwise(self.first.tolist()))
+        tables = tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, (a, b) in spans)
+        return Listing(tables=tables, names=self._names, is_pruned=not keep.all())
+
+    def each_table(self, values: FloatArray) -> FloatArray:
+        """Least value of each table's options, at each of its options: ``[n]`` to ``[n]``."""
+        least = np.minimum.reduceat(values, self.first[:-1])
+        return np.asarray(np.repeat(least, np.diff(self.first)))
+
+    def cheapest(self, values: FloatArray) -> IntArray:
+        """Row ``[T]`` of the least of each table's options; of the first of them in a tie."""
+        return np.asarray(
+            self._places[
+                np.arange(len(self._places)),
+                np.argmin(np.append(values, np.inf)[self._places], axis=1),
+            ]
+        )
+
+    def _table(self, index: int, rows: IntArray) -> TableOptions:
+        limit = self._limits[index]
+        options = tuple(
+            ShardingOption(
+                table=limit.table.name,
+                sharding_type=cut[0],
+                kernel=kind[1],
+                column_widths=cut[1],
+                cache_load_factor_ratio=kind[2],
+            )
+            for _, cut, kind in (self._rows[i] for i in rows)
+        )
+        return TableOptions(
+            table=limit.table.name,
+            options=options,
+            works=tuple(OptionWork.of(self._pipeline.option_work(o)) for o in options),
+            ranks=limit.ranks,
+            hosts=limit.hosts,
+        )
+
+    # -- prices -----------------------------------------------------------------------------------
+
+    def _price(self) -> OptionColumns:
+        """One pass per sharding type and kernel; pieces of a cut have two widths at most."""
+        tables = self._pipeline.torchrec_tables
+        names = [limit.table.name for limit in self._limits]
+        every = TorchrecTable.stacked([tables[name] for name in names])
+        groups: dict[Kind, list[int]] = {}
+        for i, (_, _, kind) in enumerate(self._rows):
+            groups.setdefault(kind, []).append(i)
+        columns = OptionColumns.empty(len(self._rows))
+        for kind, rows in groups.items():
+            read = every.take([self._rows[i][0] for i in rows])
+            widths = [self._rows[i][1][1] for i in rows]
+            wide = np.array([w[0] for w in widths], dtype=np.float64)
+            narrow = np.array([w[-1] for w in widths], dtype=np.float64)
+            num_wide = np.array([w.count(w[0]) for w in widths], dtype=np.float64)
+            num_narrow = np.array([len(w) for w in widths]) - num_wide
+            where = np.array(rows)
+            self._add(columns, where, kind, read, wide, num_wide)
+            if num_narrow.any():
+                self._add(columns, where, kind, read, narrow, num_narrow)
+        return columns
+
+    def _add(
+        self,
+        columns: OptionColumns,
+        where: IntArray,
+        kind: Kind,
+        read: TorchrecTable,
+        width: FloatArray,
+        count: FloatArray,
+    ) -> None:
+        """Add ``count`` pieces ``width`` wide of each option ``where``."""
+        sharding_type, kernel, factor = kind
+        machine = self._pipeline.machine
+        topology = self._pipeline.topology
+        copies = {
+            Spread.UNIFORM: topology.world_size,
+            Spread.HOSTS: topology.local_world_size,
+            Spread.RANKS: 1,
+        }[SPREAD[sharding_type]]
+        perf = shard_perf(
+            read, machine, sharding_type, kernel, num_cols=width, cache_load_factor_ratio=factor
+        )
+        used = count > 0
+        columns.total_s[where] += copies * count * perf.total_s
+        columns.largest_s[where] = np.maximum(columns.largest_s[where], used * perf.total_s)
+        rows = np.asarray(read.num_embeddings)
+        replicated = sharding_type is ShardingType.DATA_PARALLEL
+        block = rows if replicated else np.ceil(rows / copies)
+        num_blocks = np.full(len(rows), copies) if replicated else np.floor(rows / block)
+        rest = np.zeros(len(rows)) if replicated else rows - num_blocks * block
+        for size, number in ((block, num_blocks), (rest, 1.0 * (rest > 0))):
+            storage = shard_storage(
+                read,
+                machine,
+                sharding_type,
+                kernel,
+                num_rows=size,
+                num_cols=width,
+                cache_load_factor_ratio=factor,
+            )
+            some = used * (number > 0)
+            columns.device_bytes[where] += number * count * storage.hbm_bytes
+            for column, values in (
+                (columns.fullest_bytes, storage.hbm_bytes),
+                (columns.host_bytes, storage.ddr_bytes),
+            ):
+                column[where] = np.maximum(column[where], some * values)

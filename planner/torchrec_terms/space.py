@@ -1,0 +1,173 @@
+"""The space of plans on TorchRec's terms: every option that can be part of the best plan.
+
+A bound has to hold over all that TorchRec's enumerator would try, with its host kernels, and those
+are a hundred options per table. Most can be ruled out before their work is counted. With ``c`` the
+seconds of all shards of an option, ``b`` their device bytes, ``B`` the device bytes of all ranks
+together and any price ``y >= 0`` of a byte, a plan's value on W ranks, as TorchRec's rating or as
+its critical path, is at least
+
+- ``L(y) = (sum over tables of the least c + y b, - y B) / W``, for it is the mean over ranks where
+  all bytes together fit (weak duality), and
+- the cost of any one shard.
+
+So an option whose ``c + y b`` is above its table's least by more than ``W`` times what a known
+plan is above ``L(y)`` is in no better plan, and neither is one with a shard costlier than that
+plan. What is left holds every plan that is no worse than the known one, that one included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from planner.options.enumeration import enumerate_options
+from planner.problem import PlanningProblem
+from planner.search.common.linear import LinearModel
+from planner.search.construct.placer import Pressure, place_options
+from planner.space.evaluation import FloatArray, IntArray, SearchSpace
+from planner.torchrec_terms.maxima import ColumnMaxima
+from planner.torchrec_terms.options import EveryOption
+from planner.torchrec_terms.pipeline import TorchrecPipeline
+
+_POWER: Final = 16.0
+_CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Costliest shard allowed, as a share of the mean load of a rank."""
+_DEARER: Final = (1.0, 1.02, 1.1, 1.5, 4.0, 30.0)
+"""Prices of a byte, in the best price for the bound, tried until a plan fits."""
+_SHARES: Final = (0.0, 0.1, 1.0, 10.0)
+"""The same where the best price is none: costs of filling all devices, in mean loads."""
+_CLOSE: Final = 1.003
+"""A quick plan within this factor of the bound is good enough."""
+_STEPS: Final = 40
+_ROUNDING: Final = 1e-9
+
+
+def torchrec_space(problem: PlanningProblem, pipeline: TorchrecPipeline) -> SearchSpace:
+    """Every option that can be part of a plan no worse than a quick one.
+
+    Args:
+        problem: the question.
+        pipeline: counts work in TorchRec's estimates, for one of its objectives.
+
+    Raises:
+        InvalidInputError: as :func:`planner.options.enumeration.enumerate_options`.
+    """
+    if not problem.has_rules:
+        left = _Pruning(problem, pipeline).left()
+        if left is not None:
+            return left
+    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+
+
+class _Pruning:
+    """Rules options out by a quick plan and a bound."""
+
+    def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
+        self._problem = problem
+        self._pipeline = pipeline
+        self._every = EveryOption(problem, pipeline)
+        self._columns = self._every.columns
+        self._ranks = problem.topology.world_size
+        self._room = float(pipeline.device_limits.sum())
+        self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
+        self._fits &= self._columns.host_bytes <= max(pipeline.machine.ddr_limits_bytes)
+
+    def left(self) -> SearchSpace | None:
+        """What is not ruled out: everything if no plan is found; None if no plan can fit."""
+        if not np.logical_or.reduceat(self._fits, self._every.first[:-1]).all():
+            return None
+        price = self._best_price()
+        if price is None:
+            return None
+        known = self._quick_value(price)
+        keep = self._columns.largest_s <= known * (1 + _ROUNDING)
+        for y in {0.0, price}:
+            prices = self._priced(y)
+            slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
+            keep &= prices - self._every.each_table(prices) <= slack
+        return SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+
+    def _priced(self, price: float) -> FloatArray:
+        """``c + y b`` of each option."""
+        return np.asarray(self._columns.total_s + price * self._columns.device_bytes)
+
+    def _bound(self, price: float) -> float:
+        """``L(y)`` of the module, in seconds."""
+        least = np.minimum.reduceat(self._priced(price), self._every.first[:-1]).sum()
+        return (float(least) - price * self._room) / self._ranks
+
+    def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
+        """Row of the cheapest option of each table that fits, and that is small if one is."""
+        prices = self._priced(price)
+        far = float(prices.max()) * len(prices) + 1.0
+        shown = np.where(self._columns.largest_s <= largest_s, prices, prices + far)
+        shown = np.where(self._fits, shown, np.inf)
+        return self._every.cheapest(shown)
+
+    def _best_price(self) -> float | None:
+        """Seconds per byte at which ``L`` is greatest; None where no price makes tables fit."""
+        bytes_ = self._columns.device_bytes
+
+        def overfull(rows: IntArray) -> bool:
+            return float(bytes_[rows].sum()) > self._room
+
+        if overfull(self._every.cheapest(np.where(self._fits, bytes_, np.inf))):
+            return None
+        if not overfull(self._cheapest(0.0)):
+            return 0.0
+        low = high = self._bound(0.0) / self._room
+        while overfull(self._cheapest(high)):
+            low, high = high, 4.0 * high
+        if low == high:
+            low = 0.0
+        for _ in range(_STEPS):
+            middle = math.sqrt(low * high) if low > 0 else high / 8
+            if overfull(self._cheapest(middle)):
+                low = middle
+            else:
+                high = middle
+            if high < low * (1 + _ROUNDING):
+                break
+        return high
+
+    def _quick_value(self, price: float) -> float:
+        """Value of a plan that is quick to find; infinite if none fits."""
+        best, bound = math.inf, self._bound(price)
+        for tried in self._prices(price):
+            mean = max(self._bound(tried), bound)
+            choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
+            keep = np.zeros(len(self._columns.total_s), dtype=bool)
+            keep[np.concatenate(choices)] = True
+            space = SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+            if len(space.options) < keep.sum():
+                continue
+            model = LinearModel(space, ColumnMaxima(space))
+            number = np.cumsum(keep) - 1
+            for choice in choices:
+                best = min(best, _placed_value(model, number[choice] - space.first[:-1]))
+                if best <= _CLOSE * bound:
+                    return best
+            if math.isfinite(best):
+                break
+        return best
+
+    def _prices(self, price: float) -> Iterator[float]:
+        """Prices of a byte at which options are chosen, the least first."""
+        full = self._bound(0.0) * self._ranks / self._room
+        if price > 0:
+            yield from (factor * price for factor in _DEARER)
+        else:
+            yield from (share * full for share in _SHARES)
+
+
+def _placed_value(model: LinearModel, choice: IntArray) -> float:
+    space = model.space
+    peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
+    pressure = Pressure(targets=model.targets(peaks), power=_POWER)
+    assignment = place_options(model, choice, pressure)
+    work = space.work(assignment)
+    fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(assignment)
+    return float(model.objective.values(work)) if fits else math.inf
