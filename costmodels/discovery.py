@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import os
 import pkgutil
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, cast
 
@@ -31,6 +35,39 @@ def load(package: ModuleType, name: str, base: Callable[..., T]) -> Callable[[],
         msg = f"{name!r} is not one of {package.__name__}: {', '.join(known) or 'none'}"
         raise UnknownNameError(msg)
     module = importlib.import_module(f"{package.__name__}.{name}")
+    return _plugin_of(module, base)
+
+
+def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
+    """The concrete class of ``base`` that a file outside of the package defines.
+
+    The folder of the file is put on the path of this process and of those it starts, so that what
+    is made of the class can be sent to them.
+
+    Raises:
+        UnknownNameError: no such file, a taken name, an error when it runs, or no such class.
+    """
+    if not path.is_file():
+        msg = f"{path}: there is no such file"
+        raise UnknownNameError(msg)
+    folder, name = str(path.resolve().parent), path.stem
+    known = sys.modules.get(name)
+    if known is None and importlib.util.find_spec(name) is None:
+        sys.path.append(folder)
+        paths = [*filter(None, [os.environ.get("PYTHONPATH")]), folder]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        msg = f"{path}: cannot be run: {type(error).__name__}: {error}"
+        raise UnknownNameError(msg) from error
+    if Path(module.__file__ or "").resolve() != path.resolve():
+        msg = f"{path}: a module named {name!r} exists already; give the file another name"
+        raise UnknownNameError(msg)
+    return _plugin_of(module, base)
+
+
+def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
     kind = cast("type[T]", base)
     for value in vars(module).values():
         if (
@@ -41,5 +78,5 @@ def load(package: ModuleType, name: str, base: Callable[..., T]) -> Callable[[],
             and not inspect.isabstract(value)
         ):
             return value
-    msg = f"{package.__name__}.{name} defines no {kind.__name__}"
+    msg = f"{module.__name__} defines no {kind.__name__}"
     raise UnknownNameError(msg)

@@ -1,23 +1,24 @@
-"""Add a cost model: one class, and every plan is priced with it.
+"""Add a cost model: one class, and plans are searched for and priced with it.
 
-A file `costmodels/collective/<name>.py` with this class would be found by `shardplan list`. Every
-API also takes an instance, so nothing needs to be registered.
+Nothing needs to be registered: an instance is an argument of `plan`, and the command line takes the
+file itself, as in `shardplan plan WORKLOAD --model collective=my_model.py`. A file
+`costmodels/collective/<name>.py` with this class would also be found by `shardplan list`.
 Run: python examples/04_add_a_cost_model.py
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import numpy as np
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel, FloatArray
-from costmodels.pipeline import CostModels, CostPipeline
+from costmodels.pipeline import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_time
-from planner import load_system, load_workload, plan
+from planner import compare, load_system, load_workload, plan
 
 
 @final
@@ -25,8 +26,8 @@ from planner import load_system, load_workload, plan
 class Congested(AbstractCollectiveModel):
     """Alpha-beta with all-to-alls slowed by other jobs on the network."""
 
-    slowdown_ratio: float
-    inner: AlphaBeta
+    slowdown_ratio: float = 3.0
+    inner: AlphaBeta = field(default_factory=AlphaBeta)
     sources: ClassVar[tuple[str, ...]] = ("this example",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
@@ -45,13 +46,22 @@ class Congested(AbstractCollectiveModel):
 
 
 def main() -> None:
-    """Price one plan on a quiet and on a congested network."""
-    workload = load_workload("dlrm_dcnv2_mlperf")
+    """Plan for a quiet and for a congested network, and price both plans on both."""
+    workload = load_workload("small_demo")
     topology = load_system("h100_sxm", gpus=16)
-    best = plan(workload, topology, time_limit_s=2).plan
-    for name, model in (("quiet", AlphaBeta()), ("congested", Congested(3.0, AlphaBeta()))):
-        pipeline = CostPipeline(workload, topology, CostModels(collective=model))
-        print(f"{name:10} {format_time(pipeline.estimate(best).time.time_s)}")
+    models = {
+        "quiet": CostModels(collective=AlphaBeta()),
+        "congested": CostModels(collective=Congested()),
+    }
+    plans = {
+        name: plan(workload, topology, models=own, max_evaluations=200).plan
+        for name, own in models.items()
+    }
+    print("network    " + "".join(f"plan for {name:>10}  " for name in plans))
+    for name, own in models.items():
+        priced = compare(workload, topology, plans, models=own)
+        times = [format_time(candidate.estimate.time.time_s) for candidate in priced]
+        print(f"{name:10} " + "".join(f"{time:>19}  " for time in times))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, Spread
+from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.answer import RUNNERS_UP, Point, answer, candidate
@@ -55,6 +56,7 @@ def plan(
     constraints: Constraints = NO_CONSTRAINTS,
     moves: MoveLimit | None = None,
     scenarios: Sequence[Workload] = (),
+    models: CostModels | None = None,
     make_pipeline: MakePipeline = CostPipeline,
     progress: Callable[[SearchProgress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -69,7 +71,8 @@ def plan(
         constraints: limits on options and places of tables, and on memory.
         moves: the plan in use, and how much may move away from it.
         scenarios: the same tables under other index distributions or batch sizes.
-        make_pipeline: prices plans; another one can count memory in another way.
+        models: what prices plans; None for the models that the system names.
+        make_pipeline: wires the models; another one can count memory in another way.
         progress: called with every improvement.
         should_stop: asked often; True ends the search with what it has.
         search: strategy, objective, limits and seed.
@@ -89,6 +92,7 @@ def plan(
         constraints=constraints,
         move_limit=moves,
         scenarios=tuple(scenarios),
+        models=models,
     )
     return solve(
         problem,
@@ -137,14 +141,26 @@ def solve(
 
 
 def estimate(
-    workload: Workload, topology: Topology, plan: Plan, *, name: str = "plan"
+    workload: Workload,
+    topology: Topology,
+    plan: Plan,
+    *,
+    name: str = "plan",
+    models: CostModels | None = None,
 ) -> Candidate:
     """Price an existing plan, whoever made it.
+
+    Args:
+        workload: tables, dense part and how a step is run.
+        topology: ranks, memories and links.
+        plan: of these tables on these ranks.
+        name: what the result and errors call it.
+        models: what prices it; None for the models that the system names.
 
     Raises:
         InvalidInputError: the plan is not one of this workload on this many ranks.
     """
-    pipeline = CostPipeline(workload, topology, default_models(topology))
+    pipeline = CostPipeline(workload, topology, models or default_models(topology))
     try:
         return Candidate(
             name=name, plan=plan, estimate=pipeline.estimate(plan), memory=pipeline.memory(plan)
@@ -155,14 +171,20 @@ def estimate(
 
 
 def compare(
-    workload: Workload, topology: Topology, plans: Mapping[str, Plan]
+    workload: Workload,
+    topology: Topology,
+    plans: Mapping[str, Plan],
+    *,
+    models: CostModels | None = None,
 ) -> tuple[Candidate, ...]:
-    """Price several plans by the same models, in the order given.
+    """Price several plans by the same models, in the order given; see :func:`estimate`.
 
     Raises:
         InvalidInputError: a plan is not one of this workload on this many ranks.
     """
-    return tuple(estimate(workload, topology, p, name=name) for name, p in plans.items())
+    return tuple(
+        estimate(workload, topology, p, name=name, models=models) for name, p in plans.items()
+    )
 
 
 def strategy_names() -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from planner.prepare import search_objective, search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
 from planner.scenarios import Robust
+from planner.settings import SearchSettings
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from planner.support.status import Status
 
@@ -278,12 +279,9 @@ def constraint_costs(
 
     def time_of(name: str, constraints: Constraints, topology: Topology) -> float | None:
         try:
-            found = api.plan(
-                problem.workload,
-                topology,
-                constraints=constraints,
-                time_limit_s=time_limit_s,
-                with_baselines=False,
+            found = api.solve(
+                replace(problem, topology=topology, constraints=constraints),
+                search=SearchSettings(time_limit_s=time_limit_s, with_baselines=False),
                 should_stop=should_stop,
             )
         except (InfeasibleError, NoPlanFoundError):

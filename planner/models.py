@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
 
+from costmodels import collective, dense, discovery, lookup
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
@@ -12,12 +17,25 @@ from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.gloo import Gloo
 from costmodels.cpu.lookup import CpuLookup
+from costmodels.dense.base import AbstractDenseModel
+from costmodels.errors import UnknownNameError
+from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.residual import Corrected
+from costmodels.pipeline import CostPipeline
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
+from planner.errors import InvalidInputError
 from planner.io.calibration_file import load_constants, read_calibration
 from planner.io.collective_curves import load_curves, shipped_curves
 from planner.io.residual_file import load_residual, residual_path
+from planner.problem import PlanningProblem
+
+FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
+    "lookup": (lookup, AbstractLookupModel),
+    "collective": (collective, AbstractCollectiveModel),
+    "dense": (dense, AbstractDenseModel),
+}
+"""Folders of models that can be chosen by name, with what their classes derive from."""
 
 
 def default_models(topology: Topology) -> CostModels:
@@ -34,6 +52,62 @@ def default_models(topology: Topology) -> CostModels:
     if residual is None:
         return models
     return replace(models, lookup=Corrected(inner=models.lookup, residual=residual))
+
+
+def models_of(problem: PlanningProblem) -> CostModels:
+    """The models that price plans of a problem: its own, or those of the system."""
+    return problem.models or default_models(problem.topology)
+
+
+def pipeline_of(problem: PlanningProblem) -> CostPipeline:
+    """What prices plans of a problem."""
+    return CostPipeline(problem.workload, problem.topology, models_of(problem))
+
+
+def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:
+    """The models of a system, with some replaced by name or by file.
+
+    Args:
+        topology: says what the other models are.
+        choices: name of a model, or path of a Python file that defines one, by family: ``lookup``,
+            ``collective`` or ``dense``.
+
+    Raises:
+        InvalidInputError: a family or model that does not exist, a file that cannot be run, or a
+            model that cannot be made without arguments.
+    """
+    models = default_models(topology)
+    for family, name in choices.items():
+        if family not in FAMILIES:
+            msg = f"--model {family}={name}: {family!r} is not one of {', '.join(FAMILIES)}"
+            raise InvalidInputError(msg)
+        made: dict[str, Any] = {family: _made(family, name, getattr(models, family))}
+        models = replace(models, **made)
+    return models
+
+
+def _made(family: str, name: str, own: object) -> object:
+    """A model without arguments; the system's own where that is of the same class."""
+    package, base = FAMILIES[family]
+    try:
+        kind = (
+            discovery.load_file(Path(name), base)
+            if name.endswith(".py")
+            else discovery.load(package, name, base)
+        )
+    except UnknownNameError as error:
+        msg = f"--model {family}={name}: {error}"
+        raise InvalidInputError(msg) from error
+    if type(own) is kind:
+        return own
+    try:
+        return kind()
+    except TypeError as error:
+        msg = (
+            f"--model {family}={name}: {error}; a model that is named has to work without "
+            "arguments, so give its fields defaults, or pass an instance as models="
+        )
+        raise InvalidInputError(msg) from error
 
 
 def cpu_models(constants: CpuConstants) -> CostModels:

@@ -9,7 +9,7 @@ from typing import cast
 
 from costmodels.pipeline import CostPipeline
 from planner.errors import InvalidInputError
-from planner.models import default_models
+from planner.models import models_of
 from planner.objectives import objective_named
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import HOST_KERNELS, enumerate_options
@@ -74,7 +74,7 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
     """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
-    models = default_models(topology)
+    models = models_of(problem)
     pipeline = make_pipeline(problem.workload, topology, models)
     if not problem.scenarios:
         return pipeline

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
@@ -144,6 +145,8 @@ class PlanningProblem:
     constraints: Constraints = NO_CONSTRAINTS
     move_limit: MoveLimit | None = None
     scenarios: tuple[Workload, ...] = ()
+    models: CostModels | None = None
+    """What prices plans; None for the models that the system names."""
 
     @property
     def has_rules(self) -> bool:

@@ -26,7 +26,13 @@ def source_values(workload: Path, flags: ProblemFlags) -> dict[str, Any]:
 
 def flags_from(values: dict[str, Any]) -> ProblemFlags:
     """The flags of a journal."""
-    return ProblemFlags(**{**values, "overrides": tuple(values["overrides"])})
+    return ProblemFlags(
+        **{
+            **values,
+            "overrides": tuple(values["overrides"]),
+            "models": tuple(values.get("models", ())),
+        }
+    )
 
 
 def progress_line(progress: StudyProgress) -> str:

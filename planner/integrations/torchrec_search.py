@@ -33,7 +33,7 @@ from planner.integrations.torchrec_memory import (
     described,
     is_shortage,
 )
-from planner.models import default_models
+from planner.models import default_models, models_of
 from planner.problem import Constraints
 from planner.result import Candidate, PlanningResult
 from planner.torchrec_terms.pipeline import TorchrecPricing
@@ -211,7 +211,7 @@ def _against(
     if rival is None:
         return result
     problem = result.problem
-    pipeline = make_pipeline(problem.workload, problem.topology, default_models(problem.topology))
+    pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
     try:
         estimate = pipeline.estimate(rival)
     except CostModelError as error:

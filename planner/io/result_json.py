@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -78,7 +78,9 @@ def save_plan(path: str | Path, result: PlanningResult) -> None:
 
 def inputs_hash(problem: PlanningProblem) -> str:
     """SHA-256 over everything that was asked: workload, topology and constraints."""
-    text = json.dumps(_canonical(problem), sort_keys=True)
+    text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
+    if problem.models is not None:
+        text += repr(problem.models)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

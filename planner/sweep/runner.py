@@ -14,6 +14,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError,
 from planner.io.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
+from planner.settings import SearchSettings
 from planner.support.file_errors import writing
 from planner.support.status import Status
 from planner.support.worker_pool import ProcessDiedError, WorkerPool
@@ -163,16 +164,13 @@ def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> Poi
         StoppedError: ``should_stop`` said so before the search had ended.
     """
     try:
-        result = api.plan(
-            task.problem.workload,
-            task.problem.topology,
-            constraints=task.problem.constraints,
+        search = SearchSettings(
             time_limit_s=task.time_limit_s,
             max_evaluations=task.max_evaluations,
             seed=task.seed,
             with_baselines=False,
-            should_stop=should_stop,
         )
+        result = api.solve(task.problem, search=search, should_stop=should_stop)
     except InfeasibleError as error:
         return replace(failed(task, str(error)), status=PointStatus.DOES_NOT_FIT)
     except NoPlanFoundError as error:

@@ -10,16 +10,16 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.estimates import MemoryLedger
-from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline
 from planner import api
 from planner.errors import InvalidInputError
-from planner.models import collective_model, default_models
+from planner.models import collective_model, pipeline_of
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem, TableConstraint
 from planner.result import PlanningResult
+from planner.settings import SearchSettings
 
 COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
 """Least widths of a column piece: narrow pieces balance better, wide ones make fewer options."""
@@ -116,9 +116,7 @@ def menu_of(
             message = "--groups: groups of ranks need ranks that are all alike; leave it out"
             raise InvalidInputError(message)
         sizes = _group_sizes(topology)
-    listing = enumerate_options(
-        problem, CostPipeline(problem.workload, topology, default_models(topology))
-    )
+    listing = enumerate_options(problem, pipeline_of(problem))
     options = [o for table in listing.tables for o in table.options]
     caching = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
     fixed = any(c.cache_load_factors for c in problem.constraints.tables)
@@ -149,16 +147,13 @@ def solve(
         NoPlanFoundError: the search found nothing that fits.
     """
     asked = restricted(problem, setup)
-    result = api.plan(
-        asked.workload,
-        asked.topology,
-        constraints=asked.constraints,
+    search = SearchSettings(
         time_limit_s=time_limit_s,
         max_evaluations=max_evaluations,
         seed=seed,
         with_baselines=False,
-        should_stop=should_stop,
     )
+    result = api.solve(asked, search=search, should_stop=should_stop)
     sync_s = sync_time_s(problem.topology, setup.group_size, result.best.memory) / sync_interval
     return Tuned(
         setup=setup, result=result, sync_s=sync_s, value_s=result.estimate.time.time_s + sync_s

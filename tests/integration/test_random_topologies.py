@@ -35,13 +35,13 @@ from costmodels.sharding import Plan, place
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.options.column_pieces import merged_pieces
 from planner.options.enumeration import enumerate_options
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 from tests.integration.test_enumerated_layouts import places
+from tests.merged_pieces import merged_pieces
 
 pytestmark = pytest.mark.torchrec
 

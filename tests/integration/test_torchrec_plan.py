@@ -33,10 +33,10 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_plan import from_sharding_plan, to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
-from planner.options.column_pieces import merged_pieces
 from planner.options.torchrec_rules import layout_problems, legal_types_and_kernels
 from tests.integration.builders import make_topology, placed
 from tests.integration.models import Model, bags, sequences, torchrec_topology
+from tests.merged_pieces import merged_pieces
 
 pytestmark = pytest.mark.torchrec
 

@@ -55,17 +55,17 @@ def command(
         message = f"two or more plans are needed, got {len(plans)}"
         raise click.UsageError(message, click.get_current_context())
     from planner.cli.flags.inputs import load_plans, plan_names
+    from planner.models import pipeline_of
     from planner.report import _difference as difference
     from planner.report.html._compare import Comparison, difference_sections
-    from planner.report.html._evidence import pipeline_of
 
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
 
     named = dict(zip(plan_names(plans), inputs.plans, strict=True))
-    candidates = api.compare(problem.workload, problem.topology, named)
-    pipeline = pipeline_of(problem.workload, problem.topology)
+    candidates = api.compare(problem.workload, problem.topology, named, models=problem.models)
+    pipeline = pipeline_of(problem)
     sure = tuple(pipeline.confidence_faster(p, inputs.plans[0]) for p in inputs.plans[1:])
     worst = max(difference.regression_ratio(candidates[0], other) for other in candidates[1:])
     failed = fail_over is not None and worst > fail_over

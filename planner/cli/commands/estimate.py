@@ -70,7 +70,9 @@ def command(
     )
     asked, warnings = valuing.question(inputs, flags, plan, more)
     check_figures(asked.objective, torchrec_defaults=torchrec_defaults)
-    candidate = api.estimate(problem.workload, problem.topology, inputs.plans[0])
+    candidate = api.estimate(
+        problem.workload, problem.topology, inputs.plans[0], models=problem.models
+    )
     solver, left_out = valuing.answer(
         asked, inputs.plans[0], plan, is_explicit=more != valuing.ValueFlags()
     )

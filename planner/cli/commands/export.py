@@ -178,9 +178,6 @@ def _priced(workload: Path, plan: Path, flags: ProblemFlags) -> tuple[CostPipeli
     from planner.cli.flags.inputs import load_plans
 
     inputs = load_plans(workload, (plan,), flags)
-    from costmodels.pipeline import CostPipeline
-    from planner.models import default_models
+    from planner.models import pipeline_of
 
-    problem = inputs.problem
-    models = default_models(problem.topology)
-    return CostPipeline(problem.workload, problem.topology, models), inputs.plans[0]
+    return pipeline_of(inputs.problem), inputs.plans[0]

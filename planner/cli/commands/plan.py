@@ -164,10 +164,11 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     """Write the files of a run: before anything is printed, so that nothing can get lost."""
     from planner import io
     from planner.cli import output
+    from planner.models import pipeline_of
     from planner.report._csv import render_csv
     from planner.report._markdown import render_markdown
     from planner.report.base import build_sections
-    from planner.report.html._evidence import gather, notable_ranks, pipeline_of
+    from planner.report.html._evidence import gather, notable_ranks
     from planner.report.html._page import long_rows
     from planner.report.html._report import render_report
     from planner.report.html.base import build_blocks
@@ -185,7 +186,7 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
         output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
     ranks = [rank for _, rank in notable_ranks(result.estimate)]
-    pipeline = pipeline_of(result.problem.workload, result.problem.topology)
+    pipeline = pipeline_of(result.problem)
     files = {file.name: file.data for file in traces(pipeline, result.plan, ranks=ranks)}
     return output.write_run(folder, texts, files)
 

@@ -248,12 +248,10 @@ def trace(
     from planner.cli.printing import validate_traces as show
 
     inputs = load_plans(workload, (plan,), flags)
-    from costmodels.pipeline import CostPipeline
-    from planner.models import default_models
+    from planner.models import pipeline_of
     from planner.trace.comparison import compare_traces
 
-    problem = inputs.problem
-    pipeline = CostPipeline(problem.workload, problem.topology, default_models(problem.topology))
+    pipeline = pipeline_of(inputs.problem)
     rows = compare_traces(pipeline, inputs.plans[0], traces)
     if settings.json:
         write_json(show.as_json(rows))

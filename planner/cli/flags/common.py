@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -165,6 +165,26 @@ class ProblemFlags:
     reserve_bytes: float | None = None
     price_usd_per_hour: float | None = None
     overrides: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+_CHANGES: Final = (
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change one value of the workload file: --set tables.3.embedding_dim=64",
+    ),
+    click.option(
+        "--model",
+        "models",
+        multiple=True,
+        metavar="FAMILY=NAME|FILE.py",
+        help="Price with another model: --model collective=alpha_beta, or lookup, dense.",
+    ),
+)
+"""Flags that change what files say, or what prices it."""
 
 
 def problem_options(command: Command) -> Command:
@@ -218,13 +238,7 @@ def problem_options(command: Command) -> Command:
             metavar="PRICE",
             help="Of one GPU, such as '4.5 USD/h'.  [default: system's]",
         ),
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Change one value of the workload file: --set tables.3.embedding_dim=64",
-        ),
+        *_CHANGES,
     )
     return cast("Command", _apply(gathered, options))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from costmodels import units
 from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
+from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
@@ -199,7 +200,23 @@ def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> 
         workload=_with_flags(file.workload, topology, flags),
         topology=_priced(topology, flags),
         constraints=file.constraints,
+        models=_models(topology, flags),
     )
+
+
+def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
+    """The models that --model names; None where it names none."""
+    if not flags.models:
+        return None
+    from planner.models import chosen_models
+
+    wrong = [text for text in flags.models if not all(text.partition("=")[::2])]
+    if wrong:
+        problems = [
+            f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
+        ]
+        raise InvalidInputError(problems)
+    return chosen_models(topology, dict(text.split("=", 1) for text in flags.models))
 
 
 def _priced(topology: Topology, flags: ProblemFlags) -> Topology:

@@ -16,7 +16,7 @@ from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.traffic import output_traffic_bytes
 from costmodels.workload import Workload
-from planner.models import default_models
+from planner.models import pipeline_of
 from planner.report.html._table_costs import TableCost, table_costs
 from planner.result import Candidate, PlanningResult
 
@@ -54,7 +54,7 @@ class Evidence:
 def gather(result: PlanningResult) -> Evidence:
     """Traffic of the best plan, and TorchRec's rating of all plans."""
     problem = result.problem
-    pipeline = pipeline_of(problem.workload, problem.topology)
+    pipeline = pipeline_of(problem)
     plans = (result.best, *result.runners_up, *result.baselines)
     return Evidence(
         result=result,
@@ -62,11 +62,6 @@ def gather(result: PlanningResult) -> Evidence:
         rated_s=tuple(torchrec_rating_s(p.plan, problem.workload, problem.topology) for p in plans),
         table_costs=table_costs(result.best, pipeline),
     )
-
-
-def pipeline_of(workload: Workload, topology: Topology) -> CostPipeline:
-    """What prices plans of a workload on a system."""
-    return CostPipeline(workload, topology, default_models(topology))
 
 
 def view_of(pipeline: CostPipeline, plan: Candidate) -> View:

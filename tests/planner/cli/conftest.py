@@ -72,13 +72,16 @@ def fake_api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
             raise fake.error
         return make_result(problem.workload, problem.topology, status=fake.status, bound=fake.bound)
 
-    def estimate(workload: Workload, topology: Topology, plan: Plan) -> Candidate:
-        del plan
+    def estimate(
+        workload: Workload, topology: Topology, plan: Plan, **options: object
+    ) -> Candidate:
+        del plan, options
         return make_candidate("plan", workload, topology)
 
     def compare(
-        workload: Workload, topology: Topology, plans: Mapping[str, Plan]
+        workload: Workload, topology: Topology, plans: Mapping[str, Plan], **options: object
     ) -> tuple[Candidate, ...]:
+        del options
         return tuple(
             make_candidate(name, workload, topology, time_s=time_s, shift=shift)
             for shift, (name, time_s) in enumerate(zip(plans, fake.times_s, strict=False))

@@ -107,7 +107,7 @@ def test_what_means_nothing_is_refused(
                for w in json.loads(done.out)["warnings"])  # fmt: skip
     for flags, words in (
         (("--objective", "cost"), "needs a price"),
-        (("--objective", "speed"), "'speed' is not one of iteration"),
+        (("--objective", "speed"), "'speed' is not one of cost, iteration"),
         (("--robust", "mean"), "--robust needs --scenario"),
         (("--torchrec-defaults",), "add --objective torchrec"),
         (("--scenario", tmp_path / "none.yaml"), "none.yaml"),

@@ -107,7 +107,7 @@ def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
     """A worker that finishes two trials and never ends its third."""
     from planner import api
 
-    plan, done = api.plan, [0]
+    plan, done = api.solve, [0]
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         done[0] += 1
@@ -116,7 +116,7 @@ def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
             time.sleep(600)
         return plan(*args, **kwargs)
 
-    api.plan = slow
+    api.solve = slow
     effort = Effort(trials=8, trial_limit_s=0.2, trial_evaluations=40, grace_s=0.0)
     Study(problem, menu_of(problem, groups=True), effort, journal=journal).run()
 
@@ -168,7 +168,7 @@ def _leave(journal: Path, problem: PlanningProblem) -> None:
     """A process that ends in the middle of its first trial."""
     from planner import api
 
-    api.plan = lambda *_, **__: os._exit(9)  # type: ignore[assignment]
+    api.solve = lambda *_, **__: os._exit(9)  # type: ignore[assignment]
     effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
     Study(problem, menu_of(problem), effort, journal=journal).run()
 

@@ -13,9 +13,9 @@ from costmodels.sharding import (
     TablePlacement,
     place,
 )
-from planner.options.column_pieces import merged_pieces
 from planner.options.torchrec_rules import layout_problems
 from tests.integration.builders import make_topology
+from tests.merged_pieces import merged_pieces
 from tests.strategies import make_table, make_workload
 
 WORLD, LOCAL, ROWS = 4, 2, 10
