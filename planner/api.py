@@ -233,6 +233,8 @@ class _Run:
         at_once = objective_class(self.settings.objective).wants_every_kernel
         for every_kernel in dict.fromkeys((at_once, True)):
             space = self._listed(every_kernel=every_kernel)
+            if not space.listing.has_every_kernel and not all(t.options for t in space.tables):
+                continue  # a table fits with none of the kernels that are listed
             evaluate = self._evaluator(space)
             outcome = strategy.search(
                 space,

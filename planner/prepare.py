@@ -51,10 +51,10 @@ def search_space(
         StoppedError: ``should_stop`` said so.
     """
     pipeline = search_pipeline(problem, make_pipeline)
-    if isinstance(pipeline, TorchrecPipeline):
-        return torchrec_space(problem, pipeline)
     limits = table_limits(problem)
     refuse_hopeless(problem, pipeline, limits)
+    if isinstance(pipeline, TorchrecPipeline):
+        return torchrec_space(problem, pipeline, every_kernel=every_kernel)
     listing = enumerate_options(
         problem,
         pipeline,

@@ -41,7 +41,7 @@ def refuse_hopeless(
     Raises:
         InfeasibleError: with the rule, the bytes, and what to change.
     """
-    if float(pipeline.device_limits.max()) <= 0:
+    if float(pipeline.device_limits.max()) < 0:
         _refuse_dense(problem, pipeline)
     if not _counts_as_we_do(pipeline):
         return

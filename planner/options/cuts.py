@@ -8,7 +8,8 @@ bounds hold for the other names as well, because they price the group by a subad
 Otherwise every name is listed for every table that may have it.
 
 Also left out are more column pieces than there are ranks (or hosts), and unequal pieces where the
-columns divide equally.
+columns divide equally. A table that may use only some ranks has as many pieces as any other: two of
+them on one rank cost other than one.
 """
 
 from __future__ import annotations
@@ -89,14 +90,14 @@ def table_cuts(
     allowed = [t for t in ShardingType if limit.allows(t) and t not in names.left_out]
     for sharding_type in allowed:
         if sharding_type is ShardingType.COLUMN_WISE:
-            found = list(_splits(limit, len(limit.ranks)))
+            found = list(_splits(limit, topology.world_size))
             own = torchrec_widths(limit.table.embedding_dim, limit.min_column_width)
             if every and own not in found:
                 found.append(own)
         elif sharding_type is ShardingType.TABLE_COLUMN_WISE:
             found = list(_splits(limit, topology.local_world_size))
         elif sharding_type is ShardingType.GRID_SHARD:
-            found = list(_splits(limit, len(limit.hosts), uneven=False))
+            found = list(_splits(limit, topology.num_hosts, uneven=False))
         else:
             found = [whole]
         for widths in found:

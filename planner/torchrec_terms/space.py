@@ -45,12 +45,16 @@ _STEPS: Final = 40
 _ROUNDING: Final = 1e-9
 
 
-def torchrec_space(problem: PlanningProblem, pipeline: TorchrecPipeline) -> SearchSpace:
+def torchrec_space(
+    problem: PlanningProblem, pipeline: TorchrecPipeline, *, every_kernel: bool = False
+) -> SearchSpace:
     """Every option that can be part of a plan no worse than a quick one.
 
     Args:
         problem: the question.
         pipeline: counts work in TorchRec's estimates, for one of its objectives.
+        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`, where no plan is
+            found that rules options out.
 
     Raises:
         InvalidInputError: as :func:`planner.options.enumeration.enumerate_options`.
@@ -59,7 +63,9 @@ def torchrec_space(problem: PlanningProblem, pipeline: TorchrecPipeline) -> Sear
         left = _Pruning(problem, pipeline).left()
         if left is not None:
             return left
-    return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+    return SearchSpace(
+        problem, pipeline, enumerate_options(problem, pipeline, every_kernel=every_kernel)
+    )
 
 
 class _Pruning:
@@ -71,7 +77,8 @@ class _Pruning:
         self._every = EveryOption(problem, pipeline)
         self._columns = self._every.columns
         self._ranks = problem.topology.world_size
-        self._room = float(pipeline.device_limits.sum())
+        # At least a byte, for prices of a byte: more room than there is only weakens the bound.
+        self._room = max(float(pipeline.device_limits.sum()), 1.0)
         self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
         self._fits &= self._columns.host_bytes <= max(pipeline.machine.ddr_limits_bytes)
 

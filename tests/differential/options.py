@@ -172,9 +172,9 @@ def _cuts(
 ) -> list[Widths]:
     """Widths of the column pieces: no more than there are ranks, or hosts, unless ``wide``."""
     most = {
-        ShardingType.COLUMN_WISE: len(leave.ranks),
+        ShardingType.COLUMN_WISE: case.topology.world_size,
         ShardingType.TABLE_COLUMN_WISE: case.topology.local_world_size,
-        ShardingType.GRID_SHARD: len(leave.hosts),
+        ShardingType.GRID_SHARD: case.topology.num_hosts,
     }[kind]
     dim, least = table.embedding_dim, leave.min_width
     unequal = kind is not ShardingType.GRID_SHARD

@@ -36,6 +36,14 @@ def test_random_problems(chunk: int) -> None:
     assert not found, f"\n{found}\nsee python -m tests.differential.run --seed N"
 
 
+@pytest.mark.parametrize("seed", [*range(5000, 5018), 5056])
+def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large problems leave host kernels unlisted; bounds and refusals hold for them too."""
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    found = complaints([check(draw(seed), max_evaluations=EVALUATIONS)])
+    assert not found, f"\n{found}"
+
+
 @pytest.mark.parametrize("name", named.names())
 def test_named_cases(name: str) -> None:
     exact = named.has_every_plan(name)

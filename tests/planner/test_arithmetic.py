@@ -105,7 +105,7 @@ def test_a_table_whose_smallest_cut_is_too_large() -> None:
     refuse_hopeless(*asked(cases.workload((table,))))
     with pytest.raises(InfeasibleError, match=r"table 'big' takes 1\.91 GiB") as found:
         refuse_hopeless(*asked(cases.workload((table,)), tables=(whole,)))
-    assert "the memory of one device" in str(found.value)
+    assert "the device memory of one rank" in str(found.value)
     assert any("row_wise" in line for line in found.value.advice)
     # Over rows it would fit; copied to every rank it would not.
     copied = replace(whole, sharding_types=(T.DATA_PARALLEL,), kernels=(K.DENSE,))

@@ -27,8 +27,6 @@ def require_feasible(space: SearchSpace) -> None:
     Raises:
         InfeasibleError: with the shortfall in bytes per rank.
     """
-    if not len(space.pipeline.device_limits) or float(space.pipeline.device_limits.max()) <= 0:
-        _no_room(space)
     for listed, fitting in zip(space.listing.tables, space.tables, strict=True):
         if not fitting.options:
             _too_large(space, listed)
@@ -44,19 +42,6 @@ def least_excess_bytes(space: SearchSpace) -> float:
     host = (work @ space.host).reshape(space.num_hosts, -1).sum(axis=-1)
     excess = (host - space.pipeline.host_limits).max() / space.local_world_size
     return max(float(device), float(excess), 0.0)
-
-
-def _no_room(space: SearchSpace) -> None:
-    missing = abs(float(space.pipeline.device_limits.max()))
-    msg = (
-        f"nothing fits: the dense part and the reserve alone exceed every device by "
-        f"{format_bytes(missing)}"
-    )
-    raise InfeasibleError(
-        msg,
-        shortfall_bytes=missing,
-        advice=("reduce the memory reserve or the batch size", "use devices with more memory"),
-    )
 
 
 def _too_large(space: SearchSpace, table: TableOptions) -> None:

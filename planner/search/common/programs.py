@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -25,6 +26,8 @@ WHOLE_TOLERANCE: Final = 2e-6
 1e-7, and our programs have coefficients and solutions near 1."""
 _MOST_NODES: Final = 500
 """Nodes of one mixed-integer program: an end that does not depend on the clock."""
+_NOTHING: Final = 1e-40
+"""Coefficients below are left out of what a solver is asked; bounds are computed with them."""
 _MOST_PIVOTS: Final = 200_000
 """The same of one linear program."""
 _BROKEN: Final = 1e-7
@@ -147,7 +150,12 @@ def _solved(program: Program, time_limit_s: float, gap_ratio: float) -> _Answer:
 
     whole = bool(program.integer.any())
     scaled, row_scale, column_scale = _near_one(program)
-    result = _ask(scaled, time_limit_s, gap_ratio)
+    try:
+        result = _ask(scaled, time_limit_s, gap_ratio)
+    except _refusals():
+        bound = -math.inf if whole else safe_bound(program, np.zeros(len(program.rows.lower)))[0]
+        empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
+        return _Answer(solution=empty, denied=False)
     pivots, nodes = result.solve_stats.simplex_iterations, result.solve_stats.node_count
     nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots, nodes=nodes)
     x = prices = None
@@ -216,7 +224,10 @@ def _near_one(program: Program) -> tuple[Program, FloatArray, FloatArray]:
     Factors are powers of two, so that nothing is rounded. Whole variables stay as they are.
     """
     rows = program.rows
-    sizes = np.abs(rows.values)
+    # Rounding leaves differences of 1e-170 where there is none. One of them beside ordinary numbers
+    # would move the middle of its row so far that the solvers refuse the program.
+    values = np.where(np.abs(rows.values) < _NOTHING, 0.0, rows.values)
+    sizes = np.abs(values)
     log = np.where(sizes > 0, np.log2(np.where(sizes > 0, sizes, 1.0)), 0.0)
     row_log, column_log = np.zeros(len(rows.lower)), np.zeros(len(program.cost))
     fixed = program.integer.copy()
@@ -234,7 +245,7 @@ def _near_one(program: Program) -> tuple[Program, FloatArray, FloatArray]:
         upper=program.upper / column_scale,
         rows=replace(
             rows,
-            values=rows.values * row_scale[rows.row] * column_scale[rows.column],
+            values=values * row_scale[rows.row] * column_scale[rows.column],
             lower=rows.lower * row_scale,
             upper=rows.upper * row_scale,
         ),
@@ -279,6 +290,13 @@ def _ask(program: Program, time_limit_s: float, gap_ratio: float) -> Any:
             None,
             None,
         )
+
+
+def _refusals() -> type[Exception]:
+    """What MathOpt raises where a solver refuses a program, for numbers out of its range say."""
+    from pybind11_abseil.status import StatusNotOk
+
+    return cast("type[Exception]", StatusNotOk)
 
 
 def _says_none_fits(result: Any) -> bool:
