@@ -4,37 +4,12 @@ from __future__ import annotations
 
 from typing import final
 
-import numpy as np
-
-from planner.search.base import (
-    AbstractStrategy,
-    ProgressCallback,
-    Record,
-    SearchOutcome,
-    StopCallback,
-)
-from planner.search.construct.greedy import list_greedy, size_cost
-from planner.space.evaluation import Evaluator, SearchSpace
+from planner.search.construct.greedy import AbstractListGreedy, size_cost
 
 
 @final
-class SizeGreedy(AbstractStrategy):
+class SizeGreedy(AbstractListGreedy):
     """The size-greedy baseline of AutoShard, DreamShard and NeuroShard."""
 
     __slots__ = ()
-
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
-        """One plan, the same for every seed."""
-        del seed
-        record = Record(evaluate, progress, should_stop)
-        costs = np.array([size_cost(t) for t in space.problem.workload.tables])
-        record.consider(list_greedy(space, costs), "size_greedy")
-        return record.outcome(proves=False)
+    cost = staticmethod(size_cost)

@@ -7,6 +7,7 @@ a shard's own phases; that a rank's phases wait for other ranks is what they do 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,8 +15,22 @@ import numpy as np
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
+from planner.search.base import (
+    AbstractStrategy,
+    ProgressCallback,
+    Record,
+    SearchOutcome,
+    StopCallback,
+)
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FITTING, Assignment, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import (
+    FITTING,
+    Assignment,
+    Evaluator,
+    FloatArray,
+    IntArray,
+    SearchSpace,
+)
 
 _TORCHREC_MIN_WIDTH: Final = 128
 """TorchRec splits columns into pieces of at least this width unless told otherwise."""
@@ -251,3 +266,33 @@ def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
         yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
     yield from split_walk(model)
     yield from torchrec_walk(model)
+
+
+class AbstractListGreedy(AbstractStrategy):
+    """Whole tables by decreasing cost, each on the rank with the least cost so far.
+
+    The baselines of AutoShard, DreamShard and NeuroShard; they differ in what a table costs.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    @abstractmethod
+    def cost(table: Table) -> float:
+        """What a table counts."""
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """One plan, the same for every seed."""
+        del seed
+        record = Record(evaluate, progress, should_stop)
+        costs = np.array([self.cost(t) for t in space.problem.workload.tables])
+        record.consider(list_greedy(space, costs), type(self).__module__.rpartition(".")[2])
+        return record.outcome(proves=False)
