@@ -113,7 +113,7 @@ def test_constraints_leave_fewer_placements() -> None:
         "column_wise": 3 + 6,
         "table_row_wise": 1,
         "table_column_wise": 3 + 3 + 1,
-        "grid_shard": 1,
+        "grid_shard": 1 + 1,
     }
 
 
