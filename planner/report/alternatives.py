@@ -37,7 +37,9 @@ class AlternativesSection(AbstractReportSection):
         unfit = tuple(
             f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
         )
-        return Section(title=self.title, columns=columns, rows=rows, notes=unfit)
+        words = figures.abbreviations(plan.plan for _, _, plan in [chosen, *others])
+        kinds = (f"Column kinds: {words}",) if words else ()
+        return Section(title=self.title, columns=columns, rows=rows, notes=(*kinds, *unfit))
 
 
 def _row(best: Candidate, name: str, role: str, plan: Candidate) -> tuple[Cell, ...]:

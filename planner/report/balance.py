@@ -35,7 +35,7 @@ class BalanceSection(AbstractReportSection):
                 label="Ranks",
                 parts=(
                     f"slowest {estimate.slowest_rank}",
-                    f"worst/mean {estimate.imbalance_ratio:.2f}",
+                    f"at {estimate.imbalance_ratio:.2f}x the mean of ranks",
                 ),
             ),
         )

@@ -93,13 +93,12 @@ def bottleneck(best: Candidate) -> Fact:
     estimate = best.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
-    parts = [
-        f"rank {estimate.slowest_rank}: {shares}" if shares else f"rank {estimate.slowest_rank}"
-    ]
-    parts.append(f"worst/mean rank {estimate.imbalance_ratio:.2f}")
+    parts = [f"critical path: {shares}"] if shares else []
+    uneven = f"at {estimate.imbalance_ratio:.2f}x the mean of ranks"
+    parts.append(f"slowest rank {estimate.slowest_rank}, {uneven}")
     exposed = estimate.exposed_communication_s
     share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
-    parts.append(f"exposed communication {units.format_time(exposed)} ({share})")
+    parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
     return Fact(label="Bottleneck", parts=tuple(parts))
 
 
@@ -108,7 +107,7 @@ def memory(best: Candidate) -> Fact:
     rank = best.memory.fullest
     used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
     reserve = format_gib(rank.reserved_bytes)
-    parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB (reserve {reserve})"]
+    parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
     hosts = [h for h in best.memory.hosts if h.used_bytes > 0]
     if hosts:
         host = max(hosts, key=lambda h: h.used_bytes / h.capacity_bytes)
@@ -122,14 +121,14 @@ def memory(best: Candidate) -> Fact:
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
     kernels = ", ".join(figures.kernel_kinds(best.plan))
-    return Fact(label="Kinds", parts=(*figures.sharding_kinds(best.plan), f"kernels: {kernels}"))
+    return Fact(label="Kinds", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
 
 
 def inputs(best: Candidate) -> Fact:
     """How many input numbers come from which kind of source, strongest first."""
     counts = Counter(p.source for p in best.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
-    weakest = f"the estimate rests on: {best.estimate.time.source.value}"
+    weakest = f"weakest input: {best.estimate.time.source.value}"
     return Fact(label="Inputs", parts=(*parts, weakest) if parts else (weakest,))
 
 
@@ -166,7 +165,7 @@ def _few_shards(plan: Plan) -> str | None:
     )  # fmt: skip
     if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
         return None
-    return f"{mean:.1f} placed shards per rank: with so few the bound proves less"
+    return f"{mean:.1f} shards per rank to place: with so few, the bound proves less"
 
 
 def _solver(solver: SolverReport, plan: Plan) -> Fact:

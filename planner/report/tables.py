@@ -34,10 +34,13 @@ class TablesSection(AbstractReportSection):
         )
         hidden = len(ordered) - len(rows)
         left_out = (f"{hidden} cheaper tables left out; plan.json has them all.",) if hidden else ()
-        note = "Column share: share of the bytes that lookups read (batch x pooling factor x row)."
+        note = (
+            "Column share: share of the bytes that lookups read (batch x pooling factor x row). "
+            f"Column type: {figures.abbreviations((result.plan,))}"
+        )
         return Section(
             title=self.title,
-            facts=(Fact(label="Kinds", parts=figures.sharding_kinds(result.plan)),),
+            facts=(Fact(label="Kinds", parts=figures.kinds_in_words(result.plan)),),
             columns=_columns(),
             rows=rows,
             notes=(note, *left_out),
@@ -66,7 +69,7 @@ def _row(table: Table, placement: TablePlacement, share: float) -> tuple[Cell, .
         table.embedding_dim,
         table.weight_bytes,
         share,
-        figures.SHORT_NAMES[placement.sharding_type],
+        figures.short_name(placement),
         kernel if ratio is None else f"{kernel} {ratio:.2g}",
         _where(placement),
     )

@@ -46,7 +46,11 @@ class AlternativesSection(AbstractHtmlSection):
             f"<p>{text(name)}: found no plan that fits or keeps the constraints.</p>"
             for name in result.unfit_baselines
         )
-        intro = "<p>All priced by the same models as the chosen plan.</p>"
+        kinds = figures.abbreviations(plan.plan for _, _, plan in plans)
+        intro = (
+            "<p>All priced by the same models as the chosen plan. "
+            f"{text(f'Column kinds: {kinds}' if kinds else '')}</p>"
+        )
         body = f"{intro}{table}{unfit}{losses}"
         return Block(name="alternatives", title=self.title, body=body, numbers=numbers + more)
 

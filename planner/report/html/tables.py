@@ -21,7 +21,7 @@ _FIELDS = (
     Field("cost", "cost_ratio", Kind.SHARE, "1", hint="share of the time that all tables cause"),
     Field("lookup", "lookup_s", Kind.TIME, "s", hint="mean per rank, forward and backward"),
     Field("exchange", "exchange_s", Kind.TIME, "s", hint="mean per rank, all collectives"),
-    Field("type", "sharding_type", source="plan", hint="TorchRec's abbreviations"),
+    Field("type", "sharding_type", source="plan", hint="TorchRec's abbreviations, explained above"),
     Field("kernel", "kernel", source="plan"),
     Field("ranks", "ranks", source="plan"),
     Field("shards", "num_shards", Kind.COUNT, "1", source="plan"),
@@ -53,9 +53,9 @@ class TablesSection(AbstractHtmlSection):
         box, numbers = grid(
             "table", _FIELDS, rows, ident="tablelist", css="list", tall=len(rows) > _TALL
         )
-        kinds = ", ".join(figures.sharding_kinds(view.plan.plan))
+        kinds = ", ".join(figures.kinds_in_words(view.plan.plan))
         intro = (
-            f"<p>{len(rows):,} tables: {kinds}. Cost is the time of lookups and collectives, "
+            f"<p>{kinds}. Cost is the time of lookups and collectives, "
             "shared out over tables by what each brings to them on each rank. Hot rows: share of "
             "accesses on the hottest 1 % of rows.</p>"
         )
@@ -84,7 +84,7 @@ def row(
         cost.total_s / total_s,
         cost.lookup_s,
         cost.exchange_s,
-        figures.SHORT_NAMES[placement.sharding_type],
+        figures.short_name(placement),
         kernel if ratio is None else f"{kernel} {ratio:.2g}",
         where(held),
         len(held),
