@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from planner.report import _figures as figures
-from planner.report.base import build_sections
+from planner.report.sections.base import build_sections
 from planner.result import PlanningResult
 
 _RANKS, _DIM = 4, 64

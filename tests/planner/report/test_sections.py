@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-import planner.report
+import planner.report.sections
 from costmodels import discovery
 from costmodels.estimates import HostMemory
 from costmodels.units import GIB
-from planner.report.base import AbstractReportSection, Section, build_sections
+from planner.report.base import Section
+from planner.report.html._evidence import gather
+from planner.report.sections.base import AbstractReportSection, build_sections
 from planner.result import PlanningResult
 from planner.status import Status
 from tests.planner.report.report_samples import (
@@ -19,7 +21,7 @@ from tests.planner.report.report_samples import (
     with_memory,
 )
 
-NAMES = discovery.names(planner.report)
+NAMES = discovery.names(planner.report.sections)
 
 
 def build(result: PlanningResult, name: str) -> Section:
@@ -38,17 +40,24 @@ def column(section: Section, title: str) -> list[object]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
-    builder = discovery.load(planner.report, name, AbstractReportSection)()
+    builder = discovery.load(planner.report.sections, name, AbstractReportSection)()
     for one in (result, large_result):
-        section = builder.build(one)
-        assert section.title == builder.title
+        section, block = builder.build(one), builder.draw(gather(one))
+        assert section is not None or block is not None
+        assert block is None or block.title == builder.title
+        assert block == builder.draw(gather(one)), "same result, same block"
+        if section is None:
+            continue
+        assert section.title
         assert all(len(row) == len(section.columns) for row in section.rows)
         assert all(f.parts for f in section.facts)
         assert section == builder.build(one), "same result, same section"
 
 
 def test_orders_differ_and_summary_leads(result: PlanningResult) -> None:
-    builders = [discovery.load(planner.report, name, AbstractReportSection)() for name in NAMES]
+    builders = [
+        discovery.load(planner.report.sections, name, AbstractReportSection)() for name in NAMES
+    ]
     orders = [builder.order for builder in builders]
     assert len(set(orders)) == len(orders)
     assert build_sections(result)[0].title == "Summary"
@@ -119,14 +128,14 @@ def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
 
 
 def test_critical_path_shares_sum_over_stages(result: PlanningResult) -> None:
-    section = build(result, "critical_path")
+    section = build(result, "timeline")
     assert column(section, "stage") == ["lookup_forward", "output_dist"]
     assert column(section, "share") == pytest.approx([1.03 / 3.1, 0.8 / 3.1])
     assert fact(section, "Exposed") == "500 us   16 % of the iteration"
 
 
 def test_balance_orders_stages_by_start_and_drops_empty_ones(result: PlanningResult) -> None:
-    section = build(result, "balance")
+    section = build(result, "stages")
     assert column(section, "stage") == ["lookup_forward", "output_dist"]
     assert column(section, "rank") == [3, None]
     assert column(section, "slowest") == pytest.approx([1.03e-3, 0.8e-3])

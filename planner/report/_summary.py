@@ -1,9 +1,8 @@
-"""The headline: what was planned, how fast it will be, what holds it back, how good it is."""
+"""The lines of the summary: what was planned, how fast it will be, what holds it back, how good."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar, final
 
 import costmodels
 from costmodels import units
@@ -11,12 +10,9 @@ from costmodels.estimates import Source
 from costmodels.sharding import SPREAD, Plan, Spread
 from costmodels.workload import Workload
 from planner.printable import printable
-from planner.report import _extras as extras
 from planner.report import _figures as figures
 from planner.report.base import (
-    AbstractReportSection,
     Fact,
-    Section,
     format_factor,
     format_gib,
     format_interval,
@@ -26,37 +22,6 @@ from planner.result import Candidate, PlanningResult, SolverReport
 from planner.status import STATUS_WORDS
 
 _TOP_STAGES = 3
-
-
-@final
-class SummarySection(AbstractReportSection):
-    """The lines that the plan command prints."""
-
-    title: ClassVar[str] = "Summary"
-    order: ClassVar[int] = 10
-
-    def build(self, result: PlanningResult) -> Section:
-        """Facts only; warnings come as notes."""
-        incumbent, others = figures.split_baselines(result)
-        facts = [
-            headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            predicted(result.best, incumbent),
-            _baselines(result, others),
-            bottleneck(result.best),
-            memory(result.best),
-            extras.cost(result),
-            extras.move(result),
-            extras.scenarios(result),
-            _solver(result.solver, result.best.plan),
-            Fact(label="Searched", parts=result.searched),
-            kinds(result.best),
-            inputs(result.best),
-        ]
-        return Section(
-            title=self.title,
-            facts=tuple(fact for fact in facts if fact.parts),
-            notes=warnings(result.warnings, result.estimate.warnings),
-        )
 
 
 def headline(workload: Workload, cluster: str) -> Fact:
@@ -138,7 +103,7 @@ def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"warning: {text}" for text in unique)
 
 
-def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
+def baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
     words = "does not fit"
     words += " or breaks a constraint" if result.problem.has_rules else ""
@@ -168,7 +133,7 @@ def _few_shards(plan: Plan) -> str | None:
     return f"{mean:.1f} shards per rank to place: with so few, the bound proves less"
 
 
-def _solver(solver: SolverReport, plan: Plan) -> Fact:
+def solver_line(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
     parts = [(r, name) for r, name in figures.gap_parts(solver) if r >= _WORTH_TELLING]
