@@ -16,7 +16,7 @@ from planner.problem import PlanningProblem
 from planner.search.parts.cutting_stock import CELLS, worth_by_size
 from planner.search.parts.makespan import SHRINK, Makespan, _dual_feasible
 from planner.search.parts.objectives import objective_named
-from planner.search.parts.walk import every_assignment
+from planner.search.parts.walk import count_assignments, every_assignment
 from planner.torchrec_pipeline import TorchrecPipeline
 from planner.torchrec_space import torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
@@ -66,11 +66,13 @@ def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpa
 
 def least_value(space: SearchSpace, name: str) -> float:
     objective = objective_named(name, space)
-    values = []
+    values: list[float] = []
+    seen: set[Assignment] = set()
     for assignments, works in every_assignment(space):
         fits = space.overflow_ratio(works) <= 0
         values += list(np.where(fits, objective.values(works), np.inf))
-        assert all(isinstance(a, Assignment) for a in assignments)
+        seen.update(assignments)
+    assert len(seen) == len(values) == count_assignments(space, 10**6), "each plan exactly once"
     return float(min(values))
 
 
