@@ -21,6 +21,8 @@ from planner.status import STATUS_WORDS
 _MOST_STEPS = 160
 _HEIGHT = 210
 _MOST_TICKS = 6
+_WORDS = {"bound": "proven bound", "incumbent": "best plan so far"}
+"""What people read of the two lines."""
 _LEFT = 76
 _RIGHT = 14
 _TOP, _BOTTOM = 8, 34
@@ -101,15 +103,13 @@ def _chart(points: list[Point], kind: Kind, unit: str, numbers: list[Number]) ->
         parts.append(_steps(name, series, x, y))
         numbers += _numbers(name, series, unit)
         parts.append(_marks(name, series, x, y, kind))
-        labels = (
-            f'<li><i class="key l-{name}"></i>{name}, at last {text(written(kind, series[-1][1]))}'
-            f"</li>{labels}"
-        )
+        last = text(written(kind, series[-1][1]))
+        labels = f'<li><i class="key l-{name}"></i>{_WORDS[name]}, at last {last}</li>{labels}'
     return Markup(
         f'<ul class="legend">{labels}</ul><div class="scroll chartbox">'
         '<div class="chart" style="min-width:330px;'
         f'height:{_HEIGHT + 4}px"><svg class="plot" tabindex="0" role="img" '
-        f'aria-label="Incumbent and bound against time" style="left:{_LEFT}px;'
+        f'aria-label="Best plan so far and proven bound against time" style="left:{_LEFT}px;'
         f'width:calc(100% - {_LEFT + _RIGHT}px)" height="{_HEIGHT}">{"".join(parts)}</svg>'
         '</div></div><p class="detail" aria-live="polite"></p>'
     )
@@ -193,7 +193,7 @@ def _marks(
         number = Number(
             entity=f"{name} {index + 1}", quantity="value", value=value, unit="", source="search"
         )
-        told = f"{name} {format_cell(kind, value)} after {t:.2f} s"
+        told = f"{_WORDS[name]} {format_cell(kind, value)} after {t:.2f} s"
         parts.append(
             f'<circle class="{name}" cx="{x(t):.2f}%" cy="{y(value):.1f}" r="2.5"{mark(number)}>'
             f"<title>{text(told)}</title></circle>"

@@ -179,7 +179,7 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
             "Exposed communication",
             number("exposed_ratio", exposed, "1"),
             Kind.SHARE,
-            f"{units.format_time(estimate.exposed_communication_s)} of the worst rank",
+            f"{units.format_time(estimate.exposed_communication_s)} that no compute hides",
         ),
         (
             "Fullest device",
