@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
@@ -9,6 +11,7 @@ from planner.report import _figures as figures
 from planner.report.sections.base import build_sections
 from planner.result import PlanningResult
 
+ROOT = Path(__file__).resolve().parents[3]
 _RANKS, _DIM = 4, 64
 
 
@@ -60,6 +63,12 @@ def test_kinds_in_words_and_abbreviations_agree() -> None:
     )
     one = plan((ShardingType.ROW_WISE, (_DIM,), ()))
     assert figures.kinds_in_words(one) == ("1 table cut by rows over all ranks (RW)",)
+
+
+def test_the_glossary_explains_every_abbreviation() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    for kind, short in figures.SHORT_NAMES.items():
+        assert any(row.startswith(f"| {short} | `{kind.value}` |") for row in rows), short
 
 
 @pytest.mark.parametrize("name", ["summary", "tables", "alternatives"])
