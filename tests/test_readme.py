@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import costmodels
 
@@ -38,7 +41,7 @@ def test_python_blocks_run() -> None:
 
 
 def test_commands_exist() -> None:
-    named = set(re.findall(r"^\| `(\w+)", README, re.MULTILINE))
+    named = {name for row in _table("command") for name in re.findall(r"`(\w+)`", row[0])}
     assert {"plan", "estimate", "compare"} <= named
     for name in named:
         done = _run(name, "--help")
@@ -51,6 +54,48 @@ def test_published_errors_are_those_printed() -> None:
     done = _run("validate", "published")
     assert done.returncode == 0, done.stderr
     assert quoted.group(0) in done.stdout
+
+
+def _table(first: str) -> list[list[str]]:
+    """Rows of the table of the README whose first heading is given, without the headings."""
+    start = README.index(f"\n| {first} |") + 1
+    lines = README[start : README.index("\n\n", start)].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def _has_row(cells: list[str], printed: str) -> bool:
+    """Whether one printed line has all these cells in this order."""
+    row = re.compile(r"(?<![\w.])" + r"(?![\w.]).*?(?<![\w.])".join(map(re.escape, cells)))
+    return any(row.search(line) for line in printed.splitlines())
+
+
+def test_rows_of_the_accuracy_table_are_those_printed() -> None:
+    printed = _run("validate", "published").stdout
+    rows = _table("system")
+    assert len(rows) == 6
+    for row in rows:
+        assert _has_row(row, printed), row
+    assert not _has_row([rows[0][0], "9.99"], printed)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs torchrec")
+@pytest.mark.parametrize("page", ["README.md", "docs/search.md"])
+def test_rows_of_the_plan_quality_table_are_those_printed(page: str) -> None:
+    stored = "benchmarks/results/search/torchrec.csv"
+    command = [sys.executable, "-m", "benchmarks.search.torchrec", "--table-only", "--out", stored]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^\| (\w+@\d+ \|.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    assert len(rows) >= 4
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert _has_row(cells, done.stdout), row
+
+
+def test_the_readme_fits_three_screens_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 130
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
 
 
 def test_shipped_names_in_the_readme_are_known() -> None:

@@ -1,1 +1,1 @@
-"""A result in words and tables. Each file is one section, found by its file name."""
+"""A result in words and tables: how parts are written; ``sections`` holds the parts."""

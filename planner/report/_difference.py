@@ -118,8 +118,7 @@ def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[s
         "tables": [
             {
                 "table": c.table,
-                "before": _describe(c.before),
-                "after": _describe(c.after),
+                **dict(zip(("before", "after"), _described(c), strict=True)),
                 "changed_type": c.changed_type,
                 "received_bytes": c.received_bytes,
             }
@@ -159,7 +158,8 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
         for other, confidence in zip(plans[1:], known, strict=True)
     )
     unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
-    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=unfit)
+    notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
 
 
 def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
@@ -208,9 +208,7 @@ def moves_section(
         Column(title="after"),
         Column(title="to move", kind=Kind.BYTES),
     )
-    rows = tuple(
-        (c.table, _describe(c.before), _describe(c.after), c.received_bytes) for c in moved[:most]
-    )
+    rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",
         f"{retyped} changed type or kernel",
@@ -230,8 +228,19 @@ def _kind(placement: TablePlacement) -> tuple[object, ...]:
     return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
 
 
+def _described(change: TableChange) -> tuple[str, str]:
+    """Where a table was and is. A whole table whose type alone changed shows TorchRec's type."""
+    before, after = _describe(change.before), _describe(change.after)
+    if before == after and change.before.sharding_type is not change.after.sharding_type:
+        return (
+            f"{before}, run as {change.before.sharding_type}",
+            f"{after}, run as {change.after.sharding_type}",
+        )
+    return before, after
+
+
 def _describe(placement: TablePlacement) -> str:
-    short = figures.SHORT_NAMES[placement.sharding_type]
+    short = figures.short_name(placement)
     held = [s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
     kernel = placement.kernel.value.removeprefix("fused_")
     suffix = "" if kernel in ("fused", "dense") else f" {kernel}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from costmodels.estimates import IterationEstimate
-from costmodels.sharding import Plan, ShardingType
+from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.report.base import Kind
@@ -28,11 +29,63 @@ SHORT_NAMES: dict[ShardingType, str] = {
 }
 """TorchRec's abbreviations of its sharding types."""
 
+_IN_WORDS: dict[ShardingType, str] = {
+    ShardingType.TABLE_WISE: "whole on one rank",
+    ShardingType.ROW_WISE: "cut by rows over all ranks",
+    ShardingType.COLUMN_WISE: "cut by columns",
+    ShardingType.DATA_PARALLEL: "copied to every rank",
+    ShardingType.TABLE_ROW_WISE: "cut by rows inside one host",
+    ShardingType.TABLE_COLUMN_WISE: "cut by columns inside one host",
+    ShardingType.GRID_SHARD: "cut by columns, each piece by rows inside one host",
+}
+"""What each sharding type does with a table."""
+
+_BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+
+
+def shown_type(placement: TablePlacement) -> ShardingType:
+    """The type that describes where a table is: one that is cut into one column piece is whole.
+
+    TorchRec still runs such a table as the type that the plan names.
+    """
+    if placement.sharding_type in _BY_COLUMNS and len(placement.shards) == 1:
+        return ShardingType.TABLE_WISE
+    return placement.sharding_type
+
+
+def short_name(placement: TablePlacement) -> str:
+    """TorchRec's abbreviation of :func:`shown_type`: ``TW``."""
+    return SHORT_NAMES[shown_type(placement)]
+
 
 def sharding_kinds(plan: Plan) -> tuple[str, ...]:
-    """How many tables are cut in which way: ``("TW 11", "RW 3")``; more than one kernel is said."""
-    types = Counter(p.sharding_type for p in plan.placements)
-    return tuple(f"{short} {types[kind]}" for kind, short in SHORT_NAMES.items() if types[kind])
+    """How many tables are cut in which way, for cells: ``("TW 11", "RW 3")``."""
+    return tuple(f"{SHORT_NAMES[kind]} {count}" for kind, count in _counts(plan).items())
+
+
+def kinds_in_words(plan: Plan) -> tuple[str, ...]:
+    """The same for people who do not know the abbreviations: ``11 tables whole on one rank (TW)``.
+
+    The first part alone says that tables are counted.
+    """
+    found = [(n, f"{_IN_WORDS[kind]} ({SHORT_NAMES[kind]})") for kind, n in _counts(plan).items()]
+    return tuple(
+        f"{count:,} {'' if i else 'table ' if count == 1 else 'tables '}{words}"
+        for i, (count, words) in enumerate(found)
+    )
+
+
+def abbreviations(plans: Iterable[Plan]) -> str:
+    """What the abbreviations mean that tables of these plans show; empty without a table."""
+    used = {kind for plan in plans for kind in _counts(plan)}
+    words = [f"{SHORT_NAMES[kind]}: {_IN_WORDS[kind]}" for kind in SHORT_NAMES if kind in used]
+    return f"{'; '.join(words)}." if words else ""
+
+
+def _counts(plan: Plan) -> dict[ShardingType, int]:
+    """Tables of each shown type that occurs, in the order of SHORT_NAMES."""
+    types = Counter(shown_type(p) for p in plan.placements)
+    return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
 
 
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:
@@ -99,14 +152,19 @@ def rank_ranges(ranks: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+_UNSEEN = "kernel launches and overlap, which the bound does not count"
+_UNEVEN = "work spread unevenly over ranks"
+_DEARER = "tables cut in ways that cost more than those of the bound"
+
+
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     """What a gap is made of, as shares of the value; empty without a bound."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
-    parts = [(solver.unseen_gap_ratio, "launches and overlap, which bounds leave out")]
+    parts = [(solver.unseen_gap_ratio, _UNSEEN)]
     if gap is not None and uneven is not None:
-        parts.append((uneven, "uneven ranks"))
+        parts.append((uneven, _UNEVEN))
         rest = gap - uneven - solver.unseen_gap_ratio
-        parts.append((rest, "options dearer than the bound's"))
+        parts.append((rest, _DEARER))
     return parts
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
-from costmodels import discovery, units
-from planner.result import PlanningResult
+from costmodels import units
 from planner.support.printable import printable
 
 _NOTHING = 1e-8
@@ -82,27 +78,6 @@ class Section:
             "rows": [dict(zip(titles, row, strict=True)) for row in self.rows],
             "notes": list(self.notes),
         }
-
-
-class AbstractReportSection(ABC):
-    """One file of this package: the title and place of a section, and how to build it."""
-
-    title: ClassVar[str]
-    order: ClassVar[int]
-
-    @abstractmethod
-    def build(self, result: PlanningResult) -> Section:
-        """The section for one planning result."""
-
-
-def build_sections(
-    result: PlanningResult, names: tuple[str, ...] | None = None
-) -> tuple[Section, ...]:
-    """The sections of a report in their order: those named, or all there are."""
-    package = importlib.import_module("planner.report")
-    chosen = discovery.names(package) if names is None else names
-    found = [discovery.load(package, name, AbstractReportSection)() for name in chosen]
-    return tuple(s.build(result) for s in sorted(found, key=lambda section: section.order))
 
 
 def format_cell(kind: Kind, value: Cell) -> str:

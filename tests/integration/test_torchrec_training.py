@@ -77,7 +77,6 @@ def test_an_error_on_rank_0_reaches_every_rank(
         assert message in error["message"]
         assert error["type"] == "ShardPlannerError"
         assert error["reason"] == reason
-        assert error["seconds"] < 5
 
 
 @pytest.mark.parametrize(

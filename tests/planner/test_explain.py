@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
+from costmodels.workload import Optimizer
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.explain import Change, Explainer, constraint_costs
+from planner.explain import Change, Explainer, _moved_bytes, constraint_costs
 from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.report._difference import changes
+from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +88,48 @@ def test_a_bad_plan_has_changes_that_help() -> None:
     explainer = Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
     best = explainer.changes(limit=1)[0]
     assert best.plan_time_s < explainer.plan_time_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.DataObject) -> None:
+    """Counted one cell at a time, for every pair of placements of a table of 7 x 12."""
+    table = make_table("t", num_embeddings=7, embedding_dim=12)
+    topology = make_topology(2, 2)
+    workload = make_workload(table, optimizer=Optimizer.SGD)
+    problem = PlanningProblem(workload=workload, topology=topology)
+    kinds = (
+        (ShardingType.TABLE_WISE, 1, 4),
+        (ShardingType.COLUMN_WISE, 3, 4),
+        (ShardingType.ROW_WISE, 0, 4),
+        (ShardingType.DATA_PARALLEL, 0, 4),
+        (ShardingType.TABLE_ROW_WISE, 1, 2),
+    )
+    both = []
+    for _ in range(2):
+        kind, pieces, places = data.draw(st.sampled_from(kinds))
+        where = tuple(data.draw(st.integers(0, places - 1)) for _ in range(max(pieces, 1)))
+        widths = (4, 4, 4) if pieces == 3 else (12,)
+        both.append(make_placement(table, kind, topology, where=where, column_widths=widths))
+    before, after = both
+    cells = [
+        {
+            (s.rank, row, column)
+            for s in placement.shards
+            for row in range(s.row_offset, s.row_offset + s.num_rows)
+            for column in range(s.col_offset, s.col_offset + s.num_cols)
+        }
+        for placement in (before, after)
+    ]
+    assert _moved_bytes(problem, before, after) == 4.0 * len(cells[1] - cells[0])
+
+
+def test_changes_tell_the_bytes_that_their_tables_move(explainer: Explainer) -> None:
+    """As :func:`planner.report._difference.changes` counts them, which has a count of its own."""
+    workload = explainer.problem.workload
+    for change in explainer.changes(limit=4):
+        (moved,) = changes(workload, explainer.plan, _with(explainer, change))
+        assert change.moved_bytes == pytest.approx(moved.received_bytes)
 
 
 def test_an_unknown_table_is_answered_with_a_near_one(explainer: Explainer) -> None:

@@ -16,7 +16,7 @@ FAMILIES = {
     "dense models": "costmodels.dense",
     "index distributions": "costmodels.distribution",
     "training pipelines": "costmodels.iteration",
-    "report sections": "planner.report",
+    "report sections": "planner.report.sections",
 }
 """Packages whose files are plug-ins."""
 

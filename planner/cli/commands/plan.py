@@ -167,11 +167,10 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     from planner.models import pipeline_of
     from planner.report._csv import render_csv
     from planner.report._markdown import render_markdown
-    from planner.report.base import build_sections
     from planner.report.html._evidence import gather, notable_ranks
     from planner.report.html._page import long_rows
     from planner.report.html._report import render_report
-    from planner.report.html.base import build_blocks
+    from planner.report.sections.base import build_blocks, build_sections
     from planner.trace import traces
     from planner.trace.matrix import matrix_text
 

@@ -29,7 +29,8 @@ def print_result(
 ) -> None:
     """The facts of the summary but those labelled in ``leave_out``; with ``-v`` all sections."""
     from planner.report import _terminal as terminal
-    from planner.report.base import Fact, build_sections
+    from planner.report.base import Fact
+    from planner.report.sections.base import build_sections
 
     console = stdout_console()
     (summary,) = build_sections(result, ("summary",))

@@ -5,39 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from markupsafe import Markup
+
 from costmodels import units
 from costmodels.pipeline import CostPipeline
 from planner.replan import reshard
 from planner.report import _difference as difference
 from planner.report import _figures as figures
 from planner.report.base import Cell, Column, Fact, Kind, Section, format_share
-from planner.report.html import _stages, memory, stages, timeline, traffic
+from planner.report.html import _stages
 from planner.report.html._evidence import View, view_of
 from planner.report.html._groups import Group, rank_groups
 from planner.report.html._page import render_page
-from planner.report.html.base import Block, Field, Number, grid, text
+from planner.report.html._plain import TALL_ROWS, plain_block
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Field, Number, grid
+from planner.report.sections import memory, stages, timeline, traffic
 from planner.result import Candidate
 
 _MOST_GROUPS = 64
-_TALL = 24
-"""Rows from which a table scrolls in a box of its own."""
 _SAME_S = 1e-12
-_UNITS: dict[Kind, tuple[str, str]] = {
-    Kind.TIME: ("_s", "s"),
-    Kind.BYTES: ("_bytes", "B"),
-    Kind.GIB: ("_bytes", "B"),
-    Kind.SHARE: ("_ratio", "1"),
-    Kind.FACTOR: ("_ratio", "1"),
-    Kind.RATE: ("_per_s", "1/s"),
-}
-
-
-_DRAWINGS: tuple[tuple[str, str, Callable[[View], tuple[str, tuple[Number, ...]]]], ...] = (
+_DRAWINGS: tuple[tuple[str, str, Callable[[View], tuple[Markup, tuple[Number, ...]]]], ...] = (
     ("timeline", "Timeline of one iteration", timeline.draw),
     ("rank-stages", "Stages, rank by rank", stages.draw),
     ("memory", "Memory", memory.draw),
     ("traffic", "Traffic, all to all", traffic.draw),
 )
+
+
+_VERDICTS = """\
+{% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor -%}
+{{ rest }}"""
+
+_DELTAS = """\
+{% for heading, table in parts -%}
+<h3>{{ heading }}</h3>
+{%- if table is none %}<p>Every stage takes as long on every rank.</p>
+{%- else %}{{ table }}
+{%- endif %}
+{% endfor %}"""
+
+_INTRODUCED = "<p>{{ intro }}</p>{{ table }}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +72,13 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
     """Differences, then the charts of each plan."""
     plans = comparison.plans
     overview, *_ = difference_sections(comparison)
-    verdicts = "".join(
-        f'<p class="verdict">{text("; ".join(fact.parts))}.</p>' for fact in overview.facts
-    )
-    first = _plain("plans", replace(overview, facts=()))
+    first = plain_block("plans", replace(overview, facts=()))
+    verdicts = ["; ".join(fact.parts) for fact in overview.facts]
+    body = fill(_VERDICTS, verdicts=verdicts, rest=first.body)
     blocks = [
-        replace(first, body=verdicts + first.body, short="Verdict"),
+        replace(first, body=body, short="Verdict"),
         *(_moved(comparison, i) for i in range(1, len(plans))),
-        replace(_plain("reshard", _reshards(comparison)), short="Re-shard"),
+        replace(plain_block("reshard", _reshards(comparison)), short="Re-shard"),
         _slowest(comparison),
         _stage_deltas(comparison),
         _memory_deltas(comparison),
@@ -100,31 +107,6 @@ def render_compare(comparison: Comparison, blocks: Sequence[Block]) -> str:
     return render_page(f"Plans of {pipeline.workload.name} compared", subtitle, blocks)
 
 
-def _plain(name: str, section: Section) -> Block:
-    """A section of the terminal as a block."""
-    facts = "".join(
-        f"<dt>{text(f.label)}</dt><dd>{text('; '.join(f.parts))}</dd>" for f in section.facts
-    )
-    notes = "".join(f"<p>{text(note)}</p>" for note in section.notes)
-    table = ""
-    numbers: tuple[Number, ...] = ()
-    if section.columns:
-        fields = [_field(c) for c in section.columns[1:]]
-        rows = [(str(row[0]), row[1:]) for row in section.rows]
-        table, numbers = grid(section.columns[0].title, fields, rows, tall=len(rows) > _TALL)
-    body = (f'<dl class="facts">{facts}</dl>' if facts else "") + table + notes
-    return Block(name=name, title=section.title, body=body, numbers=numbers)
-
-
-def _field(column: Column) -> Field:
-    suffix, unit = _UNITS.get(column.kind, ("", ""))
-    quantity = column.title.replace(" GiB", "").replace(" ", "_").replace("/", "_per_")
-    kept = quantity if suffix and quantity.endswith(suffix) else quantity + suffix
-    title = column.title.removesuffix(" GiB")
-    kind = Kind.BYTES if column.kind is Kind.GIB else column.kind
-    return Field(title, kept, kind, unit)
-
-
 def _slowest(comparison: Comparison) -> Block:
     """Each stage on its slowest rank, buckets added up, and the difference from the first plan."""
     plans = comparison.plans
@@ -143,11 +125,11 @@ def _slowest(comparison: Comparison) -> Block:
         deltas = [times.get(name, 0.0) - base_s for times in found[1:]]
         rows.append((name, [*(times.get(name) for times in found), *deltas]))
     table, numbers = grid("stage", fields, rows, css="delta")
-    intro = "<p>Each stage on its slowest rank.</p>"
+    body = fill(_INTRODUCED, intro="Each stage on its slowest rank.", table=table)
     return Block(
         name="stages",
         title="Time per stage",
-        body=intro + table,
+        body=body,
         numbers=numbers,
         short="Stages",
     )
@@ -157,29 +139,29 @@ def _stage_deltas(comparison: Comparison) -> Block:
     """Stages in which ranks differ, as the time of a later plan less that of the first."""
     groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
     base = _stages.merged_durations_s(comparison.plans[0].estimate)
-    body: list[str] = []
+    parts: list[tuple[str, Markup | None]] = []
     numbers: list[Number] = []
     for i, plan in enumerate(comparison.plans[1:], 2):
         theirs = _stages.merged_durations_s(plan.estimate)
         names = list(dict.fromkeys([*base, *theirs]))
         deltas = {n: [_mean(theirs, n, g) - _mean(base, n, g) for g in groups] for n in names}
         kept = [n for n in names if any(abs(d) > _SAME_S for d in deltas[n])]
-        body.append(f"<h3>{text(plan.name)} less {text(comparison.plans[0].name)}</h3>")
+        heading = f"{plan.name} less {comparison.plans[0].name}"
         if not kept:
-            body.append("<p>Every stage takes as long on every rank.</p>")
+            parts.append((heading, None))
             continue
         fields = [
             Field(title=n, quantity=f"delta_{i}_{n.replace(' ', '_')}_s", kind=Kind.DELTA, unit="s")
             for n in kept
         ]
         rows = [(g.name, [deltas[n][k] for n in kept]) for k, g in enumerate(groups)]
-        table, found = grid("where", fields, rows, css="delta", tall=len(rows) > _TALL)
-        body.append(table)
+        table, found = grid("where", fields, rows, css="delta", tall=len(rows) > TALL_ROWS)
+        parts.append((heading, table))
         numbers += found
     return Block(
         name="stage-deltas",
         title="Stage times, rank by rank",
-        body="".join(body),
+        body=fill(_DELTAS, parts=parts),
         numbers=tuple(numbers),
         short="Stage deltas",
     )
@@ -214,12 +196,12 @@ def _memory_deltas(comparison: Comparison) -> Block:
     for k, group in enumerate(groups):
         values = [bytes_[k] for bytes_ in used]
         rows.append((group.name, [*values, *(v - values[0] for v in values[1:])]))
-    table, numbers = grid("where", fields, rows, css="delta", tall=len(rows) > _TALL)
-    intro = "<p>Device memory in use, the reserve included; of a host, its fullest rank.</p>"
+    table, numbers = grid("where", fields, rows, css="delta", tall=len(rows) > TALL_ROWS)
+    intro = "Device memory in use, the reserve included; of a host, its fullest rank."
     return Block(
         name="memory-deltas",
         title="Memory differences",
-        body=intro + table,
+        body=fill(_INTRODUCED, intro=intro, table=table),
         numbers=numbers,
         short="Memory deltas",
     )
@@ -229,9 +211,9 @@ def _moved(comparison: Comparison, index: int) -> Block:
     """Every table that differs; the terminal shows the largest alone."""
     base, other = comparison.plans[0], comparison.plans[index]
     section = difference.moves_section(comparison.pipeline.workload, base, other, most=None)
-    block = replace(_plain(f"moved-{index + 1}", section), short=f"Moved: {other.name}")
+    block = replace(plain_block(f"moved-{index + 1}", section), short=f"Moved: {other.name}")
     if not section.rows:
-        return replace(block, body="<p>No table moved or changed its type.</p>")
+        return replace(block, body=Markup("<p>No table moved or changed its type.</p>"))
     return block
 
 

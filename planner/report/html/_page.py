@@ -7,17 +7,13 @@ import hashlib
 from collections.abc import Sequence
 from importlib import resources
 
+from markupsafe import Markup
+
 import costmodels
 from planner.report._csv import LONG_HEADER
-from planner.report.html.base import Block, text
+from planner.report.html._templates import render
+from planner.report.html.base import Block
 from planner.support.csv_text import csv_text
-
-_HATCH = (
-    '<svg width="0" height="0" aria-hidden="true" style="position:absolute"><defs>'
-    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><line x1="0" y1="0" x2="0" y2="5" '
-    'style="stroke:var(--soft);stroke-width:1.4"/></pattern></defs></svg>'
-)
 
 
 def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
@@ -28,30 +24,17 @@ def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}'"
     )
-    links = "".join(f'<li><a href="#{b.name}">{text(b.short or b.title)}</a></li>' for b in blocks)
-    sections = "\n".join(
-        f'<section id="{b.name}"><h2>{text(b.title)}</h2>\n{b.body}</section>' for b in blocks
+    page = render(
+        "page.html",
+        title=title,
+        subtitle=subtitle,
+        blocks=blocks,
+        policy=Markup(policy),
+        style=Markup(style),
+        script=Markup(script),
+        version=costmodels.__version__,
     )
-    return "\n".join(
-        (
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">',
-            f"<title>{text(title)}</title>",
-            f"<style>\n{style}</style></head><body>",
-            f'{_HATCH}<header><h1>{text(title)}</h1><button id="theme" type="button">Dark</button>'
-            f'<p class="sub">{text(subtitle)}</p></header>',
-            f'<nav aria-label="Sections"><ul>{links}</ul></nav>',
-            f"<main>\n{sections}\n</main>",
-            f"<footer>shardplan {text(costmodels.__version__)}. Every number on this page stands "
-            "in results.csv under the name of its section. Times are predictions of a model, not "
-            "measurements.</footer>",
-            f"<script>{script}</script></body></html>",
-            "",
-        )
-    )
+    return str(page)
 
 
 def long_rows(blocks: Sequence[Block]) -> list[tuple[str, ...]]:

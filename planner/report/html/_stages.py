@@ -6,7 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from markupsafe import Markup
+
 from costmodels.estimates import IterationEstimate
+from planner.report.html._templates import fill
 
 FAMILIES: dict[str, str] = {
     "input": "input exchange",
@@ -67,19 +70,15 @@ def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
     return {name: found[name] for name in FAMILIES if any(found.get(name, ()))}
 
 
-def legend(stages: Iterable[str]) -> str:
+def legend(stages: Iterable[str]) -> Markup:
     """Colour and words of the families of the stages that a chart shows."""
     return legend_of({family(stage) for stage in stages})
 
 
-def legend_of(families: Collection[str]) -> str:
+def legend_of(families: Collection[str]) -> Markup:
     """Colour and words of families, in their order."""
-    keys = "".join(
-        f'<li><i class="key c-{name}"></i>{words}</li>'
-        for name, words in FAMILIES.items()
-        if name in families
-    )
-    return f'<ul class="legend">{keys}</ul>'
+    keys = [(f"c-{name}", words) for name, words in FAMILIES.items() if name in families]
+    return fill("{{ blocks.legend(keys) }}", keys=keys)
 
 
 def family_seconds(estimate: IterationEstimate) -> dict[str, float]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from costmodels import units
 from planner.report.html.base import Number, mark, text
 
@@ -71,7 +73,7 @@ def lanes_chart(
     axis: Sequence[Tick],
     value_width: int = 0,
     min_width: int = MIN_WIDTH,
-) -> str:
+) -> Markup:
     """The chart in a box that scrolls where it is narrow, and a line for the details."""
     lane_height = _LANE if len(lanes) <= _ROOMY else _THIN_LANE
     base = lane_height - (7 if lane_height == _LANE else 3)
@@ -91,7 +93,7 @@ def lanes_chart(
         top += lane_height
     grid = [_tick(tick, top, odd=i % 2 == 1) for i, tick in enumerate(axis)]
     height = top + _AXIS
-    return (
+    return Markup(
         f'<div class="scroll chartbox"><div class="chart" style="min-width:{min_width}px;'
         f'height:{height}px"><svg class="gutter" width="{GUTTER}" height="{height}" '
         f'aria-hidden="true">{"".join(left)}</svg>'

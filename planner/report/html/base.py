@@ -1,18 +1,15 @@
-"""What a section of the page is: HTML, and a row of results.csv for every number in it."""
+"""What a block of the page is: HTML, and a row of results.csv for every number in it."""
 
 from __future__ import annotations
 
-import importlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from html import escape
-from typing import ClassVar
+from dataclasses import dataclass
 
-from costmodels import discovery
+from markupsafe import Markup, escape
+
 from planner.report.base import Cell, Kind, format_cell
-from planner.report.html._evidence import Evidence
+from planner.report.html._templates import fill
 from planner.support.printable import printable
 
 
@@ -45,32 +42,9 @@ class Block:
 
     name: str
     title: str
-    body: str
+    body: Markup
     numbers: tuple[Number, ...] = ()
     short: str = ""
-
-
-class AbstractHtmlSection(ABC):
-    """One file of this package."""
-
-    title: ClassVar[str]
-    short: ClassVar[str]
-    order: ClassVar[int]
-
-    @abstractmethod
-    def build(self, evidence: Evidence) -> Block:
-        """The section for one planning result."""
-
-
-def build_blocks(evidence: Evidence) -> tuple[Block, ...]:
-    """All sections in their order."""
-    package = importlib.import_module("planner.report.html")
-    found = [
-        discovery.load(package, name, AbstractHtmlSection)() for name in discovery.names(package)
-    ]
-    ordered = sorted(found, key=lambda section: section.order)
-    blocks = (replace(s.build(evidence), short=s.short) for s in ordered)
-    return tuple(block for block in blocks if block.body)
 
 
 # ------------------------------------------------------------------ pieces of HTML
@@ -81,7 +55,7 @@ _SIGNED = (Kind.DELTA, Kind.DELTA_BYTES)
 _PADDED = (Kind.TIME, Kind.BYTES, Kind.RATE, *_SIGNED)
 
 
-def text(value: object) -> str:
+def text(value: object) -> Markup:
     """Any value as text of an element or an attribute; control codes become ``?``."""
     return escape(printable(str(value)))
 
@@ -96,10 +70,10 @@ def raw(value: Cell) -> str:
     return f"{value:.0f}" if whole else f"{value:.9g}"
 
 
-def mark(number: Number, *, entity: bool = True) -> str:
+def mark(number: Number) -> Markup:
     """Attributes that say which number of results.csv an element shows."""
-    owner = f' data-e="{text(number.entity)}"' if entity else ""
-    return f'{owner} data-q="{number.quantity}" data-v="{text(number.text)}"'
+    told = f'data-q="{text(number.quantity)}" data-v="{text(number.text)}"'
+    return Markup(f' data-e="{text(number.entity)}" {told}')
 
 
 def written(kind: Kind, value: Cell) -> str:
@@ -123,6 +97,11 @@ class Field:
     hint: str = ""
     source: str = "predicted"
 
+    @property
+    def is_number(self) -> bool:
+        """Whether its cells hold numbers."""
+        return self.kind is not Kind.TEXT
+
 
 def grid(
     head: str,
@@ -132,7 +111,7 @@ def grid(
     css: str = "",
     ident: str = "",
     tall: bool = False,
-) -> tuple[str, tuple[Number, ...]]:
+) -> tuple[Markup, tuple[Number, ...]]:
     """A table in a box of its own, and its numbers.
 
     Args:
@@ -149,37 +128,21 @@ def grid(
         for f, v in zip(fields, values, strict=True)
         if v is not None
     ]
-    heads = "".join([_head(head), *(_head_of(f) for f in fields)])
-    lines = (
-        f'<tr data-e="{text(name)}"><th scope="row">{text(name)}</th>'
-        + "".join(_cell(f, v) for f, v in zip(fields, values, strict=True))
-        + "</tr>"
-        for name, values in rows
-    )
-    body = "\n".join(lines)
-    marks = (f' id="{ident}"' if ident else "") + (f' class="{css}"' if css else "")
-    table = f"<table{marks}><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    shape = "scroll tall" if tall else "scroll"
-    box = f'<div class="{shape}" tabindex="0" role="region" aria-label="{text(head)}">'
-    return f"{box}{table}</div>", tuple(numbers)
+    shown = [(name, [_cell(f, v) for f, v in zip(fields, values, strict=True)])
+             for name, values in rows]  # fmt: skip
+    table = fill(_GRID, head=head, heads=fields, rows=shown, css=css, ident=ident, tall=tall)
+    return table, tuple(numbers)
 
 
-def _head(title: str, marks: str = "") -> str:
-    return f'<th scope="col"{marks}><button type="button">{text(title)}</button></th>'
+_GRID = "{{ blocks.grid(head, heads, rows, css, ident, tall) }}"
 
 
-def _head_of(field: Field) -> str:
-    marks = f' data-q="{field.quantity}"'
-    marks += ' class="n"' if field.kind is not Kind.TEXT else ""
-    marks += f' title="{text(field.hint)}"' if field.hint else ""
-    return _head(field.title, marks)
-
-
-def _cell(field: Field, value: Cell) -> str:
-    words = text(written(field.kind, value))
-    if field.kind is Kind.TEXT:
-        return f"<td>{words}</td>"
+def _cell(field: Field, value: Cell) -> tuple[str, str | None, str]:
+    """What people read, the raw number (None for a text), and the class of a signed difference."""
+    words = written(field.kind, value)
+    if not field.is_number:
+        return words, None, ""
     side = ""
     if field.kind in _SIGNED and isinstance(value, float) and words != "0":
-        side = ' class="up"' if value > 0 else ' class="down"'
-    return f'<td{side} data-v="{raw(value)}">{words}</td>'
+        side = "up" if value > 0 else "down"
+    return words, raw(value), side

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodels.collective._law import group_of, network_law
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import (
     Basis,
@@ -224,6 +225,23 @@ def test_another_network_keeps_its_own_floor() -> None:
     fast = balanced_s(model, Collective.ALL_TO_ALL, one(1e3), cluster(2))
     assert fast < 100 * US
     assert model.confidence(Collective.ALL_TO_ALL, 1e6, cluster(2)).basis is Basis.EXTRAPOLATED
+
+
+def test_more_hosts_carry_the_measured_floor_over_as_the_law_moves_it() -> None:
+    """Measured on two hosts: twice the law's floor there is twice the law's floor on four."""
+    two, four = cluster(2), cluster(4)
+    law_s = {
+        topology.num_hosts: network_law(Collective.ALL_TO_ALL, group_of(topology)).floor_s
+        for topology in (two, four)
+    }
+    assert law_s[4] > 1.2 * law_s[2]
+    measured = curve(
+        Collective.ALL_TO_ALL, 16, 2, floor_us=2 * law_s[2] / US, network_bytes_per_s=40 * GB
+    )
+    model = Measured(curves=(measured,))
+    for topology in (two, four):
+        found = balanced_s(model, Collective.ALL_TO_ALL, one(512.0), topology)
+        assert found == pytest.approx(2 * law_s[topology.num_hosts], rel=0.05)
 
 
 def test_one_rank_per_host_exchanges_over_the_network_alone() -> None:

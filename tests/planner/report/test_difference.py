@@ -105,5 +105,17 @@ def test_equal_plans_and_a_plan_that_does_not_fit() -> None:
     new = replace(old, name="new", memory=make_memory(4, step_bytes=2.0**36))
     plans, _, moves = build_difference(workload, (old, new))
     assert plans.facts[0].parts == ("new takes as long as old (3.10 ms)",)
-    assert plans.notes == ("new does not fit in memory",)
+    assert plans.notes[1:] == ("new does not fit in memory",)
     assert moves.rows == ()
+
+
+def test_a_whole_table_that_only_changed_its_type_shows_the_types() -> None:
+    """Both are whole on rank 0, so "TW on 0" twice would tell nothing."""
+    column = placed(CW, 0, widths=(64,))
+    plans = [
+        replace(make_candidate(name, WORKLOAD, make_topology()), plan=Plan(placements=(where,)))
+        for name, where in (("old", placed(TW, 0)), ("new", column), ("moved", placed(CW, 1)))
+    ]
+    *_, same, moved = build_difference(WORKLOAD, tuple(plans))
+    assert same.rows[0][1:3] == ("TW on 0, run as table_wise", "TW on 0, run as column_wise")
+    assert moved.rows[0][1:3] == ("TW on 0", "TW on 1")

@@ -17,7 +17,7 @@ from planner.report._csv import render_csv
 from planner.report.html._evidence import gather
 from planner.report.html._page import long_rows
 from planner.report.html._report import render_report
-from planner.report.html.base import build_blocks
+from planner.report.sections.base import build_blocks
 from tests.planner.report.page_reader import Shown, csv_values, differing
 from tests.planner.report.report_samples import make_result, make_topology, make_workload
 

@@ -23,7 +23,7 @@ from tests.planner.report.page_reader import Page, csv_values, differing, read_p
 @pytest.fixture
 def pipeline(result: PlanningResult) -> CostPipeline:
     """Of the sample workload."""
-    return pipeline_of(result.problem.workload, result.problem.topology)
+    return pipeline_of(result.problem)
 
 
 def compared(pipeline: CostPipeline, plans: dict[str, Plan]) -> tuple[Page, Comparison, str]:

@@ -11,7 +11,7 @@ from planner.report._csv import HEADER, render_csv
 from planner.report.html._evidence import gather
 from planner.report.html._page import long_rows
 from planner.report.html._report import render_report
-from planner.report.html.base import build_blocks
+from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
 from tests.planner.report.page_reader import Page, csv_values, differing, read_page
 from tests.planner.report.report_samples import (

@@ -16,11 +16,11 @@ from planner.report.base import (
     Fact,
     Kind,
     Section,
-    build_sections,
     format_cell,
     format_interval,
     format_share,
 )
+from planner.report.sections.base import build_sections
 from planner.result import PlanningResult
 from tests.planner.report.report_samples import make_result, make_workload
 

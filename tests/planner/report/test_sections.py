@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-import planner.report
+import planner.report.sections
 from costmodels import discovery
 from costmodels.estimates import HostMemory
 from costmodels.units import GIB
-from planner.report.base import AbstractReportSection, Section, build_sections
+from planner.report.base import Section
+from planner.report.html._evidence import gather
+from planner.report.sections.base import AbstractReportSection, build_sections
 from planner.result import PlanningResult
 from planner.support.status import Status
 from tests.planner.report.report_samples import (
@@ -19,7 +21,7 @@ from tests.planner.report.report_samples import (
     with_memory,
 )
 
-NAMES = discovery.names(planner.report)
+NAMES = discovery.names(planner.report.sections)
 
 
 def build(result: PlanningResult, name: str) -> Section:
@@ -38,17 +40,24 @@ def column(section: Section, title: str) -> list[object]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
-    builder = discovery.load(planner.report, name, AbstractReportSection)()
+    builder = discovery.load(planner.report.sections, name, AbstractReportSection)()
     for one in (result, large_result):
-        section = builder.build(one)
-        assert section.title == builder.title
+        section, block = builder.build(one), builder.draw(gather(one))
+        assert section is not None or block is not None
+        assert block is None or block.title == builder.title
+        assert block == builder.draw(gather(one)), "same result, same block"
+        if section is None:
+            continue
+        assert section.title
         assert all(len(row) == len(section.columns) for row in section.rows)
         assert all(f.parts for f in section.facts)
         assert section == builder.build(one), "same result, same section"
 
 
 def test_orders_differ_and_summary_leads(result: PlanningResult) -> None:
-    builders = [discovery.load(planner.report, name, AbstractReportSection)() for name in NAMES]
+    builders = [
+        discovery.load(planner.report.sections, name, AbstractReportSection)() for name in NAMES
+    ]
     orders = [builder.order for builder in builders]
     assert len(set(orders)) == len(orders)
     assert build_sections(result)[0].title == "Summary"
@@ -63,11 +72,12 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     assert "1.34x as fast as TorchRec's greedy plan" in predicted
     assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
     bottleneck = fact(section, "Bottleneck")
-    assert bottleneck.startswith("rank 3: lookup_forward 33 %, output_dist 26 %")
-    assert "worst/mean rank 1.06" in bottleneck
-    assert fact(section, "Memory") == "fullest rank 0: 41.0 of 80.0 GiB (reserve 6.0)"
+    assert bottleneck.startswith("critical path: lookup_forward 33 %, output_dist 26 %")
+    assert "slowest rank 3, at 1.06x the mean of ranks" in bottleneck
+    memory = fact(section, "Memory")
+    assert memory == "fullest rank 0: 41.0 of 80.0 GiB, 6.0 GiB of it in reserve"
     assert fact(section, "Solver").startswith("auto: proven optimal, gap 0 %, 2.4 s")
-    assert "TW 4" in fact(section, "Kinds")
+    assert fact(section, "Kinds").startswith("4 tables whole on one rank (TW)   kernels: ")
     assert fact(section, "Inputs").startswith("1 measured   1 datasheet")
     assert section.notes == (
         "warning: statistics were assumed",
@@ -88,7 +98,7 @@ def test_summary_without_baselines_and_bound() -> None:
 def test_summary_shows_a_small_gap() -> None:
     section = build(make_result(status=Status.GAP, bound=3.0e-3), "summary")
     assert "search complete, gap 3.2 %" in fact(section, "Solver")
-    assert "1.0 placed shards per rank" in fact(section, "Solver")
+    assert "1.0 shards per rank to place" in fact(section, "Solver")
     close = build(make_result(status=Status.GAP, bound=3.05e-3), "summary")
     assert "shards per rank" not in fact(close, "Solver")
 
@@ -99,13 +109,14 @@ def test_summary_says_what_a_gap_is_made_of() -> None:
     parts = replace(result.solver, separable_value=3.0380e-3, balanced_value=2.9915e-3)
     shown = fact(build(replace(result, solver=parts), "summary"), "Solver")
     assert (
-        "gap 10 % (2 % launches and overlap, which bounds leave out; 1.5 % uneven ranks; " in shown
-    )
-    assert "; 6.5 % options dearer than the bound's)" in shown
+        "gap 10 % (2 % kernel launches and overlap, which the bound does not count; "
+        "1.5 % work spread unevenly over ranks; "
+    ) in shown
+    assert "; 6.5 % tables cut in ways that cost more than those of the bound)" in shown
     even = replace(parts, balanced_value=2.70e-3)
     shown = fact(build(replace(result, solver=even), "summary"), "Solver")
-    assert "8 % uneven ranks)" in shown  # no more than the gap has left
-    assert "dearer" not in shown
+    assert "8 % work spread unevenly over ranks)" in shown  # no more than the gap has left
+    assert "cost more" not in shown
 
 
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
@@ -117,14 +128,14 @@ def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
 
 
 def test_critical_path_shares_sum_over_stages(result: PlanningResult) -> None:
-    section = build(result, "critical_path")
+    section = build(result, "timeline")
     assert column(section, "stage") == ["lookup_forward", "output_dist"]
     assert column(section, "share") == pytest.approx([1.03 / 3.1, 0.8 / 3.1])
     assert fact(section, "Exposed") == "500 us   16 % of the iteration"
 
 
 def test_balance_orders_stages_by_start_and_drops_empty_ones(result: PlanningResult) -> None:
-    section = build(result, "balance")
+    section = build(result, "stages")
     assert column(section, "stage") == ["lookup_forward", "output_dist"]
     assert column(section, "rank") == [3, None]
     assert column(section, "slowest") == pytest.approx([1.03e-3, 0.8e-3])
@@ -175,7 +186,10 @@ def test_alternatives_are_ranked(result: PlanningResult) -> None:
     assert column(section, "plan") == ["best", "second", "torchrec_greedy", "size_greedy"]
     assert column(section, "role") == ["chosen", "runner-up", "baseline", "baseline"]
     assert column(section, "ratio") == pytest.approx([1.0, 3.2 / 3.1, 1.34, 2.0])
-    assert section.notes == ("random: found no plan that fits",)
+    assert section.notes == (
+        "Column kinds: TW: whole on one rank.",
+        "random: found no plan that fits",
+    )
 
 
 def test_provenance_lists_the_weakest_first(result: PlanningResult) -> None:

@@ -6,10 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
+from costmodels.type_floor import Leaf
 from costmodels.workload import Workload
 from planner import load_system
 from planner.objectives import objective_named
@@ -18,12 +21,13 @@ from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.boxes import _SAMPLES, _chord
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
-from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from tests.planner import cases
 
 
@@ -120,6 +124,39 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
             closest = max(closest, (cut.base + cut.slopes @ exact) / value)
     assert compared > 10
     assert closest > 0.9
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(1e-6, 1e-3)), min_size=1, max_size=6),
+    low=st.floats(1e-6, 1e-3),
+    wide=st.floats(1e-3, 50.0),
+)
+def test_a_chord_is_nowhere_above_a_duration_that_rises_in_steps(
+    steps: list[tuple[float, float]], low: float, wide: float
+) -> None:
+    """Also between the samples, where a step may begin right after one."""
+    high = low * (1 + wide)
+
+    def duration_s(phase: FloatArray) -> FloatArray:
+        starts = [(low + at * (high - low), rise) for at, rise in steps]
+        return 1e-4 + sum((rise * (phase > start) for start, rise in starts), np.zeros_like(phase))
+
+    leaf = Leaf(phase=0, is_line=False, duration_s=duration_s, constant_s=0.0, slope_ratio=0.0)
+    constant_s, slope = _chord(leaf, low, high)
+    at = np.linspace(low, high, 20_001)
+    rise_s = float(duration_s(at)[-1] - duration_s(at)[0])
+    assert np.all(constant_s + slope * at <= duration_s(at) + 1e-12 * (1e-4 + rise_s))
+
+
+def test_a_chord_of_a_straight_duration_is_below_it_by_one_sample() -> None:
+    """So much it gives away for what may happen between two samples, and no more."""
+    line = Leaf(
+        phase=0, is_line=False, duration_s=lambda x: 2.0 + 3.0 * x, constant_s=0.0, slope_ratio=0.0
+    )
+    constant_s, slope = _chord(line, 1.0, 5.0)
+    assert slope == pytest.approx(3.0)
+    assert constant_s == pytest.approx(2.0 - 3.0 * (5.0 - 1.0) / (_SAMPLES - 1))
 
 
 def test_chords_meet_the_models_as_boxes_narrow() -> None:

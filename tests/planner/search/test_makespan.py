@@ -15,7 +15,7 @@ from planner.objectives import objective_named
 from planner.problem import PlanningProblem
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.bounds.makespan import SHRINK, Makespan, _dual_feasible
-from planner.search.construct.walk import every_assignment
+from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.torchrec_terms.pipeline import TorchrecPipeline
 from planner.torchrec_terms.space import torchrec_space
@@ -66,11 +66,13 @@ def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpa
 
 def least_value(space: SearchSpace, name: str) -> float:
     objective = objective_named(name, space)
-    values = []
+    values: list[float] = []
+    seen: set[Assignment] = set()
     for assignments, works in every_assignment(space):
         fits = space.overflow_ratio(works) <= 0
         values += list(np.where(fits, objective.values(works), np.inf))
-        assert all(isinstance(a, Assignment) for a in assignments)
+        seen.update(assignments)
+    assert len(seen) == len(values) == count_assignments(space, 10**6), "each plan exactly once"
     return float(min(values))
 
 

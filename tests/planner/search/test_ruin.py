@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -140,6 +141,39 @@ def test_a_cycle_improves_a_random_plan_and_stops_when_told() -> None:
     assert Cycles(space, Menu(space), stopped, np.random.default_rng(0)).run(
         start, [], allowed, 40, STAGES
     ) in (start, found)
+
+
+def test_a_cycle_prices_what_is_close_to_its_best_minorant_and_keeps_the_best_value() -> None:
+    """Within 0.2 % of the lowest minorant so far; what is kept is best by the objective."""
+    space, _ = world(5, Constraints())
+    record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
+    cycles = Cycles(space, Menu(space), record, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    plans = [random_assignment(space, rng) for _ in range(6)]
+    minorants = (100.0, 100.1, 100.3, 99.0, 99.19, 99.21)
+    for minorant, plan in zip(minorants, plans, strict=True):
+        cycles._watch(SimpleNamespace(minorant=minorant, assignment=plan))
+    close = [plans[0], plans[1], plans[3], plans[4]]
+    assert cycles._queue == close
+    cycles._price()
+    best = min(close, key=record.evaluate.value)
+    assert cycles._found == (record.evaluate.value(best), best)
+    assert record.value == record.evaluate.value(best)
+    assert not cycles._queue
+
+
+def test_a_cycle_keeps_a_plan_that_is_hardly_better_and_none_that_is_worse() -> None:
+    space, _ = world(5, Constraints())
+    record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
+    cycles = Cycles(space, Menu(space), record, np.random.default_rng(0))
+    plan, other = (random_assignment(space, np.random.default_rng(s)) for s in (1, 2))
+    value = record.evaluate.value(plan)
+    cycles._found, cycles._queue = (value * (1 + 1e-9), other), [plan]
+    cycles._price()
+    assert cycles._found == (value, plan)
+    cycles._found, cycles._queue = (value * (1 - 1e-9), other), [plan]
+    cycles._price()
+    assert cycles._found == (value * (1 - 1e-9), other)
 
 
 def digest(tables: int, hosts: int, local: int, most: int) -> str:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from types import SimpleNamespace
+from typing import ClassVar, final
 
 import pytest
 
 from planner.objectives import objective_named
 from planner.objectives.phases import SynchronizedPhases
 from planner.search.auto import Auto
+from planner.search.base import (
+    AbstractStrategy,
+    ProgressCallback,
+    Record,
+    SearchOutcome,
+    StopCallback,
+)
 from planner.search.common.leave_out import Part
 from planner.search.improve import second_search
 from planner.search.improve.second_search import Request, SecondSearch, answer
@@ -119,15 +128,58 @@ def test_two_runs_that_end_by_themselves_are_the_same(monkeypatch: pytest.Monkey
     assert runs[0].values == runs[1].values
 
 
-def test_a_time_limit_holds_for_both() -> None:
-    """The second ends a little before the first has to."""
+@final
+class Noted(AbstractStrategy):
+    """Finds nothing and notes the budget that it is given."""
+
+    budgets: ClassVar[list[Budget]] = []
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """No plan."""
+        self.budgets.append(evaluate.budget)
+        return Record(evaluate).outcome(proves=False)
+
+
+def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second ends a little before the first has to, however long it takes to start."""
+    sent: list[Request] = []
+    monkeypatch.setattr(
+        second_search.OtherProcess, "send", lambda _, request: not sent.append(request)
+    )
+    clock = [1000.0]
+    monkeypatch.setattr(second_search, "time", SimpleNamespace(time=lambda: clock[0]))
+    evaluate = _evaluator(_space(6, 2), Budget(time_limit_s=20.0, max_evaluations=700))
+    monkeypatch.setattr(Evaluator, "seconds", property(lambda _: 5.0))
+    with contextlib.closing(SecondSearch(Noted(), evaluate, seed=0)):
+        (request,) = sent
+    assert request.ends_at_s == 1000.0 + (20.0 - 5.0) - second_search._MARGIN_S
+    clock[0] += 4.0  # the other process needed so long to begin
+    Noted.budgets.clear()
+    assert list(answer(request)) == []
+    (budget,) = Noted.budgets
+    assert budget.time_limit_s == pytest.approx(20.0 - 5.0 - second_search._MARGIN_S - 4.0)
+    assert budget.max_evaluations == 700
+
+
+def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
     space = _space(6, 2)
     request = Request(
-        strategy=Auto(ALONE),
+        strategy=Noted(),
         space=space,
         objective=SynchronizedPhases(space.pipeline),
         seed=0,
         max_evaluations=None,
         ends_at_s=time.time() - 1.0,
     )
-    assert len(list(answer(request))) <= 1
+    Noted.budgets.clear()
+    assert list(answer(request)) == []
+    (budget,) = Noted.budgets
+    assert budget.time_limit_s is not None
+    assert budget.time_limit_s < 0

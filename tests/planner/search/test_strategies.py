@@ -136,9 +136,15 @@ def test_progress_is_monotone_and_should_stop_is_obeyed() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stopping_at_once_is_no_error(name: str) -> None:
-    outcome = run(name, cases.tiny(2), should_stop=lambda: True)
-    assert outcome.termination in Termination
+def test_stopping_at_once_leaves_at_most_one_plan_and_no_proof(name: str) -> None:
+    """A strategy either asks and is interrupted, or prices a single plan and never has to ask."""
+    asked: list[int] = []
+    outcome = run(name, cases.tiny(2), should_stop=lambda: not asked.append(1))
+    ended = Termination.INTERRUPTED if asked else Termination.HEURISTIC
+    assert outcome.termination is ended
+    assert len(outcome.assignments) <= 1
+    assert outcome.bound is None
+    assert len(asked) <= 3, "it goes on after it was told to stop"
 
 
 def test_constraints_are_obeyed_by_all() -> None:

@@ -4,51 +4,85 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
+from markupsafe import Markup
+
 from costmodels import units
+from planner.report import _extras as extras
 from planner.report import _figures as figures
+from planner.report import _summary as lines
 from planner.report.base import (
     Fact,
     Kind,
-    build_sections,
+    Section,
     format_factor,
     format_interval,
     format_share,
 )
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence
-from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Number, mark, written
+from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
 
 
+_BODY = """\
+<p class="verdict">{{ verdict }}</p>
+<dl class="cards">
+{%- for label, marks, value, note in cards -%}
+<div><dt>{{ label }}</dt><dd{{ marks }}>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
+{%- endfor -%}
+</dl>
+{% for note in notes %}<p class="warning">{{ note }}</p>{% endfor -%}
+<details><summary>All lines of the summary</summary>{{ blocks.facts(facts) }}</details>"""
+
+
 @final
-class HeadlineSection(AbstractHtmlSection):
-    """The verdict, six figures, and the lines of the terminal's summary."""
+class SummarySection(AbstractReportSection):
+    """The lines that the plan command prints; on the page a verdict and six figures above them."""
 
     title: ClassVar[str] = "Summary"
     short: ClassVar[str] = "Summary"
     order: ClassVar[int] = 10
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> Section:
+        """Facts only; warnings come as notes."""
+        incumbent, others = figures.split_baselines(result)
+        facts = [
+            lines.headline(result.problem.workload, figures.cluster(result.problem.topology)),
+            lines.predicted(result.best, incumbent),
+            lines.baselines(result, others),
+            lines.bottleneck(result.best),
+            lines.memory(result.best),
+            extras.cost(result),
+            extras.move(result),
+            extras.scenarios(result),
+            lines.solver_line(result.solver, result.best.plan),
+            Fact(label="Searched", parts=result.searched),
+            lines.kinds(result.best),
+            lines.inputs(result.best),
+        ]
+        return Section(
+            title=self.title,
+            facts=tuple(fact for fact in facts if fact.parts),
+            notes=lines.warnings(result.warnings, result.estimate.warnings),
+        )
+
+    def draw(self, evidence: Evidence) -> Block:
         """The verdict first."""
-        result = evidence.result
         cards, numbers = _cards(evidence)
-        (summary,) = build_sections(result, ("summary",))
-        notes = "".join(f'<p class="warning">{text(note)}</p>' for note in summary.notes)
-        body = (
-            f'<p class="verdict">{text(verdict(result))}</p>\n<dl class="cards">{cards}</dl>\n'
-            f"{notes}<details><summary>All lines of the summary</summary>"
-            f"{fact_list(summary.facts[1:])}</details>"
+        summary = self.build(evidence.result)
+        body = fill(
+            _BODY,
+            verdict=verdict(evidence.result),
+            cards=cards,
+            notes=summary.notes,
+            facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
         return Block(name="headline", title=self.title, body=body, numbers=numbers)
-
-
-def fact_list(facts: tuple[Fact, ...]) -> str:
-    """Facts as a list of terms."""
-    items = (f"<dt>{text(f.label)}</dt><dd>{text('; '.join(f.parts))}</dd>" for f in facts)
-    return f'<dl class="facts">{"".join(items)}</dl>'
 
 
 def verdict(result: PlanningResult) -> str:
@@ -92,21 +126,21 @@ def _proof(result: PlanningResult) -> str:
     return f"No plan in the search space is better by more than {format_share(gap)} (same model)."
 
 
-def _cards(evidence: Evidence) -> tuple[str, tuple[Number, ...]]:
+def _cards(
+    evidence: Evidence,
+) -> tuple[list[tuple[str, Markup, str, str]], tuple[Number, ...]]:
+    """Label, marks, value and note of each card; the numbers in them and the interval's ends."""
     cards, numbers = [], []
     for label, number, kind, note in _figures(evidence):
         numbers.append(number)
         value = "unproven" if number.value is None else written(kind, number.value)
-        cards.append(
-            f"<div><dt>{text(label)}</dt><dd{mark(number)}>{text(value)}</dd>"
-            f'<dd class="note">{text(note)}</dd></div>'
-        )
+        cards.append((label, mark(number), value, note))
     time, source = evidence.result.estimate.time, evidence.view.source
     for quantity, value_s in (("low_s", time.low_s), ("high_s", time.high_s)):
         numbers.append(
             Number(entity="plan", quantity=quantity, value=value_s, unit="s", source=source)
         )
-    return "".join(cards), tuple(numbers)
+    return cards, tuple(numbers)
 
 
 def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
@@ -145,7 +179,7 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
             "Exposed communication",
             number("exposed_ratio", exposed, "1"),
             Kind.SHARE,
-            f"{units.format_time(estimate.exposed_communication_s)} of the worst rank",
+            f"{units.format_time(estimate.exposed_communication_s)} that no compute hides",
         ),
         (
             "Fullest device",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, final
 
 from planner.report.html._evidence import Evidence
-from planner.report.html.base import AbstractHtmlSection, Block, text
+from planner.report.html._templates import fill
+from planner.report.html.base import Block
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
 
 _ALWAYS = (
     "The interval covers the errors of the models and of their inputs, as seen on measurements or "
@@ -23,16 +26,19 @@ _ALWAYS = (
 
 
 @final
-class LimitsSection(AbstractHtmlSection):
-    """A list, with the warnings of this plan first."""
+class LimitsSection(AbstractReportSection):
+    """A list on the page, with the warnings of this plan first. The summary has the warnings."""
 
     title: ClassVar[str] = "Limits of the model"
     short: ClassVar[str] = "Limits"
     order: ClassVar[int] = 110
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> None:
+        """On the page alone."""
+
+    def draw(self, evidence: Evidence) -> Block:
         """Warnings, then what always holds."""
         result = evidence.result
         own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
-        items = "".join(f"<li>{text(line)}</li>" for line in (*own, *_ALWAYS))
-        return Block(name="limits", title=self.title, body=f"<ul>{items}</ul>")
+        body = fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))
+        return Block(name="limits", title=self.title, body=body)

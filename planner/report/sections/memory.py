@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
+from markupsafe import Markup
+
 from costmodels.estimates import MemoryLedger, RankMemory
 from costmodels.units import GIB
-from planner.report.base import format_gib
+from planner.report import _figures as figures
+from planner.report.base import Cell, Column, Fact, Kind, Section, format_cell, format_gib
 from planner.report.html._evidence import Evidence, View
 from planner.report.html._groups import rank_groups
 from planner.report.html._svg import NARROW, Bar, Lane, Tick, axis, lanes_chart
-from planner.report.html.base import AbstractHtmlSection, Block, Number
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Number
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
 
 _MOST_RANKS = 64
 _VALUE_WIDTH = 92
+_MOST_ROWS = 16
+_SHOWN_AT_ENDS = 6
+"""With more than so many rows, only so many at each end are shown."""
 
 PURPOSES: dict[str, str] = {
     "weights": "weights",
@@ -27,21 +36,115 @@ PURPOSES: dict[str, str] = {
 """Fields of the ledger, without ``_bytes``, and their words."""
 
 
+_BODY = """\
+<p>Device memory of {{ which }}. The solid line is the limit of the device, the dashed line the
+limit less the reserve: what the planner may fill. The reserve is hatched.</p>
+{{- legend }}{{ chart }}
+{%- if hosts is none %}<p>No table lives in host memory.</p>
+{%- else %}<h3>Host memory</h3>{{ hosts }}{% endif %}"""
+
+
 @final
-class MemorySection(AbstractHtmlSection):
-    """One bar per rank, or the fullest rank of each host; hosts below if tables live there."""
+class MemorySection(AbstractReportSection):
+    """The memory ledger, against its limits.
+
+    In rows: groups of equal ranks, the fullest first; the middle is left out when they are many. On
+    the page: one bar per rank, or for the fullest rank of each host; hosts below if tables live
+    there.
+    """
 
     title: ClassVar[str] = "Memory"
     short: ClassVar[str] = "Memory"
     order: ClassVar[int] = 40
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> Section:
+        """Bytes by purpose; ranks whose rows read the same are shown as one."""
+        ledger = result.best.memory
+        rows = _grouped(ledger)
+        shown, notes = _condensed(rows)
+        hosts = [h for h in ledger.hosts if h.used_bytes > 0]
+        fullest = ledger.fullest
+        facts = [
+            Fact(
+                label="Fullest",
+                parts=(
+                    f"rank {fullest.rank}",
+                    f"{format_gib(fullest.headroom_bytes)} GiB free",
+                    "fits" if ledger.fits else "DOES NOT FIT",
+                ),
+            )
+        ]
+        if hosts:
+            parts = tuple(
+                f"{h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
+                for h in sorted(hosts, key=lambda h: -h.used_bytes)[:_SHOWN_AT_ENDS]
+            )
+            facts.append(Fact(label="Hosts", parts=parts))
+        columns = _columns()
+        keep = [i for i, c in enumerate(columns) if not c.optional or any(row[i] for row in rows)]
+        return Section(
+            title=self.title,
+            facts=tuple(facts),
+            columns=tuple(columns[i] for i in keep),
+            rows=tuple(tuple(row[i] for i in keep) for row in shown),
+            notes=notes,
+        )
+
+    def draw(self, evidence: Evidence) -> Block:
         """The chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="memory", title=self.title, body=body, numbers=numbers)
 
 
-def draw(view: View) -> tuple[str, tuple[Number, ...]]:
+def _columns() -> tuple[Column, ...]:
+    """Purposes that hold nothing on any rank are left out."""
+    purposes = ("weights", "optimizer", "gradients", "cache", "buffers", "dense", "reserve")
+    return (
+        Column(title="ranks"),
+        Column(title="used GiB", kind=Kind.GIB),
+        Column(title="capacity", kind=Kind.GIB),
+        Column(title="share", kind=Kind.SHARE),
+        *(Column(title=title, kind=Kind.GIB, optional=True) for title in purposes),
+    )
+
+
+def _grouped(ledger: MemoryLedger) -> list[tuple[Cell, ...]]:
+    """One row per group of ranks whose numbers print alike, the fullest first."""
+    kinds = [column.kind for column in _columns()[1:]]
+    groups: dict[tuple[str, ...], tuple[list[int], tuple[float, ...]]] = {}
+    for rank in sorted(ledger.ranks, key=lambda r: (r.headroom_bytes, r.rank)):
+        values = _values(rank)
+        key = tuple(format_cell(kind, value) for kind, value in zip(kinds, values, strict=True))
+        groups.setdefault(key, ([], values))[0].append(rank.rank)
+    return [(figures.rank_ranges(ranks), *values) for ranks, values in groups.values()]
+
+
+def _values(rank: RankMemory) -> tuple[float, ...]:
+    return (
+        rank.used_bytes,
+        rank.capacity_bytes,
+        rank.used_bytes / rank.capacity_bytes,
+        rank.weights_bytes,
+        rank.optimizer_bytes,
+        rank.gradients_bytes,
+        rank.cache_bytes,
+        rank.buffers_bytes,
+        rank.dense_bytes,
+        rank.reserved_bytes,
+    )
+
+
+def _condensed(
+    rows: list[tuple[Cell, ...]],
+) -> tuple[list[tuple[Cell, ...]], tuple[str, ...]]:
+    if len(rows) <= _MOST_ROWS:
+        return rows, ()
+    left_out = len(rows) - 2 * _SHOWN_AT_ENDS
+    note = f"Fullest and emptiest shown; {left_out} groups of ranks between them left out."
+    return rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:], (note,)
+
+
+def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
     """Charts and their numbers for one plan."""
     ledger, numbers = view.plan.memory, list[Number]()
     shown = _shown(view)
@@ -57,14 +160,16 @@ def draw(view: View) -> tuple[str, tuple[Number, ...]]:
     groups = rank_groups(view.topology, most=_MOST_RANKS)
     whole = "each host" if groups[0].name.startswith("host") else "each group of hosts"
     which = "each rank" if groups[0].is_rank else f"the fullest rank of {whole}"
-    intro = (
-        f"<p>Device memory of {which}. The solid line is the limit of the device, the dashed line "
-        "the limit less the reserve: what the planner may fill. The reserve is hatched.</p>"
-    )
     chart = lanes_chart(
         "Device memory", lanes, axis=ticks, value_width=_VALUE_WIDTH, min_width=NARROW
     )
-    body = intro + _legend(shown) + chart + _hosts(ledger, numbers)
+    body = fill(
+        _BODY,
+        which=which,
+        legend=_legend(shown),
+        chart=chart,
+        hosts=_hosts(ledger, numbers),
+    )
     return body, tuple(numbers)
 
 
@@ -118,18 +223,17 @@ def _lane(name: str, rank: RankMemory, end: float, numbers: list[Number]) -> Lan
     return Lane(label=name, bars=tuple(bars), value=value_text)
 
 
-def _legend(shown: list[tuple[str, RankMemory]]) -> str:
+def _legend(shown: list[tuple[str, RankMemory]]) -> Markup:
     used = {p for _, rank in shown for p, value in purposes_bytes(rank).items() if value > 0}
-    keys = "".join(
-        f'<li><i class="key c-m-{p}"></i>{words}</li>' for p, words in PURPOSES.items() if p in used
-    )
-    return f'<ul class="legend">{keys}</ul>'
+    keys = [(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used]
+    return fill("{{ blocks.legend(keys) }}", keys=keys)
 
 
-def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> str:
+def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> Markup | None:
+    """A chart of the hosts; None where no table lives in host memory."""
     used = [h for h in ledger.hosts if h.used_bytes > 0]
     if not used:
-        return "<p>No table lives in host memory.</p>"
+        return None
     end = 1.02 * max(max(h.capacity_bytes, h.used_bytes) for h in used)
     lanes = []
     for host in sorted(used, key=lambda h: h.host):
@@ -157,7 +261,4 @@ def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> str:
         free = f"{format_gib(host.capacity_bytes - host.used_bytes)} GiB free"
         lanes.append(Lane(label=name, bars=(bar, limit), value=free))
     ticks = axis(end / GIB, lambda v: f"{v:,.0f} GiB")
-    chart = lanes_chart(
-        "Host memory", lanes, axis=ticks, value_width=_VALUE_WIDTH, min_width=NARROW
-    )
-    return f"<h3>Host memory</h3>{chart}"
+    return lanes_chart("Host memory", lanes, axis=ticks, value_width=_VALUE_WIDTH, min_width=NARROW)

@@ -6,17 +6,23 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, final
 
+from markupsafe import Markup
+
 from planner.report._figures import gap_parts, objective_kind
 from planner.report.base import Kind, format_cell
 from planner.report.html._evidence import Evidence
 from planner.report.html._svg import round_step
-from planner.report.html.base import AbstractHtmlSection, Block, Number, mark, text, written
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Number, mark, text, written
+from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult, SolverReport
 from planner.support.status import STATUS_WORDS
 
 _MOST_STEPS = 160
 _HEIGHT = 210
 _MOST_TICKS = 6
+_WORDS = {"bound": "proven bound", "incumbent": "best plan so far"}
+"""What people read of the two lines."""
 _LEFT = 76
 _RIGHT = 14
 _TOP, _BOTTOM = 8, 34
@@ -24,28 +30,37 @@ _TOP, _BOTTOM = 8, 34
 Point = tuple[float, float, float | None]
 
 
+_BODY = """\
+{% if intro %}
+<p>{{ intro }}</p>{{ chart }}
+{%- endif %}
+{% if searched %}
+<p>What was searched, and so what the bound is about:</p>{{ blocks.listed(searched) }}
+{%- endif %}"""
+
+
 @final
-class SearchSection(AbstractHtmlSection):
-    """Two step lines that close in on each other."""
+class SearchSection(AbstractReportSection):
+    """Two step lines that close in on each other, on the page alone; the summary has the words."""
 
     title: ClassVar[str] = "Search"
     short: ClassVar[str] = "Search"
     order: ClassVar[int] = 70
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> None:
+        """On the page alone."""
+
+    def draw(self, evidence: Evidence) -> Block:
         """What was searched; no chart where the search kept no history."""
         solver = evidence.result.solver
-        searched = _searched(evidence.result)
-        if not solver.progress:
-            return Block(name="search", title=self.title, body=searched)
-        kind, unit = objective_kind(solver.objective)
-        points = _thinned([*solver.progress, (solver.seconds, solver.value, solver.bound)])
         numbers: list[Number] = []
-        chart = _chart(points, kind, unit, numbers)
-        return Block(
-            name="search", title=self.title, body=_intro(solver) + chart + searched,
-            numbers=tuple(numbers),
-        )  # fmt: skip
+        intro, chart = "", Markup()
+        if solver.progress:
+            kind, unit = objective_kind(solver.objective)
+            points = _thinned([*solver.progress, (solver.seconds, solver.value, solver.bound)])
+            intro, chart = _intro(solver), _chart(points, kind, unit, numbers)
+        body = fill(_BODY, intro=intro, chart=chart, searched=evidence.result.searched)
+        return Block(name="search", title=self.title, body=body, numbers=tuple(numbers))
 
 
 def _intro(solver: SolverReport) -> str:
@@ -58,17 +73,7 @@ def _intro(solver: SolverReport) -> str:
         "between the two lines; time is on a logarithmic axis."
     )
     parts = [f"{format_cell(Kind.SHARE, r)} {name}" for r, name in gap_parts(solver) if r > 0]
-    if parts:
-        words += f" Of the value, the gap is {'; '.join(parts)}."
-    return f"<p>{text(words)}</p>"
-
-
-def _searched(result: PlanningResult) -> str:
-    """Which options the plan and its bound are about."""
-    if not result.searched:
-        return ""
-    items = "".join(f"<li>{text(line)}</li>" for line in result.searched)
-    return f"<p>What was searched, and so what the bound is about:</p><ul>{items}</ul>"
+    return f"{words} Of the value, the gap is {'; '.join(parts)}." if parts else words
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
@@ -79,7 +84,7 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
     return [points[round(i * step)] for i in range(_MOST_STEPS)]
 
 
-def _chart(points: list[Point], kind: Kind, unit: str, numbers: list[Number]) -> str:
+def _chart(points: list[Point], kind: Kind, unit: str, numbers: list[Number]) -> Markup:
     first_s = max(min(p[0] for p in points), 1e-3)
     last_s = max(p[0] for p in points)
     x = _log_scale(first_s, max(last_s, first_s * 1.5))
@@ -98,15 +103,13 @@ def _chart(points: list[Point], kind: Kind, unit: str, numbers: list[Number]) ->
         parts.append(_steps(name, series, x, y))
         numbers += _numbers(name, series, unit)
         parts.append(_marks(name, series, x, y, kind))
-        labels = (
-            f'<li><i class="key l-{name}"></i>{name}, at last {text(written(kind, series[-1][1]))}'
-            f"</li>{labels}"
-        )
-    return (
+        last = text(written(kind, series[-1][1]))
+        labels = f'<li><i class="key l-{name}"></i>{_WORDS[name]}, at last {last}</li>{labels}'
+    return Markup(
         f'<ul class="legend">{labels}</ul><div class="scroll chartbox">'
         '<div class="chart" style="min-width:330px;'
         f'height:{_HEIGHT + 4}px"><svg class="plot" tabindex="0" role="img" '
-        f'aria-label="Incumbent and bound against time" style="left:{_LEFT}px;'
+        f'aria-label="Best plan so far and proven bound against time" style="left:{_LEFT}px;'
         f'width:calc(100% - {_LEFT + _RIGHT}px)" height="{_HEIGHT}">{"".join(parts)}</svg>'
         '</div></div><p class="detail" aria-live="polite"></p>'
     )
@@ -190,7 +193,7 @@ def _marks(
         number = Number(
             entity=f"{name} {index + 1}", quantity="value", value=value, unit="", source="search"
         )
-        told = f"{name} {format_cell(kind, value)} after {t:.2f} s"
+        told = f"{_WORDS[name]} {format_cell(kind, value)} after {t:.2f} s"
         parts.append(
             f'<circle class="{name}" cx="{x(t):.2f}%" cy="{y(value):.1f}" r="2.5"{mark(number)}>'
             f"<title>{text(told)}</title></circle>"

@@ -7,7 +7,10 @@ from typing import ClassVar, final
 from planner.report import _figures as figures
 from planner.report.base import Cell, Kind, format_factor
 from planner.report.html._evidence import Evidence
-from planner.report.html.base import AbstractHtmlSection, Block, Field, grid, text
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Field, grid
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
 from planner.support.printable import printable
 
 _SAME_RATIO = 0.005
@@ -21,18 +24,29 @@ _FIELDS = (
 )
 
 
+_BODY = """\
+<p>TorchRec's planner minimises the largest sum, over ranks, of its estimates of the shards there:
+lookups at a share of the memory bandwidth and exchanges at the link's bandwidth, no unique rows, no
+overlap, no waiting. Its rating is a score in seconds, not a prediction of the iteration; here it is
+computed with the bandwidths of this system.</p><p>{{ sentence }}</p>
+{{- table }}"""
+
+
 @final
-class TorchrecSection(AbstractHtmlSection):
-    """Every plan under both; absent where no plan could be rated."""
+class TorchrecSection(AbstractReportSection):
+    """Every plan under both, on the page; absent where no plan could be rated."""
 
     title: ClassVar[str] = "Judged by TorchRec's estimates"
     short: ClassVar[str] = "TorchRec's view"
     order: ClassVar[int] = 90
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> None:
+        """On the page alone."""
+
+    def draw(self, evidence: Evidence) -> Block | None:
         """One row per plan, as in the section on alternatives."""
         if not evidence.rated_s:
-            return Block(name="torchrec", title=self.title, body="")
+            return None
         best_s, best_rating_s = evidence.result.estimate.time.time_s, evidence.rated_s[0]
         pairs = list(zip(figures.named_plans(evidence.result), evidence.rated_s, strict=True))
         rows: list[tuple[str, tuple[Cell, ...]]] = [
@@ -49,14 +63,8 @@ class TorchrecSection(AbstractHtmlSection):
             for (name, role, plan), rating_s in pairs
         ]
         table, numbers = grid("plan", _FIELDS, rows)
-        intro = (
-            "<p>TorchRec's planner minimises the largest sum, over ranks, of its estimates of the "
-            "shards there: lookups at a share of the memory bandwidth and exchanges at the link's "
-            "bandwidth, no unique rows, no overlap, no waiting. Its rating is a score in seconds, "
-            "not a prediction of the iteration; here it is computed with the bandwidths of this "
-            f"system.</p><p>{text(_sentence(rows))}</p>"
-        )
-        return Block(name="torchrec", title=self.title, body=intro + table, numbers=numbers)
+        body = fill(_BODY, sentence=_sentence(rows), table=table)
+        return Block(name="torchrec", title=self.title, body=body, numbers=numbers)
 
 
 def _sentence(rows: list[tuple[str, tuple[Cell, ...]]]) -> str:

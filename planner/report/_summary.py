@@ -1,21 +1,17 @@
-"""The headline: what was planned, how fast it will be, what holds it back, how good it is."""
+"""The lines of the summary: what was planned, how fast it will be, what holds it back, how good."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar, final
 
 import costmodels
 from costmodels import units
 from costmodels.estimates import Source
 from costmodels.sharding import SPREAD, Plan, Spread
 from costmodels.workload import Workload
-from planner.report import _extras as extras
 from planner.report import _figures as figures
 from planner.report.base import (
-    AbstractReportSection,
     Fact,
-    Section,
     format_factor,
     format_gib,
     format_interval,
@@ -26,37 +22,6 @@ from planner.support.printable import printable
 from planner.support.status import STATUS_WORDS
 
 _TOP_STAGES = 3
-
-
-@final
-class SummarySection(AbstractReportSection):
-    """The lines that the plan command prints."""
-
-    title: ClassVar[str] = "Summary"
-    order: ClassVar[int] = 10
-
-    def build(self, result: PlanningResult) -> Section:
-        """Facts only; warnings come as notes."""
-        incumbent, others = figures.split_baselines(result)
-        facts = [
-            headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            predicted(result.best, incumbent),
-            _baselines(result, others),
-            bottleneck(result.best),
-            memory(result.best),
-            extras.cost(result),
-            extras.move(result),
-            extras.scenarios(result),
-            _solver(result.solver, result.best.plan),
-            Fact(label="Searched", parts=result.searched),
-            kinds(result.best),
-            inputs(result.best),
-        ]
-        return Section(
-            title=self.title,
-            facts=tuple(fact for fact in facts if fact.parts),
-            notes=warnings(result.warnings, result.estimate.warnings),
-        )
 
 
 def headline(workload: Workload, cluster: str) -> Fact:
@@ -93,13 +58,12 @@ def bottleneck(best: Candidate) -> Fact:
     estimate = best.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
-    parts = [
-        f"rank {estimate.slowest_rank}: {shares}" if shares else f"rank {estimate.slowest_rank}"
-    ]
-    parts.append(f"worst/mean rank {estimate.imbalance_ratio:.2f}")
+    parts = [f"critical path: {shares}"] if shares else []
+    uneven = f"at {estimate.imbalance_ratio:.2f}x the mean of ranks"
+    parts.append(f"slowest rank {estimate.slowest_rank}, {uneven}")
     exposed = estimate.exposed_communication_s
     share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
-    parts.append(f"exposed communication {units.format_time(exposed)} ({share})")
+    parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
     return Fact(label="Bottleneck", parts=tuple(parts))
 
 
@@ -108,7 +72,7 @@ def memory(best: Candidate) -> Fact:
     rank = best.memory.fullest
     used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
     reserve = format_gib(rank.reserved_bytes)
-    parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB (reserve {reserve})"]
+    parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
     hosts = [h for h in best.memory.hosts if h.used_bytes > 0]
     if hosts:
         host = max(hosts, key=lambda h: h.used_bytes / h.capacity_bytes)
@@ -122,14 +86,14 @@ def memory(best: Candidate) -> Fact:
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
     kernels = ", ".join(figures.kernel_kinds(best.plan))
-    return Fact(label="Kinds", parts=(*figures.sharding_kinds(best.plan), f"kernels: {kernels}"))
+    return Fact(label="Kinds", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
 
 
 def inputs(best: Candidate) -> Fact:
     """How many input numbers come from which kind of source, strongest first."""
     counts = Counter(p.source for p in best.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
-    weakest = f"the estimate rests on: {best.estimate.time.source.value}"
+    weakest = f"weakest input: {best.estimate.time.source.value}"
     return Fact(label="Inputs", parts=(*parts, weakest) if parts else (weakest,))
 
 
@@ -139,7 +103,7 @@ def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"warning: {text}" for text in unique)
 
 
-def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
+def baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
     words = "does not fit"
     words += " or breaks a constraint" if result.problem.has_rules else ""
@@ -166,10 +130,10 @@ def _few_shards(plan: Plan) -> str | None:
     )  # fmt: skip
     if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
         return None
-    return f"{mean:.1f} placed shards per rank: with so few the bound proves less"
+    return f"{mean:.1f} shards per rank to place: with so few, the bound proves less"
 
 
-def _solver(solver: SolverReport, plan: Plan) -> Fact:
+def solver_line(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
     parts = [(r, name) for r, name in figures.gap_parts(solver) if r >= _WORTH_TELLING]

@@ -1,36 +1,87 @@
-"""The iteration on the slowest, the median and the fastest rank, with the critical path."""
+"""The critical path, and the iteration on the slowest, the median and the fastest rank."""
 
 from __future__ import annotations
 
 from typing import ClassVar, final
 
+from markupsafe import Markup
+
 from costmodels import units
+from planner.report import _figures as figures
+from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence, View, notable_ranks
 from planner.report.html._svg import Bar, Lane, axis_s, lanes_chart
-from planner.report.html.base import AbstractHtmlSection, Block, Number
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Number
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
 
 _STREAMS = ("compute", "communication", "data_dist", "prefetch", "host")
 _SHOWN_RATIO = 1e-4
+_SMALLEST_SHARE = 0.01
+"""Stages with a smaller share of the iteration are not summed up."""
 _TIE = 1e-6
 """Stages that end as late as the critical path's, to this share of the iteration, are on it."""
 
 
+_BODY = """\
+<p>Ranks by compute time: {{ ranks }}. Outlined: what the iteration waits for, the stages that end
+as late as the critical path; shortening any other one gains nothing. Gaps are waits. Hover, tap,
+or focus a chart and use the arrow keys for details.</p>
+{{- legend }}{{ chart }}"""
+
+
 @final
-class TimelineSection(AbstractHtmlSection):
-    """A lane per rank and stream; above them the chain of stages that the iteration waits for."""
+class TimelineSection(AbstractReportSection):
+    """The critical path, the chain of stages that the iteration waits for.
+
+    In rows it is one step a row; shortening a stage that is not there does not shorten the
+    iteration. The page also draws a lane for each stream of three ranks.
+    """
 
     title: ClassVar[str] = "Timeline of one iteration"
     short: ClassVar[str] = "Timeline"
     order: ClassVar[int] = 20
 
-    def build(self, evidence: Evidence) -> Block:
+    def build(self, result: PlanningResult) -> Section:
+        """Steps of the critical path in order of time; facts sum them by stage."""
+        estimate = result.estimate
+        total = estimate.time.time_s or 1.0
+        shares = tuple(
+            f"{stage} {format_share(share)}"
+            for stage, share in figures.path_shares(estimate)
+            if share >= _SMALLEST_SHARE
+        )
+        exposed = estimate.exposed_communication_s
+        exposed_parts = (
+            units.format_time(exposed),
+            f"{format_share(exposed / total)} of the iteration",
+        )
+        columns = (
+            Column(title="rank", kind=Kind.COUNT),
+            Column(title="stage"),
+            Column(title="start", kind=Kind.TIME),
+            Column(title="time", kind=Kind.TIME),
+            Column(title="share", kind=Kind.SHARE),
+        )
+        rows = tuple(
+            (step.rank, step.stage, step.start_s, step.duration_s, step.duration_s / total)
+            for step in estimate.critical_path
+        )
+        facts = (
+            Fact(label="By stage", parts=shares or ("none",)),
+            Fact(label="Exposed", parts=exposed_parts),
+        )
+        return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
+
+    def draw(self, evidence: Evidence) -> Block:
         """The chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="timeline", title=self.title, body=body, numbers=numbers)
 
 
-def draw(view: View) -> tuple[str, tuple[Number, ...]]:
+def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
     """Chart and its numbers for one plan."""
     estimate = view.plan.estimate
     end_s = max(
@@ -43,14 +94,9 @@ def draw(view: View) -> tuple[str, tuple[Number, ...]]:
         lanes += _rank_lanes(view, word, rank, end_s, numbers)
     chart = lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s))
     ranks = ", ".join(f"{word} {rank}" for word, rank in notable_ranks(estimate))
-    intro = (
-        f"<p>Ranks by compute time: {ranks}. Outlined: what the iteration waits for, the "
-        "stages that end as late as the critical path; shortening any other one gains nothing. "
-        "Gaps are waits. Hover, tap, or focus a chart and use the arrow keys for details.</p>"
-    )
     shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
     legend = _stages.legend([*shown, *(step.stage for step in estimate.critical_path)])
-    return intro + legend + chart, tuple(numbers)
+    return fill(_BODY, ranks=ranks, legend=legend, chart=chart), tuple(numbers)
 
 
 def _path_lane(view: View, end_s: float, numbers: list[Number]) -> Lane:

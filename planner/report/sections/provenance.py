@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import ClassVar, final
 
+from markupsafe import Markup
+
 from costmodels import units
-from costmodels.estimates import Source
+from costmodels.estimates import Provenance, Source
 from costmodels.workload import Workload
-from planner.report.base import Cell
+from planner.report.base import Cell, Column, Fact, Section
 from planner.report.html._evidence import Evidence
-from planner.report.html.base import AbstractHtmlSection, Block, Field, Number, grid, text
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Field, Number, grid
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
 
 _FIELDS = (
     Field("value", "value", source="see source"),
@@ -27,22 +32,50 @@ _MEANINGS: dict[Source, str] = {
 }
 
 
+_BODY = """\
+{% if table is none %}
+{{ assumed }}
+{%- else %}
+<h3>Workload</h3>{{ assumed }}<h3>System</h3><ul>
+{%- for count, source, meaning in meanings %}<li><b>{{ count }} {{ source }}</b>: {{ meaning }}</li>
+{%- endfor -%}
+</ul>{{ table }}
+{%- endif %}"""
+
+
 @final
-class ProvenanceSection(AbstractHtmlSection):
+class ProvenanceSection(AbstractReportSection):
     """Assumptions about the workload, then one row per number of the system."""
 
     title: ClassVar[str] = "Assumptions and sources"
     short: ClassVar[str] = "Sources"
     order: ClassVar[int] = 100
 
-    def build(self, evidence: Evidence) -> Block:
-        """Weakest sources first."""
+    def build(self, result: PlanningResult) -> Section:
+        """Name, value as written, source and reference of each number of the system."""
+        entries = _entries(result)
+        counts = Counter(entry.source for entry in entries)
+        columns = (
+            Column(title="number"),
+            Column(title="value"),
+            Column(title="source"),
+            Column(title="reference"),
+        )
+        parts = tuple(f"{counts[s]} {s.value}" for s in Source if counts[s])
+        return Section(
+            title="Where the numbers come from",
+            facts=(Fact(label="Sources", parts=parts),) if parts else (),
+            columns=columns,
+            rows=tuple((e.name, e.value, e.source.value, e.reference) for e in entries),
+        )
+
+    def draw(self, evidence: Evidence) -> Block:
+        """The same, below what was assumed about the workload."""
         result = evidence.result
-        entries = result.estimate.provenance or result.problem.topology.provenance
-        ordered = sorted(entries, key=lambda entry: -entry.source.strength)
+        entries = _entries(result)
         seen: Counter[str] = Counter()
         rows: list[tuple[str, tuple[Cell, ...]]] = []
-        for entry in ordered:
+        for entry in entries:
             seen[entry.name] += 1
             again = f" {seen[entry.name]}" if seen[entry.name] > 1 else ""
             rows.append(
@@ -50,17 +83,23 @@ class ProvenanceSection(AbstractHtmlSection):
             )
         assumed, numbers = _assumptions(result.problem.workload)
         counts = Counter(entry.source for entry in entries)
-        meant = "".join(
-            f"<li><b>{counts[s]} {s.value}</b>: {_MEANINGS[s]}</li>" for s in Source if counts[s]
-        )
         table, listed = grid("number", _FIELDS, rows, css="wide")
-        body = (
-            f"<h3>Workload</h3>{assumed}<h3>System</h3><ul>{meant}</ul>{table}" if rows else assumed
+        body = fill(
+            _BODY,
+            assumed=assumed,
+            meanings=[(counts[s], s.value, _MEANINGS[s]) for s in Source if counts[s]],
+            table=table if rows else None,
         )
         return Block(name="provenance", title=self.title, body=body, numbers=numbers + listed)
 
 
-def _assumptions(workload: Workload) -> tuple[str, tuple[Number, ...]]:
+def _entries(result: PlanningResult) -> list[Provenance]:
+    """The numbers behind the estimate, or else those of the system; the weakest sources first."""
+    entries = result.estimate.provenance or result.problem.topology.provenance
+    return sorted(entries, key=lambda entry: -entry.source.strength)
+
+
+def _assumptions(workload: Workload) -> tuple[Markup, tuple[Number, ...]]:
     """What was said, or left to a default, about the workload."""
     laws = Counter(type(t.distribution).__name__.lower() for t in workload.tables)
     scattered = sum(t.distribution.scattered for t in workload.tables)
@@ -84,9 +123,9 @@ def _assumptions(workload: Workload) -> tuple[str, tuple[Number, ...]]:
         ),
         ("weights", "Weights", units.format_bytes(workload.weight_bytes)),
     ]
-    items = "".join(f"<dt>{text(label)}</dt><dd>{text(value)}</dd>" for _, label, value in facts)
+    pairs = [(label, value) for _, label, value in facts]
     numbers = tuple(
         Number(entity="workload", quantity=key, value=value, unit="", source="input")
         for key, _, value in facts
     )
-    return f'<dl class="facts">{items}</dl>', numbers
+    return fill("{{ blocks.facts(pairs) }}", pairs=pairs), numbers

@@ -1,0 +1,148 @@
+"""Where each rank's time goes: stages stacked, hosts where there are many ranks."""
+
+from __future__ import annotations
+
+import statistics
+from typing import ClassVar, final
+
+from markupsafe import Markup
+
+from costmodels import units
+from costmodels.estimates import StageTime
+from planner.report.base import Cell, Column, Fact, Kind, Section
+from planner.report.html import _stages
+from planner.report.html._evidence import Evidence, View
+from planner.report.html._groups import Group, rank_groups
+from planner.report.html._svg import NARROW, Bar, Lane, axis_s, lanes_chart
+from planner.report.html._templates import fill
+from planner.report.html.base import Block, Number, written
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
+
+_MOST_RANKS = 64
+_VALUE_WIDTH = 76
+
+
+_BODY = """\
+<p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
+waiting for other ranks is left out. Every stage on every rank stands in results.csv.</p>
+{{- legend }}{{ chart }}"""
+
+
+@final
+class StagesSection(AbstractReportSection):
+    """How evenly the ranks are loaded.
+
+    In rows: the slowest, the median and the fastest rank of each stage. On the page: one stacked
+    bar per rank or host, without its waits.
+    """
+
+    title: ClassVar[str] = "Time per stage and rank"
+    short: ClassVar[str] = "Stages"
+    order: ClassVar[int] = 30
+
+    def build(self, result: PlanningResult) -> Section:
+        """Stages in the order in which they start."""
+        estimate = result.estimate
+        stages = sorted(estimate.stages, key=lambda stage: min(stage.start_s, default=0.0))
+        columns = (
+            Column(title="stage"),
+            Column(title="stream", optional=True),
+            Column(title="rank", kind=Kind.COUNT),
+            Column(title="slowest", kind=Kind.TIME),
+            Column(title="median", kind=Kind.TIME),
+            Column(title="fastest", kind=Kind.TIME),
+            Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
+        )
+        facts = (
+            Fact(
+                label="Ranks",
+                parts=(
+                    f"slowest {estimate.slowest_rank}",
+                    f"at {estimate.imbalance_ratio:.2f}x the mean of ranks",
+                ),
+            ),
+        )
+        return Section(
+            title="Balance of ranks",
+            facts=facts,
+            columns=columns,
+            rows=tuple(_row(stage) for stage in stages if any(stage.duration_s)),
+            notes=("Column rank: where the stage takes longest; - where all ranks take as long.",),
+        )
+
+    def draw(self, evidence: Evidence) -> Block:
+        """The chosen plan."""
+        body, numbers = draw(evidence.view)
+        return Block(name="stages", title=self.title, body=body, numbers=numbers)
+
+
+def _row(stage: StageTime) -> tuple[Cell, ...]:
+    times = stage.duration_s
+    slowest = max(times)
+    return (
+        stage.name,
+        stage.stream,
+        None if min(times) == slowest else times.index(slowest),
+        slowest,
+        statistics.median(times),
+        min(times),
+        slowest / statistics.fmean(times),
+    )
+
+
+def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
+    """Chart and its numbers for one plan."""
+    families_s = _stages.family_durations_s(view.plan.estimate)
+    groups = rank_groups(view.topology, most=_MOST_RANKS)
+    rows = [
+        {
+            name: statistics.fmean(times[r] for r in group.ranks)
+            for name, times in families_s.items()
+        }
+        for group in groups
+    ]
+    end_s = max((sum(row.values()) for row in rows), default=0.0) or 1.0
+    numbers: list[Number] = []
+    lanes = [_lane(view, g, row, end_s, numbers) for g, row in zip(groups, rows, strict=True)]
+    what = "each rank" if groups[0].is_rank else "mean over the ranks of a host"
+    chart = lanes_chart(
+        "Time per stage and rank",
+        lanes,
+        axis=axis_s(end_s),
+        value_width=_VALUE_WIDTH,
+        min_width=NARROW,
+    )
+    body = fill(_BODY, what=what, legend=_stages.legend_of(families_s), chart=chart)
+    return body, tuple(numbers)
+
+
+def _lane(
+    view: View, group: Group, row: dict[str, float], end_s: float, numbers: list[Number]
+) -> Lane:
+    bars, at_s = [], 0.0
+    for name, seconds in row.items():
+        words = _stages.FAMILIES[name]
+        number = Number(
+            entity=f"{group.name} {words}",
+            quantity="duration_s",
+            value=seconds,
+            unit="s",
+            source=view.source,
+        )
+        if seconds > 0:
+            numbers.append(number)
+            bars.append(
+                Bar(
+                    start_ratio=at_s / end_s,
+                    width_ratio=seconds / end_s,
+                    css=name,
+                    number=number,
+                    title=f"{group.name}: {words}, {units.format_time(seconds)}",
+                )
+            )
+        at_s += seconds
+    numbers.append(
+        Number(entity=group.name, quantity="busy_s", value=at_s, unit="s", source=view.source)
+    )
+    return Lane(label=group.name, bars=tuple(bars), value=written(Kind.TIME, at_s))
