@@ -17,9 +17,13 @@ from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.parts.feasibility import least_excess_bytes
 from planner.search_problem import searched_options, with_context
 from planner.status import Status
+from planner.torchrec_default import torchrec_default
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
+
+TORCHREC: Final = "torchrec_greedy"
+"""The strategy that gives the plan of TorchRec's own planner."""
 
 RUNNERS_UP: Final = 3
 """Plans that are told beside the best one."""
@@ -41,6 +45,7 @@ def answer(
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
+    baselines = {n: _baseline(space, n, point) for n, point in points.items()}
     return with_context(
         space,
         PlanningResult(
@@ -48,12 +53,40 @@ def answer(
             best=found[0],
             solver=_report(name, outcome, evaluate, seed),
             runners_up=tuple(found[1:]),
-            baselines=tuple(candidate(space, p[1], n) for n, p in points.items() if p),
-            unfit_baselines=tuple(n for n, p in points.items() if p is None),
-            warnings=(*remarks, *found[0].estimate.warnings),
+            baselines=tuple(b for b in baselines.values() if b is not None),
+            unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
+            warnings=(*remarks, *_cut_walk(space, points), *found[0].estimate.warnings),
             searched=searched_options(space),
         ),
     )
+
+
+def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate | None:
+    """A baseline's plan with its price; None if it found none that fits.
+
+    TorchRec's own plan is told also where it breaks rules that TorchRec does not know, or has an
+    option that this search left out.
+    """
+    if point is not None:
+        return candidate(space, point[1], name)
+    plan = torchrec_default(space.problem).plan if name == TORCHREC else None
+    if plan is None:
+        return None
+    pipeline = space.pipeline
+    memory = pipeline.memory(plan)
+    if not memory.fits:
+        return None
+    return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
+
+
+def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str, ...]:
+    if TORCHREC not in points or not torchrec_default(space.problem).is_cut:
+        return ()
+    text = (
+        "TorchRec's own plan is the best of the first part of its walk, which takes TorchRec "
+        "minutes here; its whole walk may find a better one by its rating"
+    )
+    return (text,)
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:

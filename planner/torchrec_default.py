@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from costmodels.sharding import (
@@ -92,10 +93,40 @@ class _Option:
         object.__setattr__(self, "largest_s", max(self.seconds))
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Proposal:
+    """An option of every table, with the sums that say whether placing it can pay."""
+
+    options: Sequence[Sequence[_Option]]
+    at: list[int]
+    total_s: float
+    device_bytes: float
+
+    @classmethod
+    def of(cls, options: Sequence[Sequence[_Option]], at: list[int]) -> _Proposal:
+        """The proposal with the options at these places of each table's list."""
+        chosen = [own[i] for own, i in zip(options, at, strict=True)]
+        return cls(
+            options=options,
+            at=at,
+            total_s=sum(o.total_s for o in chosen),
+            device_bytes=sum(o.size[1] for o in chosen),
+        )
+
+    def advance(self, table: int) -> None:
+        """Take the next option of a table."""
+        before = self.options[table][self.at[table]]
+        self.at[table] += 1
+        after = self.options[table][self.at[table]]
+        self.total_s += after.total_s - before.total_s
+        self.device_bytes += after.size[1] - before.size[1]
+
+
 class _NoRoomError(Exception):
     """A shard fits on no rank."""
 
 
+@lru_cache(maxsize=2)
 def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
     """The plan of TorchRec's planner for a workload on a system, by TorchRec's own estimates.
 
@@ -133,7 +164,8 @@ class _Walk:
             if self._placed > _MOST_PLACED:
                 is_cut = True
                 break
-            self._try(proposal)
+            if self._may_be_best(proposal):
+                self._try([own[i] for own, i in zip(proposal.options, proposal.at, strict=True)])
         if self._best is None:
             return TorchrecDefault(plan=None, is_cut=is_cut)
         rating_s, options, places = self._best
@@ -200,25 +232,29 @@ class _Walk:
 
     # -- proposals --------------------------------------------------------------------------------
 
-    def _proposals(self) -> Iterator[Sequence[_Option]]:
+    def _proposals(self) -> Iterator[_Proposal]:
         by_depth = [sorted(o, key=lambda x: x.largest_s) for o in self._options]
         if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
-            yield from itertools.product(*by_depth)
+            for at in itertools.product(*(range(len(o)) for o in by_depth)):
+                yield _Proposal.of(by_depth, list(at))
         yield from _greedy(by_depth)
         yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in self._options])
         for kind in _TYPES:
             alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
             if all(alike):
-                yield [own[0] for own in alike]
+                yield _Proposal.of(alike, [0] * len(alike))
+
+    def _may_be_best(self, proposal: _Proposal) -> bool:
+        """Whether the mean over ranks is below the best rating, and all shards together fit."""
+        known = math.inf if self._best is None else self._best[0]
+        least = proposal.total_s / self._machine.world_size
+        fits = proposal.device_bytes <= self._room * (1 + _ROUNDING)
+        return fits and least <= known * (1 + _ROUNDING)
 
     def _try(self, proposal: Sequence[_Option]) -> None:
         """Place a proposal if it can be the best, and keep it if it is."""
-        ranks = self._machine.world_size
         known = math.inf if self._best is None else self._best[0]
-        least = max(sum(o.total_s for o in proposal) / ranks, max(o.largest_s for o in proposal))
-        if least > known * (1 + _ROUNDING):
-            return
-        if sum(o.size[1] for o in proposal) > self._room * (1 + _ROUNDING):
+        if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
             return
         self._placed += sum(len(o.seconds) for o in proposal)
         placing = _Placing(self._machine, self._limits)
@@ -248,9 +284,10 @@ class _Walk:
         )
 
 
-def _greedy(options: Sequence[Sequence[_Option]]) -> Iterator[Sequence[_Option]]:
+def _greedy(options: Sequence[Sequence[_Option]]) -> Iterator[_Proposal]:
     """The table that takes most memory goes to its next option, the first of them in a tie."""
-    at = [0] * len(options)
+    proposal = _Proposal.of(options, [0] * len(options))
+    at = proposal.at
     nothing = (0.0, 0.0, 0.0, 0.0)
 
     def entry(table: int) -> tuple[tuple[float, ...], int] | None:
@@ -261,11 +298,11 @@ def _greedy(options: Sequence[Sequence[_Option]]) -> Iterator[Sequence[_Option]]
     heap = [e for e in map(entry, range(len(options))) if e is not None]
     heapq.heapify(heap)
     while True:
-        yield [own[i] for own, i in zip(options, at, strict=True)]
+        yield proposal
         if not heap:
             return
         _, table = heapq.heappop(heap)
-        at[table] += 1
+        proposal.advance(table)
         again = entry(table)
         if again is not None:
             heapq.heappush(heap, again)

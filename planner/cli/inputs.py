@@ -13,6 +13,7 @@ from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags import ProblemFlags
 from planner.errors import InvalidInputError
+from planner.io.constraint_file import merged
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.starter import listed_text, placeholder_text
@@ -63,6 +64,20 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
         warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
     plans = tuple(plan.plan for plan in saved)
     return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+
+
+def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
+    """The same with the constraints of a file beside those of the workload.
+
+    Raises:
+        InvalidInputError: the file breaks a rule.
+    """
+    if path is None:
+        return inputs
+    problem = inputs.problem
+    added = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    constraints = merged(problem.constraints, added)
+    return replace(inputs, problem=replace(problem, constraints=constraints))
 
 
 def _other_batches(
@@ -126,7 +141,7 @@ def check_file(path: Path) -> tuple[str, str]:
         return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}"
     keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
     if "tables" in keys:
-        workload = io.load_workload(path)
+        workload = io.load_workload_file(path).workload
         size = units.format_bytes(workload.weight_bytes)
         batch = f"{workload.local_batch_size:,} samples per rank"
         return "workload", f"{len(workload.tables)} tables, {size}, {batch}"

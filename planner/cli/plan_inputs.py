@@ -9,10 +9,9 @@ from costmodels.errors import CostModelError
 from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags import ProblemFlags
-from planner.cli.inputs import Inputs, load_problem
+from planner.cli.inputs import Inputs, load_problem, with_constraints
 from planner.cli.plan_flags import PlanFlags
 from planner.errors import InvalidInputError
-from planner.io.constraint_file import load_constraints, merged
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, load_stats
 from planner.robust import Robust
@@ -39,12 +38,8 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
     Raises:
         InvalidInputError: a file or flag breaks a rule.
     """
-    inputs = load_problem(source, flags)
+    inputs = with_constraints(load_problem(source, flags), more.constraints)
     problem = inputs.problem
-    if more.constraints is not None:
-        names = [t.name for t in problem.workload.tables]
-        added = load_constraints(more.constraints, names)
-        problem = replace(problem, constraints=merged(problem.constraints, added))
     moves, warnings = None, list(inputs.warnings)
     if more.plan_in_use is not None:
         saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
@@ -72,7 +67,11 @@ def load_scenarios(
     """
     read = [_scenario(path, workload, flags) for path in paths]
     warnings = [text for _, found in read for text in found]
-    return _distinct(tuple(scenario for scenario, _ in read)), warnings
+    scenarios = [
+        replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
+        for path, (scenario, _) in zip(paths, read, strict=True)
+    ]
+    return _distinct((workload, *scenarios))[1:], warnings
 
 
 def _scenario(
@@ -105,9 +104,9 @@ def _under(workload: Workload, stats: Stats, path: Path) -> Workload:
 
 
 def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    """With numbers behind names that appear twice."""
+    """With numbers behind names that appear twice; the first keeps its own."""
     names = [s.name for s in scenarios]
     return tuple(
-        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
-        for i, s in enumerate(scenarios, 1)
+        s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(scenarios)
     )

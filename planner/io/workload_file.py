@@ -41,12 +41,24 @@ class WorkloadFile:
 
 
 def load_workload(source: str | Path) -> Workload:
-    """The workload of a file or of a shipped name; its constraints are left out.
+    """The workload of a file or of a shipped name that has no constraints.
+
+    A workload cannot hold constraints, so that a file with some is refused; ``load_problem`` and
+    :func:`load_workload_file` return them too.
 
     Raises:
-        InvalidInputError: lists every broken rule with file, line, key and value.
+        InvalidInputError: lists every broken rule with file, line, key and value; or the file has
+            constraints.
     """
-    return load_workload_file(source).workload
+    file = load_workload_file(source)
+    if file.constraints != Constraints():
+        msg = (
+            f"{source}: key 'constraints': load_workload returns the workload alone, and these "
+            "constraints would be lost; call load_problem(workload, system, gpus=N) and solve that "
+            "problem, or load_workload_file(workload) and pass its constraints on"
+        )
+        raise InvalidInputError(msg)
+    return file.workload
 
 
 def load_workload_file(

@@ -6,6 +6,7 @@ import statistics
 from typing import ClassVar, final
 
 from costmodels.estimates import StageTime
+from planner.report import _figures as figures
 from planner.report.base import AbstractReportSection, Cell, Column, Fact, Kind, Section
 from planner.result import PlanningResult
 
@@ -34,7 +35,8 @@ class BalanceSection(AbstractReportSection):
             Fact(
                 label="Ranks",
                 parts=(
-                    f"slowest {estimate.slowest_rank}",
+                    f"most of the critical path {figures.bottleneck_rank(estimate)}",
+                    f"most to compute {estimate.slowest_rank}",
                     f"worst/mean {estimate.imbalance_ratio:.2f}",
                 ),
             ),

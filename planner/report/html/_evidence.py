@@ -17,6 +17,7 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_
 from costmodels.traffic import output_traffic_bytes
 from costmodels.workload import Workload
 from planner.models import default_models
+from planner.report import _figures as figures
 from planner.report.html._table_costs import TableCost, table_costs
 from planner.result import Candidate, PlanningResult
 
@@ -106,9 +107,10 @@ def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> flo
 
 
 def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
-    """Slowest, median and fastest rank by compute time, each once."""
+    """The rank with most of the critical path, and by compute the slowest, median and fastest."""
     order = sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))
     found = (
+        ("critical", figures.bottleneck_rank(estimate)),
         ("slowest", estimate.slowest_rank),
         ("median", order[len(order) // 2].rank),
         ("fastest", order[0].rank),

@@ -21,6 +21,7 @@ from planner.result import Candidate, PlanningResult
 from planner.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
+_SPAN = ("time_s", "low_s", "high_s")
 
 
 @final
@@ -54,12 +55,16 @@ def fact_list(facts: tuple[Fact, ...]) -> str:
 def verdict(result: PlanningResult) -> str:
     """Sentences that say whether to take the plan, and what to look at."""
     incumbent, others = figures.split_baselines(result)
-    span = result.estimate.time
+    worst = figures.worst_scenario(result)
+    span = worst or result.estimate.time
     time, _ = format_interval(span.time_s, span.low_s, span.high_s)
     sentence = f"An iteration takes {time}"
+    if worst is not None:
+        first, _ = format_interval(*(getattr(result.estimate.time, f) for f in _SPAN))
+        sentence += f" in the slowest scenario, {worst.name}, and {first} in the first"
     rival = incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
     if rival is not None:
-        who = "TorchRec's greedy plan" if rival is incumbent else f"the plan of {rival.name}"
+        who = "TorchRec's own plan" if rival is incumbent else f"the plan of {rival.name}"
         sentence += f", {_compared(figures.speedup(result.best, rival))} {who}"
     sentences = [f"{sentence}.", _waits(result.best), _proof(result)]
     if not result.best.memory.fits:
