@@ -15,6 +15,7 @@ from planner.guard import guarded
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.parts.feasibility import least_excess_bytes
+from planner.search.parts.simplify import simplified
 from planner.search_problem import searched_options, with_context
 from planner.status import Status
 from planner.torchrec_default import torchrec_default
@@ -42,6 +43,8 @@ def answer(
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
     _check_found(space, outcome)
+    if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
+        outcome = _without_needless_cuts(outcome, evaluate)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
@@ -58,6 +61,19 @@ def answer(
             warnings=(*remarks, *_cut_walk(space, points), *found[0].estimate.warnings),
             searched=searched_options(space),
         ),
+    )
+
+
+def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> SearchOutcome:
+    """The outcome, its best plan with tables whole where that is as fast."""
+    best = outcome.assignments[0]
+    simpler = simplified(evaluate.space, evaluate, best)
+    if simpler == best:
+        return outcome
+    return replace(
+        outcome,
+        values=(evaluate.value(simpler), *outcome.values[1:]),
+        assignments=(simpler, *outcome.assignments[1:]),
     )
 
 

@@ -161,10 +161,12 @@ def _point(speed: float, cost: float | None, room: float) -> PointResult:
 
 
 def test_the_front_is_what_nobody_beats() -> None:
-    """Faster, cheaper or roomier than every other; equals stay."""
-    fast, cheap, roomy = _point(9, 9, 1), _point(1, 1, 1), _point(1, 9, 9)
-    beaten, unpriced = _point(8, 9, 1), _point(8, None, 1)
-    assert set(pareto([beaten, cheap, unpriced, fast, roomy])) == {fast, cheap, roomy}
+    """Faster or cheaper than every other; free memory decides between equals alone."""
+    fast, cheap, both = _point(9, 9, 1), _point(1, 1, 1), _point(8, 2, 1)
+    beaten, unpriced, roomy = _point(7, 9, 1), _point(8, None, 1), _point(7, 3, 50)
+    tighter = _point(9, 9, 0.5)
+    every = [beaten, cheap, unpriced, fast, roomy, both, tighter]
+    assert set(pareto(every)) == {fast, cheap, both}
 
 
 def test_cost_counts_failures_as_young_and_daly_do() -> None:
