@@ -79,7 +79,16 @@ def load_workload_file(
         document = read_table_list(path) if is_list else read_yaml(path)
         for key, text in overrides:
             override(document, key, text)
-        return _build(validate(WorkloadSchema, document), document, is_list=is_list)
+        return workload_file_of(document, is_list=is_list)
+
+
+def workload_file_of(document: Document, *, is_list: bool = False) -> WorkloadFile:
+    """Workload and constraints of a document in the form of a workload file.
+
+    Raises:
+        InvalidInputError: lists every broken rule with place, key and value.
+    """
+    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
 
 
 def workload_json_schema() -> dict[str, Any]:
