@@ -89,11 +89,14 @@ class Candidate:
 class Reshard:
     """What going from the plan in use to this one takes, once, and what it saves per iteration.
 
-    Bytes are weights and optimizer state that ranks receive; ``payback_iterations`` is None where
+    Bytes are weights and optimizer state that ranks receive. ``moved_tables`` are those of which
+    some rank receives any; ``recut_tables`` change too, but every rank keeps a part of what it
+    holds, such as a replicated table that becomes column-wise. ``payback_iterations`` is None where
     the new plan is not faster.
     """
 
     moved_tables: int
+    recut_tables: int
     moved_bytes: float
     most_received_bytes: float
     time_s: float

@@ -94,7 +94,7 @@ def plan_options(command: Command) -> Command:
             "--max-moved-tables",
             type=Count(_MOST_TABLES),
             metavar="N",
-            help="Most tables of --from that may move.",
+            help="Most tables of --from of which a rank may receive anything.",
         ),
         *SCENARIO_OPTIONS,
     )
