@@ -127,8 +127,8 @@ def system_text(name: str) -> str:
     return text
 
 
-def check_file(path: Path) -> tuple[str, str]:
-    """Kind of a file, told from its content, and a line about it.
+def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
+    """Kind of a file, told from its content, a line about it, and what it leaves open.
 
     Raises:
         InvalidInputError: lists every broken rule.
@@ -138,17 +138,19 @@ def check_file(path: Path) -> tuple[str, str]:
         plan = io.load_plan(path).plan
         ranks = {rank for p in plan.placements for rank in p.ranks}
         kinds = "  ".join(figures.sharding_kinds(plan))
-        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}"
+        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}", ()
     keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
     if "tables" in keys:
-        workload = io.load_workload_file(path).workload
+        file = io.load_workload_file(path)
+        workload = file.workload
         size = units.format_bytes(workload.weight_bytes)
         batch = f"{workload.local_batch_size:,} samples per rank"
-        return "workload", f"{len(workload.tables)} tables, {size}, {batch}"
+        return "workload", f"{len(workload.tables)} tables, {size}, {batch}", file.warnings
     if keys & {"device", "links"}:
         topology = io.load_system(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
-        return "system", f"{topology.local_world_size} x {topology.name} per host, {size} each"
+        summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
+        return "system", summary, ()
     message = (
         f"{path}: neither a workload (key tables), a system (keys device and links) "
         "nor a plan (a .json file)"

@@ -159,9 +159,12 @@ def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
 
 def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
-    words = "does not fit"
-    words += " or breaks a constraint" if result.problem.has_rules else ""
-    unfit = [f"{printable(name)} {words}" for name in result.unfit_baselines]
+    names = [printable(name) for name in result.unfit_baselines]
+    one = len(names) == 1
+    words = "does not fit" if one else "do not fit"
+    if figures.has_unknown_rules(result):
+        words += " or breaks a constraint" if one else " or break a constraint"
+    unfit = [f"{', '.join(names)} {words}"] if names else []
     return Fact(label="Speed-up", parts=(*ratios, *unfit))
 
 

@@ -117,3 +117,14 @@ def test_constraints_of_a_workload_are_returned_or_refused_by_name(tmp_path: Pat
     assert problem.constraints == io.load_workload_file(path).constraints
     assert problem.topology.world_size == 4
     assert io.load_workload(write(tmp_path, WORKLOAD_TEXT, "bare.yaml")).tables
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    """Editors show these sentences."""
+    schema = io.constraints_json_schema()
+    for part in (
+        schema["$defs"]["ConstraintSchema"],
+        io.workload_json_schema()["$defs"]["TableConstraintSchema"],
+    ):
+        bare = [key for key, value in part["properties"].items() if "description" not in value]
+        assert not bare
