@@ -24,13 +24,17 @@ from planner.result import Candidate, PlanningResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j."""
+    """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j.
+
+    ``scale_s`` is the length of the time axis where several plans share one; 0 for an own one.
+    """
 
     name: str
     plan: Candidate
     workload: Workload
     topology: Topology
     traffic_bytes: NDArray[np.float64]
+    scale_s: float = 0.0
 
     @property
     def source(self) -> str:

@@ -75,6 +75,8 @@ def verdict(result: PlanningResult) -> str:
 def _compared(ratio: float) -> str:
     if abs(ratio - 1.0) < 0.005:
         return "as long as with"
+    if ratio <= 0.5:
+        return f"{format_factor(1.0 / ratio)} as long as with"
     if ratio < 1.0:
         return f"{format_share(1 / ratio - 1)} longer than with"
     return f"{format_factor(ratio)} as fast as with"
@@ -94,7 +96,11 @@ def _proof(result: PlanningResult) -> str:
         return "The search proves no bound, so a better plan may exist."
     if gap < _OPTIMAL_GAP:
         return "No plan in the search space is better, under this model."
-    return f"No plan in the search space is better by more than {format_share(gap)} (same model)."
+    return (
+        "It is proven that every plan in the search space needs at least "
+        f"{format_share(1.0 - gap)} of that (same model); whether a plan comes closer to this "
+        "bound is not known."
+    )
 
 
 def _cards(evidence: Evidence) -> tuple[str, tuple[Number, ...]]:
@@ -112,6 +118,14 @@ def _cards(evidence: Evidence) -> tuple[str, tuple[Number, ...]]:
             Number(entity="plan", quantity=quantity, value=value_s, unit="s", source=source)
         )
     return "".join(cards), tuple(numbers)
+
+
+def _cost(result: PlanningResult, number: Number) -> list[tuple[str, Number, Kind, str]]:
+    """The tile of what training costs, where the system has a price."""
+    if number.value is None:
+        return []
+    price = result.problem.topology.price_per_device_usd_per_hour
+    return [("Cost", number, Kind.USD, f"per billion samples, at {price:g} USD per GPU and hour")]
 
 
 def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
@@ -139,6 +153,7 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
             Kind.RATE,
             "samples per second",
         ),
+        *_cost(result, number("usd_per_billion_samples", result.usd_per_billion_samples, "USD")),
         ("Proven bound", number("bound", solver.bound, unit, "search"), kind, ended),
         (
             "Gap to the bound",

@@ -232,3 +232,19 @@ def test_the_page_shows_every_point_and_loads_nothing(results: tuple[PointResult
     assert page.count("<tr") == 1 + len(results)
     assert "http" not in page
     assert sweep_page("empty", ()).count("<tr") == 1
+
+
+def test_the_page_has_no_empty_columns_and_each_cell_its_title(
+    results: tuple[PointResult, ...],
+) -> None:
+    """Narrow screens show the title beside the value."""
+    unpriced = tuple(
+        replace(r, price_usd_per_hour=None, usd_per_billion_samples=None) for r in results
+    )
+    page = sweep_page("model", unpriced)
+    assert "USD/h" not in page
+    assert ">Pipeline<" not in page  # the grid has one pipeline, the workload's
+    for cell in page.split("<td ")[1:]:
+        assert cell.startswith("data-l=")
+    assert 'data-l="M samples/s"' in page
+    assert "USD/h" in sweep_page("model", results)
