@@ -9,52 +9,83 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from costmodels.distribution.uniform import Uniform
+    from costmodels.distribution.zipf import Zipf
+    from costmodels.workload import Feature, Table, Workload
     from planner.api import compare, estimate, plan, solve
-    from planner.errors import (
-        InfeasibleError,
-        InvalidInputError,
-        NoPlanFoundError,
-        PlannerError,
+    from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
+    from planner.io import (
+        load_constraints,
+        load_plan,
+        load_problem,
+        load_system,
+        load_workload,
+        load_workload_file,
+        save_plan,
+        workload_from_dataframe,
     )
-    from planner.io import load_system, load_workload
-    from planner.problem import Constraints, PlanningProblem, TableConstraint
+    from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
     from planner.result import PlanningResult
     from planner.settings import SearchSettings
 
 __all__ = [
     "Constraints",
+    "Feature",
     "InfeasibleError",
     "InvalidInputError",
+    "MoveLimit",
     "NoPlanFoundError",
     "PlannerError",
     "PlanningProblem",
     "PlanningResult",
     "SearchSettings",
+    "Table",
     "TableConstraint",
+    "Uniform",
+    "Workload",
+    "Zipf",
     "compare",
     "estimate",
+    "load_constraints",
+    "load_plan",
+    "load_problem",
     "load_system",
     "load_workload",
+    "load_workload_file",
     "plan",
+    "save_plan",
     "solve",
+    "workload_from_dataframe",
 ]
 
 _HOMES = {
     "Constraints": "planner.problem",
+    "Feature": "costmodels.workload",
     "InfeasibleError": "planner.errors",
     "InvalidInputError": "planner.errors",
+    "MoveLimit": "planner.problem",
     "NoPlanFoundError": "planner.errors",
     "PlannerError": "planner.errors",
     "PlanningProblem": "planner.problem",
     "PlanningResult": "planner.result",
     "SearchSettings": "planner.settings",
+    "Table": "costmodels.workload",
     "TableConstraint": "planner.problem",
+    "Uniform": "costmodels.distribution.uniform",
+    "Workload": "costmodels.workload",
+    "Zipf": "costmodels.distribution.zipf",
     "compare": "planner.api",
     "estimate": "planner.api",
+    "load_constraints": "planner.io",
+    "load_plan": "planner.io",
+    "load_problem": "planner.io",
     "load_system": "planner.io",
     "load_workload": "planner.io",
+    "load_workload_file": "planner.io",
     "plan": "planner.api",
+    "save_plan": "planner.io",
     "solve": "planner.api",
+    "workload_from_dataframe": "planner.io",
 }
 
 

@@ -10,16 +10,21 @@ import numpy as np
 from costmodels.sharding import ShardingType
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.options.torchrec_default import torchrec_default
 from planner.prepare import searched_options, with_context
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
+from planner.search.improve.simplify import simplified
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.support.status import Status
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
+
+TORCHREC: Final = "torchrec_greedy"
+"""The strategy that gives the plan of TorchRec's own planner."""
 
 RUNNERS_UP: Final = 3
 """Plans that are told beside the best one."""
@@ -38,9 +43,12 @@ def answer(
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
     _check_found(space, outcome)
+    if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
+        outcome = _without_needless_cuts(outcome, evaluate)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
+    baselines = {n: _baseline(space, n, point) for n, point in points.items()}
     return with_context(
         space,
         PlanningResult(
@@ -48,12 +56,53 @@ def answer(
             best=found[0],
             solver=_report(name, outcome, evaluate, seed),
             runners_up=tuple(found[1:]),
-            baselines=tuple(candidate(space, p[1], n) for n, p in points.items() if p),
-            unfit_baselines=tuple(n for n, p in points.items() if p is None),
-            warnings=(*remarks, *found[0].estimate.warnings),
+            baselines=tuple(b for b in baselines.values() if b is not None),
+            unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
+            warnings=(*remarks, *_cut_walk(space, points), *found[0].estimate.warnings),
             searched=searched_options(space),
         ),
     )
+
+
+def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> SearchOutcome:
+    """The outcome, its best plan with tables whole where that is as fast."""
+    best = outcome.assignments[0]
+    simpler = simplified(evaluate.space, evaluate, best)
+    if simpler == best:
+        return outcome
+    return replace(
+        outcome,
+        values=(evaluate.value(simpler), *outcome.values[1:]),
+        assignments=(simpler, *outcome.assignments[1:]),
+    )
+
+
+def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate | None:
+    """A baseline's plan with its price; None if it found none that fits.
+
+    TorchRec's own plan is told also where it breaks rules that TorchRec does not know, or has an
+    option that this search left out.
+    """
+    if point is not None:
+        return candidate(space, point[1], name)
+    plan = torchrec_default(space.problem).plan if name == TORCHREC else None
+    if plan is None:
+        return None
+    pipeline = space.pipeline
+    memory = pipeline.memory(plan)
+    if not memory.fits:
+        return None
+    return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
+
+
+def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str, ...]:
+    if TORCHREC not in points or not torchrec_default(space.problem).is_cut:
+        return ()
+    text = (
+        "TorchRec's own plan is the best of the first part of its walk, which takes TorchRec "
+        "minutes here; its whole walk may find a better one by its rating"
+    )
+    return (text,)
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:

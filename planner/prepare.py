@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.objectives import objective_named
@@ -161,8 +162,17 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
         )
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):
-        times = pipeline.scenario_times(pipeline.plan_work(result.plan))
-        names = [w.name for w in (problem.workload, *problem.scenarios)]
-        found = [ScenarioTime(name=n, time_s=float(t)) for n, t in zip(names, times, strict=True)]
+        found = [_scenario_time(one, result.plan) for one in pipeline.pipelines]
         result = replace(result, scenarios=tuple(found))
     return result
+
+
+def _scenario_time(pipeline: CostPipeline, plan: Plan) -> ScenarioTime:
+    estimate = pipeline.estimate(plan)
+    return ScenarioTime(
+        name=pipeline.workload.name,
+        time_s=estimate.time.time_s,
+        low_s=estimate.time.low_s,
+        high_s=estimate.time.high_s,
+        samples_per_s=estimate.samples_per_s,
+    )

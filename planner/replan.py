@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.sharding import Plan, ShardingType
+from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.result import Reshard
@@ -40,11 +40,13 @@ def reshard(
         before_s: iteration time of the plan in use.
         after_s: iteration time of the new one.
     """
-    flows, tables = _flows(before, after, workload, topology.world_size)
+    flows, moved = _flows(before, after, workload, topology.world_size)
+    changed = {p.table for p in after.placements if _differs(before.placement(p.table), p)}
     time_s = _time_s(flows, topology)
     saved_s = before_s - after_s
     return Reshard(
-        moved_tables=tables,
+        moved_tables=len(moved),
+        recut_tables=len(changed - moved),
         moved_bytes=float(flows.sum()),
         most_received_bytes=float(flows.sum(axis=0).max()),
         time_s=time_s,
@@ -54,12 +56,21 @@ def reshard(
     )
 
 
+def _differs(one: TablePlacement, other: TablePlacement) -> bool:
+    """Whether shards or kernels of a table differ, whatever its sharding type is called."""
+    return (set(one.shards), one.kernel, one.cache_load_factor_ratio) != (
+        set(other.shards),
+        other.kernel,
+        other.cache_load_factor_ratio,
+    )
+
+
 def _flows(
     before: Plan, after: Plan, workload: Workload, world_size: int
-) -> tuple[FloatArray, int]:
-    """Bytes from each rank to each other, ``[W, W]``, and the number of tables that move."""
+) -> tuple[FloatArray, set[str]]:
+    """Bytes from each rank to each other, ``[W, W]``, and the tables that move."""
     flows = np.zeros((world_size, world_size))
-    moved = 0
+    moved: set[str] = set()
     for table in workload.tables:
         old, new = before.placement(table.name), after.placement(table.name)
         if old.sharding_type is ShardingType.DATA_PARALLEL:
@@ -69,7 +80,7 @@ def _flows(
         cells = overlaps(rectangles(old.shards), rectangles(new.shards))
         cells[sources[:, None] == targets[None]] = 0.0
         if cells.any():
-            moved += 1
+            moved.add(table.name)
             where = (sources[:, None], targets[None])
             np.add.at(flows, where, cells * cell_bytes(table, workload))
     return flows, moved

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
+from planner.support import result_frames
 from planner.support.status import Status
 
 _SAMPLES: Final = 1e9
@@ -22,6 +25,10 @@ def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topolog
     if price is None:
         return None
     return time_s * price / _SECONDS_PER_HOUR / workload.local_batch_size * _SAMPLES
+
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +102,14 @@ class Candidate:
 class Reshard:
     """What going from the plan in use to this one takes, once, and what it saves per iteration.
 
-    Bytes are weights and optimizer state that ranks receive; ``payback_iterations`` is None where
+    Bytes are weights and optimizer state that ranks receive. ``moved_tables`` are those of which
+    some rank receives any; ``recut_tables`` change too, but every rank keeps a part of what it
+    holds, such as a replicated table that becomes column-wise. ``payback_iterations`` is None where
     the new plan is not faster.
     """
 
     moved_tables: int
+    recut_tables: int
     moved_bytes: float
     most_received_bytes: float
     time_s: float
@@ -110,10 +120,13 @@ class Reshard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
-    """Iteration time of the plan in one scenario."""
+    """Iteration time of the plan in one scenario, with its 90 % interval, and its throughput."""
 
     name: str
     time_s: float
+    low_s: float
+    high_s: float
+    samples_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +148,50 @@ class PlanningResult:
     searched: tuple[str, ...] = ()
     reshard: Reshard | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
+
+    def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:
+        """The best plan as a pandas DataFrame.
+
+        Args:
+            per: what a row is: a ``table`` (shape, sharding type, kernel, ranks), a ``shard`` (its
+                rows and columns, its rank and bytes), or a ``rank`` (seconds and bytes).
+
+        Raises:
+            InvalidInputError: another word.
+        """
+        import pandas
+
+        if per not in get_args(result_frames.Per):
+            known = ", ".join(get_args(result_frames.Per))
+            message = f"to_dataframe: per is {per!r}; use one of {known}"
+            raise InvalidInputError(message)
+        return pandas.DataFrame(self._rows(per))
+
+    def _rows(self, per: result_frames.Per) -> list[dict[str, Any]]:
+        if per == "rank":
+            return result_frames.rank_rows(self.plan, self.estimate, self.best.memory)
+        build = result_frames.table_rows if per == "table" else result_frames.shard_rows
+        return build(self.plan, self.problem.workload)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: time, throughput, proof, memory, cost, and the tables."""
+        time, fullest = self.estimate.time, self.best.memory.fullest
+        gap, usd = self.gap_ratio, self.usd_per_billion_samples
+        topology = self.problem.topology
+        facts = [
+            ("Plan", f"{len(self.plan.placements):,} tables on {topology.world_size:,} ranks"),
+            ("Iteration", result_frames.time_text(time.low_s, time.time_s, time.high_s)),
+            ("Throughput", f"{units.format_count(self.estimate.samples_per_s)} samples/s"),
+            ("Gap to the proven bound", "no bound" if gap is None else f"{100 * gap:.2g} %"),
+            (
+                "Fullest rank",
+                f"{fullest.rank}: {units.format_bytes(fullest.used_bytes)} of "
+                f"{units.format_bytes(fullest.capacity_bytes)}",
+            ),
+        ]
+        if usd is not None:
+            facts.append(("Cost", f"{usd:.3g} USD per billion samples"))
+        return result_frames.html(facts, self._rows("table"))
 
     @property
     def plan(self) -> Plan:

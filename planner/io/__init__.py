@@ -2,8 +2,10 @@
 
 from planner.io.atomic import write_text_atomic
 from planner.io.constraint_file import constraints_json_schema, load_constraints
+from planner.io.dataframe import workload_from_dataframe
 from planner.io.library import names, read_template
 from planner.io.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
+from planner.io.problem_file import load_problem
 from planner.io.result_json import plan_text, result_to_json, save_plan
 from planner.io.system_file import load_system, system_json_schema
 from planner.io.workload_file import (
@@ -19,6 +21,7 @@ __all__ = [
     "constraints_json_schema",
     "load_constraints",
     "load_plan",
+    "load_problem",
     "load_system",
     "load_workload",
     "load_workload_file",
@@ -30,6 +33,7 @@ __all__ = [
     "result_to_json",
     "save_plan",
     "system_json_schema",
+    "workload_from_dataframe",
     "workload_json_schema",
     "write_text_atomic",
 ]

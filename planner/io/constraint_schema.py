@@ -18,14 +18,38 @@ Group = Annotated[list[Name], Field(min_length=1)]
 class TableConstraintSchema(Strict):
     """Limits on how a table may be sharded; empty means no limit."""
 
-    sharding_types: Types = Field(default_factory=list)
-    forbid_sharding_types: Types = Field(default_factory=list)
-    kernels: Kernels = Field(default_factory=list)
-    forbid_kernels: Kernels = Field(default_factory=list)
-    ranks: list[Count] = Field(default_factory=list)
-    hosts: list[Count] = Field(default_factory=list)
-    min_column_width: Positive = 4
-    cache_load_factors: list[Ratio] = Field(default_factory=list)
+    sharding_types: Types = Field(
+        default_factory=list,
+        description="Only these sharding types; empty for all that TorchRec has.",
+    )
+    forbid_sharding_types: Types = Field(
+        default_factory=list,
+        description="All sharding types but these.",
+    )
+    kernels: Kernels = Field(
+        default_factory=list,
+        description="Only these compute kernels; empty for all.",
+    )
+    forbid_kernels: Kernels = Field(
+        default_factory=list,
+        description="All compute kernels but these.",
+    )
+    ranks: list[Count] = Field(
+        default_factory=list,
+        description="Every shard on one of these ranks; for device_memory the ranks it is about.",
+    )
+    hosts: list[Count] = Field(
+        default_factory=list,
+        description="Every shard on one of these hosts; for host_memory the hosts it is about.",
+    )
+    min_column_width: Positive = Field(
+        default=4,
+        description="Columns are cut into pieces at least so wide. TorchRec's planner takes 128.",
+    )
+    cache_load_factors: list[Ratio] = Field(
+        default_factory=list,
+        description="Shares of a table that fused_uvm_caching may keep on the device.",
+    )
 
     @model_validator(mode="after")
     def _some_left(self) -> TableConstraintSchema:
@@ -57,16 +81,46 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
 class ConstraintSchema(TableConstraintSchema):
     """One rule: limits on the tables of a pattern, a group, a number per place, or a memory."""
 
-    tables: Name | Group | None = None
-    together: Group | None = None
-    apart: Group | None = None
-    on: Literal["rank", "host"] = "rank"
-    max_tables_per_rank: Positive | None = None
-    max_tables_per_host: Positive | None = None
-    max_shards_per_rank: Positive | None = None
-    max_shards_per_host: Positive | None = None
-    device_memory: Bytes | None = None
-    host_memory: Bytes | None = None
+    tables: Name | Group | None = Field(
+        default=None,
+        description="Names or patterns of the tables the entry is about; all of them without.",
+    )
+    together: Group | None = Field(
+        default=None,
+        description="Tables that share one rank, or one host with on: host.",
+    )
+    apart: Group | None = Field(
+        default=None,
+        description="Tables of which no two share a rank, or a host with on: host.",
+    )
+    on: Literal["rank", "host"] = Field(
+        default="rank",
+        description="What together and apart are about.",
+    )
+    max_tables_per_rank: Positive | None = Field(
+        default=None,
+        description="Most tables with a shard on one rank.",
+    )
+    max_tables_per_host: Positive | None = Field(
+        default=None,
+        description="Most tables with a shard on one host.",
+    )
+    max_shards_per_rank: Positive | None = Field(
+        default=None,
+        description="Most shards on one rank.",
+    )
+    max_shards_per_host: Positive | None = Field(
+        default=None,
+        description="Most shards on one host.",
+    )
+    device_memory: Bytes | None = Field(
+        default=None,
+        description="Most device memory of a rank, such as '12 GiB'.",
+    )
+    host_memory: Bytes | None = Field(
+        default=None,
+        description="Most memory of a host, such as '100 GiB'.",
+    )
 
     @model_validator(mode="after")
     def _one_rule(self) -> ConstraintSchema:

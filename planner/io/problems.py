@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -63,7 +63,8 @@ def validate(schema: type[M], document: Document) -> M:
     try:
         return schema.model_validate(document.value)
     except ValidationError as error:
-        found = [_line(document, schema, item) for item in error.errors(include_url=False)]
+        items = _telling(document, error.errors(include_url=False))
+        found = [_line(document, schema, item) for item in items]
         problems = list(dict.fromkeys(found))
         if len(problems) > _MOST_PROBLEMS:
             rest = len(problems) - _MOST_PROBLEMS
@@ -90,6 +91,23 @@ def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None
     except (CostModelError, InvalidInputError) as error:
         problems.extend(f"{where}: {line}" for line in str(error).splitlines())
         return None
+
+
+def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
+    """Without the branches of a union that ask for another type where one branch has the type.
+
+    A number or a list may be given; of -1 it is said that it is too small, and not that it is no
+    list.
+    """
+    places = [_keys(document, item) for item in items]
+    typed = {
+        keys for keys, item in zip(places, items, strict=True) if not item["type"].endswith("_type")
+    }
+    return [
+        item
+        for keys, item in zip(places, items, strict=True)
+        if keys not in typed or not item["type"].endswith("_type")
+    ]
 
 
 def _line(document: Document, schema: type[BaseModel], item: Any) -> str:

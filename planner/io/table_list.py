@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,10 @@ _OTHER_NAMES: Final = {
     "embedding_size": "embedding_dim",
 }
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module"})
+_WHOLE_COLUMNS: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
+_THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+"""``40,000,000``, as spreadsheets write it."""
+_MOST_WHOLE: Final = 2.0**53
 _LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 
 
@@ -66,7 +71,7 @@ def read_table_list(path: Path) -> Document:
 
 
 def _columns(path: Path, header: list[str]) -> list[str]:
-    columns = [_OTHER_NAMES.get(name.strip(), name.strip()) for name in header]
+    columns = [known_column(name) for name in header]
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
         message = f"{path}:1: column {twice[0]!r} is there twice; keep one"
@@ -74,20 +79,45 @@ def _columns(path: Path, header: list[str]) -> list[str]:
     return columns
 
 
-def _entry(cells: dict[str, str]) -> dict[str, Any]:
-    """One table as the YAML file would have it."""
+def known_column(name: str) -> str:
+    """The key of a workload file that a column stands for."""
+    return _OTHER_NAMES.get(name.strip(), name.strip())
+
+
+def entry_of(cells: dict[str, Any]) -> dict[str, Any]:
+    """One table as the YAML file would have it, from the cells that are not empty."""
     entry: dict[str, Any] = {}
     law: dict[str, Any] = {}
+    for column, cell in cells.items():
+        value = _whole(cell) if column in _WHOLE_COLUMNS else cell
+        if column in _LAW_COLUMNS:
+            law[_LAW_COLUMNS[column]] = value
+        elif column == "pooling" and isinstance(value, int | float):
+            entry["pooling_factor"] = value
+        else:
+            entry[column] = value
+    if law:
+        entry["distribution"] = {"kind": "zipf", **law}
+    return entry
+
+
+def _entry(cells: dict[str, str]) -> dict[str, Any]:
+    """One line of a CSV file."""
+    read = {}
     for column, cell in cells.items():
         text = cell.strip()
         if not text:
             continue
-        if column in _LAW_COLUMNS:
-            law[_LAW_COLUMNS[column]] = parse_scalar(text)
-        elif column == "pooling" and isinstance(parse_scalar(text), int | float):
-            entry["pooling_factor"] = parse_scalar(text)
-        else:
-            entry[column] = text if column in _TEXT_COLUMNS else parse_scalar(text)
-    if law:
-        entry["distribution"] = {"kind": "zipf", **law}
-    return entry
+        value = parse_scalar(text)
+        is_number = column == "pooling" and isinstance(value, int | float)
+        if column in _WHOLE_COLUMNS and _THOUSANDS.fullmatch(text):
+            value = int(text.replace(",", ""))
+        read[column] = text if column in _TEXT_COLUMNS and not is_number else value
+    return entry_of(read)
+
+
+def _whole(value: Any) -> Any:
+    """A whole number that a spreadsheet wrote as ``3e6`` or ``3000000.0``; others as they are."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
+        return int(value)
+    return value

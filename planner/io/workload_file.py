@@ -41,12 +41,24 @@ class WorkloadFile:
 
 
 def load_workload(source: str | Path) -> Workload:
-    """The workload of a file or of a shipped name; its constraints are left out.
+    """The workload of a file or of a shipped name that has no constraints.
+
+    A workload cannot hold constraints, so that a file with some is refused; ``load_problem`` and
+    :func:`load_workload_file` return them too.
 
     Raises:
-        InvalidInputError: lists every broken rule with file, line, key and value.
+        InvalidInputError: lists every broken rule with file, line, key and value; or the file has
+            constraints.
     """
-    return load_workload_file(source).workload
+    file = load_workload_file(source)
+    if file.constraints != Constraints():
+        msg = (
+            f"{source}: key 'constraints': load_workload returns the workload alone, and these "
+            "constraints would be lost; call load_problem(workload, system, gpus=N) and solve that "
+            "problem, or load_workload_file(workload) and pass its constraints on"
+        )
+        raise InvalidInputError(msg)
+    return file.workload
 
 
 def load_workload_file(
@@ -67,7 +79,16 @@ def load_workload_file(
         document = read_table_list(path) if is_list else read_yaml(path)
         for key, text in overrides:
             override(document, key, text)
-        return _build(validate(WorkloadSchema, document), document, is_list=is_list)
+        return workload_file_of(document, is_list=is_list)
+
+
+def workload_file_of(document: Document, *, is_list: bool = False) -> WorkloadFile:
+    """Workload and constraints of a document in the form of a workload file.
+
+    Raises:
+        InvalidInputError: lists every broken rule with place, key and value.
+    """
+    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
 
 
 def workload_json_schema() -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topolo
 
 
 def read_table(path: Path, needed: tuple[str, ...]) -> Table:
-    """A CSV file with at least the columns ``needed``.
+    """A CSV file with at least the columns ``needed``, in capitals or not.
 
     Raises:
         InvalidInputError: not readable, columns missing, or a row with too many cells.
@@ -132,7 +132,9 @@ def read_table(path: Path, needed: tuple[str, ...]) -> Table:
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: {error}"
         raise InvalidInputError(message) from error
-    columns = tuple(name.strip().removeprefix("\ufeff") for name in header)
+    known = {name.lower(): name for name in needed}
+    names = [name.strip().removeprefix("\ufeff") for name in header]
+    columns = tuple(known.get(name.lower(), name) for name in names)
     problems = [f"{path}:1: column {c!r} is missing" for c in needed if c not in columns]
     problems += [f"{path}:1: column {c!r} twice" for c in set(columns) if columns.count(c) > 1]
     problems += [

@@ -15,12 +15,15 @@ from planner.report.base import (
     Fact,
     Kind,
     Section,
+    format_factor,
     format_interval,
     format_share,
 )
 from planner.result import Candidate
 
 _MOST_ROWS = 30
+_FACTOR = 2.0
+"""From here on a difference is told as a factor: 80 % faster and 400 % slower are one pair."""
 _SAME_RATIO = 5e-5
 """Below a tenth of what is printed: no difference."""
 
@@ -162,6 +165,12 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
     return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
 
 
+def _change(ratio: float) -> str:
+    """A difference in time in words that read alike from both sides once it is a factor."""
+    factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
+    return format_factor(factor) if factor >= _FACTOR else format_share(abs(ratio))
+
+
 def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
     ratio = regression_ratio(base, other)
     times = (base.estimate.time, other.estimate.time)
@@ -169,7 +178,7 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
     if abs(ratio) < _SAME_RATIO:
         return (f"{other.name} takes as long as {base.name} ({after})",)
     word = "slower" if ratio > 0 else "faster"
-    change = f"{format_share(abs(ratio))} {word} than {base.name} ({before} -> {after})"
+    change = f"{_change(ratio)} {word} than {base.name} ({before} -> {after})"
     if faster is None:
         return (f"{other.name} is {change}",)
     sure = 1.0 - faster if ratio > 0 else faster

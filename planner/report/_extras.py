@@ -32,9 +32,15 @@ def move(result: PlanningResult) -> Fact:
     if reshard is None:
         return Fact(label="Move", parts=())
     tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
+    recut = (
+        [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
+        if reshard.recut_tables
+        else []
+    )
     parts = [
         f"{tables}, {units.format_bytes(reshard.moved_bytes)}, at most "
         f"{units.format_bytes(reshard.most_received_bytes)} to one rank",
+        *recut,
         f"{units.format_time(reshard.time_s)} once",
     ]
     if reshard.payback_iterations is None:

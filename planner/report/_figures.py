@@ -11,7 +11,8 @@ from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.report.base import Kind
-from planner.result import Candidate, PlanningResult, SolverReport
+from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.scenarios import Robust
 
 TORCHREC_BASELINE = "torchrec_greedy"
 
@@ -103,6 +104,23 @@ def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
 
 
+def worst_scenario(result: PlanningResult) -> ScenarioTime | None:
+    """The slowest scenario, where the search planned for the slowest; None for other searches."""
+    if not result.scenarios or not result.solver.objective.startswith(Robust.WORST):
+        return None
+    return max(result.scenarios, key=lambda s: s.time_s)
+
+
+def bottleneck_rank(estimate: IterationEstimate) -> int:
+    """The rank that holds most of the critical path; the first of them in a tie."""
+    seconds: defaultdict[int, float] = defaultdict(float)
+    for step in estimate.critical_path:
+        seconds[step.rank] += step.duration_s
+    if not seconds:
+        return estimate.slowest_rank
+    return min(seconds, key=lambda rank: (-seconds[rank], rank))
+
+
 def lookup_bytes(table: Table, workload: Workload) -> float:
     """Bytes of rows that one sample batch of one rank reads from a table, reuse not counted."""
     return workload.local_batch_size * table.pooling_factor * table.row_bytes
@@ -115,9 +133,16 @@ def speedup(best: Candidate, other: Candidate) -> float:
 
 
 def split_baselines(result: PlanningResult) -> tuple[Candidate | None, tuple[Candidate, ...]]:
-    """TorchRec's greedy plan, if it is among the baselines, and the others."""
+    """The plan of TorchRec's own planner, if it is among the baselines, and the others."""
     incumbent = next((b for b in result.baselines if b.name == TORCHREC_BASELINE), None)
     return incumbent, tuple(b for b in result.baselines if b is not incumbent)
+
+
+def has_unknown_rules(result: PlanningResult) -> bool:
+    """Whether the problem has rules that TorchRec's planner does not know."""
+    problem = result.problem
+    tied = any(rule.ranks or rule.hosts for rule in problem.constraints.tables)
+    return tied or problem.has_rules
 
 
 def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:

@@ -17,7 +17,7 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.result import Candidate, PlanningResult, SolverReport
+from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.support.printable import printable
 from planner.support.status import STATUS_WORDS
 
@@ -40,25 +40,40 @@ def headline(workload: Workload, cluster: str) -> Fact:
     )
 
 
-def predicted(best: Candidate, incumbent: Candidate | None) -> Fact:
-    """Iteration time with its 90 % interval, throughput, and the ratio to TorchRec's plan."""
+def predicted(
+    best: Candidate,
+    incumbent: Candidate | None,
+    *,
+    keeps_rules: bool = True,
+    worst: ScenarioTime | None = None,
+) -> Fact:
+    """Iteration time with its 90 % interval, throughput, and the ratio to TorchRec's own plan.
+
+    Without ``keeps_rules`` it is said that TorchRec's plan does not keep all that the user asked.
+    ``worst`` is the scenario that was planned for; the ratio is about the workload itself.
+    """
     estimate = best.estimate
-    time, interval = format_interval(
-        estimate.time.time_s, estimate.time.low_s, estimate.time.high_s
-    )
-    parts = [f"{time}/iter {interval}", f"{units.format_count(estimate.samples_per_s)} samples/s"]
+    span = worst or estimate.time
+    time, interval = format_interval(span.time_s, span.low_s, span.high_s)
+    rate = worst.samples_per_s if worst else estimate.samples_per_s
+    parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
+    if worst is not None:
+        parts.append(printable(f"in {worst.name}, the slowest scenario"))
     if incumbent is not None:
         ratio = format_factor(figures.speedup(best, incumbent))
-        parts.append(f"{ratio} as fast as TorchRec's greedy plan (same model)")
+        free = "" if keeps_rules else "; TorchRec knows no ranks, groups, counts or move limits"
+        first = "" if worst is None else " in the first scenario"
+        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same model{free})")
     return Fact(label="Predicted", parts=tuple(parts))
 
 
 def bottleneck(best: Candidate) -> Fact:
-    """Slowest rank, the stages that fill the critical path, and exposed communication."""
+    """The rank with most of the critical path, what fills that path, exposed communication."""
     estimate = best.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
-    parts = [f"critical path: {shares}"] if shares else []
+    rank = f"rank {figures.bottleneck_rank(estimate)}"
+    parts = [f"critical path, mostly on {rank}: {shares}"] if shares else []
     uneven = f"at {estimate.imbalance_ratio:.2f}x the mean of ranks"
     parts.append(f"slowest rank {estimate.slowest_rank}, {uneven}")
     exposed = estimate.exposed_communication_s
@@ -105,9 +120,12 @@ def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
 
 def baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
-    words = "does not fit"
-    words += " or breaks a constraint" if result.problem.has_rules else ""
-    unfit = [f"{printable(name)} {words}" for name in result.unfit_baselines]
+    names = [printable(name) for name in result.unfit_baselines]
+    one = len(names) == 1
+    words = "does not fit" if one else "do not fit"
+    if figures.has_unknown_rules(result):
+        words += " or breaks a constraint" if one else " or break a constraint"
+    unfit = [f"{', '.join(names)} {words}"] if names else []
     return Fact(label="Speed-up", parts=(*ratios, *unfit))
 
 

@@ -1,9 +1,12 @@
-"""TorchRec's default planner in outline: a greedy walk, placement by decreasing storage."""
+"""The plan that TorchRec's planner makes by itself: its walk over its own estimates."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import final
 
+from planner.errors import InvalidInputError
+from planner.options.torchrec_default import torchrec_default
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -11,16 +14,16 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.common.linear import LinearModel
-from planner.search.construct.greedy import torchrec_walk
 from planner.space.evaluation import Evaluator, SearchSpace
 
 
 @final
 class TorchrecGreedy(AbstractStrategy):
-    """GreedyProposer and GreedyPerfPartitioner over this project's costs, not TorchRec's own.
+    """``EmbeddingShardingPlanner`` with its defaults; its plan is priced by this project's models.
 
-    Reference: torchrec/distributed/planner (proposers.py, partitioners.py), version 1.8.
+    Reference: torchrec/distributed/planner (planners.py, proposers.py, partitioners.py), version
+    1.8. Finds nothing where that plan does not fit by this project's memory ledger, or breaks a
+    rule that TorchRec does not know.
     """
 
     __slots__ = ()
@@ -34,11 +37,11 @@ class TorchrecGreedy(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """The best plan of the walk, the same for every seed."""
+        """TorchRec's plan, the same for every seed."""
         del seed
         record = Record(evaluate, progress, should_stop)
-        for proposal in torchrec_walk(LinearModel(space, evaluate.objective)):
-            record.consider(proposal, "torchrec_greedy")
-            if record.stopped:
-                break
+        found = torchrec_default(space.problem).plan
+        if found is not None:
+            with contextlib.suppress(InvalidInputError):  # an option that is not listed here
+                record.consider(space.assignment(found), "torchrec_greedy")
         return record.outcome(proves=False)

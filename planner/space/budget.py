@@ -18,6 +18,8 @@ from planner.space.evaluation import Budget, SearchSpace
 _WORK_S_PER_TABLE: Final = 0.16
 _LEAST_WORK_S, _MOST_WORK_S = 0.6, 8.0
 """Nominal seconds of a search: per table, at least and at most."""
+_LEAST_LIMITED_WORK_S: Final = 4.0
+"""Nominal seconds at least where a limit on what moves leaves the choice to chains of moves."""
 _WORK_SHARE: Final = 0.7
 """Nominal seconds of a search for each second of a time limit."""
 _BASELINE_WORK_S: Final = 1.0
@@ -107,4 +109,7 @@ def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
         space: what is searched.
         time_limit_s: the limit by the clock that was asked for; None for none.
     """
-    return max(round(default_work_s(space.num_tables, time_limit_s) / plan_s(space)), 1)
+    work_s = default_work_s(space.num_tables, time_limit_s)
+    if time_limit_s is None and space.rules.budget is not None:
+        work_s = max(work_s, _LEAST_LIMITED_WORK_S)
+    return max(round(work_s / plan_s(space)), 1)

@@ -76,9 +76,10 @@ class PointResult:
 
 
 def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
-    """Points that no other beats in throughput, cost and head-room at once, fastest first.
+    """Points that no other beats in throughput and cost at once, fastest first.
 
-    Points without a price count as the dearest.
+    Every point keeps its reserve free, so that more free memory is no merit of its own: it decides
+    between points of the same throughput and cost. Points without a price count as the dearest.
     """
     done = [r for r in results if r.status is PointStatus.DONE]
     front = [r for r in done if not any(_beats(other, r) for other in done)]
@@ -87,13 +88,14 @@ def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
 
 def _beats(one: PointResult, other: PointResult) -> bool:
     mine, yours = _merits(one), _merits(other)
-    return all(a >= b for a, b in zip(mine, yours, strict=True)) and mine != yours
+    if mine == yours:
+        return (one.headroom_bytes or 0.0) > (other.headroom_bytes or 0.0)
+    return all(a >= b for a, b in zip(mine, yours, strict=True))
 
 
-def _merits(result: PointResult) -> tuple[float, float, float]:
+def _merits(result: PointResult) -> tuple[float, float]:
     cost = result.usd_per_billion_samples
     return (
         result.samples_per_s or 0.0,
         -cost if cost is not None else float("-inf"),
-        result.headroom_bytes or 0.0,
     )

@@ -23,17 +23,24 @@ _STYLE: Final = """
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#98a2b3;--line:#344054;
 --ground:#14171c;--mark:#1f242c}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);margin:0 auto;
-max-width:1100px;padding:24px 16px 64px;font-variant-numeric:tabular-nums}
+max-width:1360px;padding:24px 16px 64px;font-variant-numeric:tabular-nums}
 h1{font-size:22px;margin:0 0 4px}h2{font-size:16px;margin:32px 0 8px}
 p{margin:4px 0;color:var(--soft)}
 svg{width:100%;max-width:900px;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
 svg .axis{stroke:var(--line)}svg .front{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{white-space:normal;vertical-align:bottom}
 th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid}
 tr.front td{background:var(--mark);font-weight:600}
 .key{display:inline-block;width:10px;height:10px;border-radius:5px;margin:0 4px 0 14px}
+@media (max-width:700px){table,thead,tbody,tr,td{display:block}thead tr{display:flex;
+flex-wrap:wrap;gap:4px 12px}th{padding:2px 0;border:0}tbody tr{border-bottom:2px solid var(--line);
+padding:8px 0}td,td:nth-child(-n+2){display:flex;justify-content:space-between;gap:12px;border:0;
+padding:2px 4px;text-align:right;white-space:normal}td:empty{display:none}
+td::before{content:attr(data-l);color:var(--soft);text-align:left;font-weight:400}
+svg text{font-size:20px}}
 @media print{body{max-width:none;padding:0}tr.front td{font-weight:700}}
 """
 
@@ -76,7 +83,7 @@ def sweep_page(name: str, results: Sequence[PointResult]) -> str:
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
         f"<p>{len(results)} points, {len(done)} with a plan that fits, {len(front)} that no other "
-        "beats in throughput, cost per sample and free memory at once.</p>",
+        "beats in throughput and cost per sample at once; each keeps its reserve free.</p>",
         f"<p>{_legend(systems)}</p>",
         "<h2>Cost against throughput</h2>",
         _scatter(done, front, systems),
@@ -226,10 +233,15 @@ def _axes(
 
 
 def _table(results: Sequence[PointResult], front: set[PointResult]) -> str:
-    head = "".join(f"<th><button>{escape(title)}</button></th>" for title, _ in _COLUMNS)
+    columns = [
+        (title, value)
+        for title, value in _COLUMNS
+        if any(value(r) not in (None, "") for r in results) or not results
+    ]
+    head = "".join(f"<th><button>{escape(title)}</button></th>" for title, _ in columns)
     rows = []
     for r in results:
-        cells = "".join(_cell(value(r)) for _, value in _COLUMNS)
+        cells = "".join(_cell(title, value(r)) for title, value in columns)
         rows.append(f'<tr class="front">{cells}</tr>' if r in front else f"<tr>{cells}</tr>")
     body = "\n".join(rows)
     return (
@@ -238,13 +250,15 @@ def _table(results: Sequence[PointResult], front: set[PointResult]) -> str:
     )
 
 
-def _cell(value: float | str | None) -> str:
+def _cell(title: str, value: float | str | None) -> str:
+    """A cell with its column's title, which narrow screens show beside it."""
+    label = f'data-l="{escape(title)}"'
     if isinstance(value, str):
-        return f"<td>{escape(value)}</td>"
+        return f"<td {label}>{escape(value)}</td>"
     if value is None:
-        return '<td data-v=""></td>'
+        return f'<td {label} data-v=""></td>'
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    return f'<td data-v="{value:.9g}">{text}</td>'
+    return f'<td {label} data-v="{value:.9g}">{text}</td>'
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -11,7 +11,15 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
 from planner.trace.kineto import traces
-from planner.trace.reading import COLLECTIVES, KINDS, OTHER, TraceTimes, read_trace, times_of
+from planner.trace.reading import (
+    COLLECTIVES,
+    KINDS,
+    OTHER,
+    TraceTimes,
+    read_trace,
+    times_of,
+    told_wait_s,
+)
 
 TOTALS = ("iteration", "compute", "communication", "exposed communication")
 
@@ -21,7 +29,8 @@ class TraceRow:
     """One kind of work on one rank, in seconds per iteration.
 
     ``wait_s`` is how long the prediction lets this rank wait for later ones in such a collective: a
-    measured kernel spins for that time.
+    measured kernel spins for that time. Where the measured file says its waits itself, as the
+    traces that this project writes do, ``measured_wait_s`` holds them.
     """
 
     rank: int
@@ -29,13 +38,13 @@ class TraceRow:
     measured_s: float
     predicted_s: float
     wait_s: float = 0.0
+    measured_wait_s: float = 0.0
 
     @property
     def error_ratio(self) -> float | None:
         """(predicted - measured) / measured; None if nothing was measured."""
-        if self.measured_s <= 0:
-            return None
-        return (self.predicted_s + self.wait_s) / self.measured_s - 1.0
+        measured_s = self.measured_s + self.measured_wait_s
+        return (self.predicted_s + self.wait_s) / measured_s - 1.0 if self.measured_s > 0 else None
 
 
 def compare_traces(
@@ -60,21 +69,24 @@ def compare_traces(
         if file.rank in measured:
             document = json.loads(gzip.decompress(file.data))
             predicted = times_of(document, Path(file.name))
-            rows += _rows(measured[file.rank][0], predicted, _waits_s(document))
+            times = measured[file.rank][0]
+            rows += _rows(times, predicted, times.told_waits_s, _waits_s(document))
     return tuple(rows)
 
 
-def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[TraceRow]:
+def _rows(
+    measured: TraceTimes, predicted: TraceTimes, told_s: float, waits_s: float
+) -> list[TraceRow]:
     rank = measured.rank
     totals = (
-        (measured.iteration_s, predicted.iteration_s, 0.0),
-        (measured.compute_s, predicted.compute_s, 0.0),
-        (measured.communication_s, predicted.communication_s, waits_s),
-        (measured.exposed_s, predicted.exposed_s, waits_s),
+        (measured.iteration_s, predicted.iteration_s, 0.0, 0.0),
+        (measured.compute_s, predicted.compute_s, 0.0, 0.0),
+        (measured.communication_s, predicted.communication_s, told_s, waits_s),
+        (measured.exposed_s, predicted.exposed_s, told_s, waits_s),
     )
     rows = [
-        TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p, wait_s=w)
-        for kind, (m, p, w) in zip(TOTALS, totals, strict=True)
+        TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p, wait_s=w, measured_wait_s=told)
+        for kind, (m, p, told, w) in zip(TOTALS, totals, strict=True)
     ]
     for kind in (*(k for k, _ in KINDS), OTHER):
         m, p = measured.kinds_s.get(kind, 0.0), predicted.kinds_s.get(kind, 0.0)
@@ -83,12 +95,9 @@ def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[T
     return rows
 
 
-def _waits_s(document: dict[str, list[dict[str, dict[str, float]]]]) -> float:
+def _waits_s(document: dict[str, list[dict[str, object]]]) -> float:
     """Seconds that the predicted rank waits for later ones in collectives."""
-    waits = (
-        e.get("args", {}).get("waited for late ranks (us)", 0.0) for e in document["traceEvents"]
-    )
-    return sum(waits) * 1e-6
+    return sum(told_wait_s(event) for event in document["traceEvents"])
 
 
 __all__ = ["COLLECTIVES", "TraceRow", "compare_traces"]

@@ -23,6 +23,7 @@ from costmodels.iteration.base import Program, Step, Stream
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from planner.trace.reading import WAITED
 
 Event = dict[str, Any]
 
@@ -247,5 +248,5 @@ def _collective_args(step: Step, waited_s: float) -> Event:
         "Collective name": _collective(step)[1],
         "Process Group Name": "0",
         "Process Group Description": "default_pg",
-        "waited for late ranks (us)": _us(max(0.0, waited_s)),
+        WAITED: _us(max(0.0, waited_s)),
     }

@@ -46,6 +46,9 @@ COLLECTIVES: Final = (
     "other collectives",
 )
 
+WAITED: Final = "waited for late ranks (us)"
+"""Argument of a predicted collective that says how long the rank waits before it."""
+
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 _MAX_BYTES: Final = 4 * 2**30
@@ -63,6 +66,8 @@ class TraceTimes:
         compute_s, communication_s: time covered by kernels that are no collectives, and by those
             that are.
         exposed_s: communication beside which nothing is computed.
+        told_waits_s: waiting for later ranks that the file itself tells beside its collectives, as
+            predicted traces do; a profiler's kernels hold it in their durations.
     """
 
     rank: int
@@ -72,6 +77,7 @@ class TraceTimes:
     compute_s: float
     communication_s: float
     exposed_s: float
+    told_waits_s: float = 0.0
 
 
 def read_trace(path: Path) -> TraceTimes:
@@ -174,7 +180,15 @@ def _times(kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: f
         compute_s=compute_s / count,
         communication_s=communication_s / count,
         exposed_s=(both_s - compute_s) / count,
+        told_waits_s=sum(told_wait_s(e) for e in kernels) / count,
     )
+
+
+def told_wait_s(event: Any) -> float:
+    """Seconds of waiting for later ranks that an event tells; 0 for a profiler's."""
+    args = event.get("args")
+    told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
+    return float(told) * 1e-6 if isinstance(told, int | float) else 0.0
 
 
 def kind_of(name: str) -> str:

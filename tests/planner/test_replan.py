@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.sharding import Plan, Shard
+from costmodels.sharding import Plan, Shard, ShardingType
 from planner import api
 from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
@@ -73,6 +73,30 @@ def test_payback() -> None:
     assert slower.payback_iterations is None
     faster = reshard(*plans, workload, topology, before_s=1.0, after_s=1.0 - 1e-4)
     assert faster.payback_iterations == int(np.ceil(faster.time_s / faster.saved_s))
+
+
+def test_a_replicated_table_that_is_cut_in_place_is_told_apart() -> None:
+    """No rank receives any of it, and yet it changes."""
+    model = cases.workload((cases.table("a"), cases.table("b")))
+    space = cases.space(model, cases.topology(1, 2))
+    whole = [
+        next(
+            i
+            for i, o in enumerate(space.tables[t].options)
+            if o.sharding_type is ShardingType.DATA_PARALLEL
+        )
+        for t in range(2)
+    ]
+    halves = next(i for i, o in enumerate(space.tables[0].options) if len(o.column_widths) == 2)
+    before = space.plan(Assignment(options=tuple(whole), places=((), ())))
+    after = space.plan(Assignment(options=(halves, whole[1]), places=((0, 1), ())))
+    topology = space.problem.topology
+    move = reshard(before, after, model, topology, before_s=2.0, after_s=1.0)
+    assert (move.moved_tables, move.recut_tables, move.moved_bytes) == (0, 1, 0.0)
+    back = reshard(after, before, model, topology, before_s=2.0, after_s=1.0)
+    assert (back.moved_tables, back.recut_tables) == (1, 0)
+    same = reshard(before, before, model, topology, before_s=2.0, after_s=1.0)
+    assert (same.moved_tables, same.recut_tables) == (0, 0)
 
 
 def limited(free: SearchSpace, limit: MoveLimit) -> SearchSpace:

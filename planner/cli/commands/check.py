@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, say, write_json
+from planner.cli.console import Settings, say, warn, write_json
 from planner.cli.flags.common import FILE, output_options
 
 KINDS = ("workload", "system", "plan", "constraints")
@@ -49,14 +49,16 @@ def _check(settings: Settings, file: Path) -> int:
     from planner.errors import InvalidInputError
 
     try:
-        kind, summary = inputs.check_file(file)
+        kind, summary, warnings = inputs.check_file(file)
     except InvalidInputError as error:
         if not settings.json:
             raise
         write_json({"ok": False, "file": str(file), "problems": error.problems})
         return 2
     if settings.json:
-        write_json({"ok": True, "file": str(file), "kind": kind, "summary": summary})
+        told = {"ok": True, "file": str(file), "kind": kind, "summary": summary}
+        write_json({**told, "warnings": list(warnings)})
     else:
         say(f"OK  {file}: {kind}: {summary}")
+        warn(settings, warnings)
     return 0

@@ -32,6 +32,10 @@ Examples:
     "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
     metavar="N", help="Changes of single tables shown.",
 )  # fmt: skip
+@click.option(
+    "--constraints", type=FILE, metavar="FILE",
+    help="YAML file of constraints, beside those of the workload.",
+)  # fmt: skip
 @time_limit_option("--time-limit", "For each search of --prices, ")
 @problem_options
 @output_options
@@ -44,6 +48,7 @@ def command(
     tables: tuple[str, ...],
     prices: bool,
     limit: int,
+    constraints: Path | None,
     time_limit: float | None,
     flags: ProblemFlags,
 ) -> int:
@@ -54,11 +59,11 @@ def command(
     plan's time with that option forced, its shards where they hurt least. With --prices: what each
     constraint costs, and what one GiB more per rank would gain.
     """
-    from planner.cli.flags.inputs import load_plans
+    from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
     from planner.cli.progress import bar
 
-    inputs = load_plans(workload, (plan,), flags)
+    inputs = with_constraints(load_plans(workload, (plan,), flags), constraints)
     from planner.explain import Explainer, constraint_costs
 
     explainer = Explainer(inputs.problem, inputs.plans[0])

@@ -246,7 +246,7 @@ def hugectr(
     if workload is None or plan is None:
         message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
         raise InvalidInputError(message)
-    tables = io.load_workload(workload)
+    tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
     return finish(
         settings,

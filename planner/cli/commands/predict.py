@@ -106,12 +106,15 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N; optional: batch (products at once, 1) and dtype (fp32, tf32, fp16, bf16, fp8).
+    Without dtype every product is taken as fp32, which is slower than tf32 on most devices.
     """
     from planner import io
     from planner.predict.dense import DENSE_COLUMNS, predict_products
     from planner.predict.rows import read_table
 
     table = read_table(file, DENSE_COLUMNS)
+    if "dtype" not in table.columns:
+        remark(settings, "no column dtype: every product is taken as fp32")
     return show(settings, table, predict_products(table, io.load_system(system)), output)
 
 

@@ -40,10 +40,11 @@ def command(
 ) -> int:
     """Plan for every combination and compare time, cost and memory head-room.
 
-    Points that no other beats in throughput, cost per sample and head-room at once are marked.
-    With -o, results are kept one by one: killed and started again, only missing points are done. A
-    point that does not fit, or fails, is a result and stops nothing. After Ctrl-C or SIGTERM the
-    points that are done are printed and written, and the exit code is 4.
+    Points that no other beats in throughput and cost per sample at once are marked; more free
+    memory is no merit, for every point keeps its reserve. With -o, results are kept one by one:
+    killed and started again, only missing points are done. A point that does not fit, or fails, is
+    a result and stops nothing. After Ctrl-C or SIGTERM the points that are done are printed and
+    written, and the exit code is 4.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show

@@ -14,6 +14,7 @@ from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags.common import ProblemFlags
 from planner.errors import InvalidInputError
+from planner.io.constraint_file import merged
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.starter import listed_text, placeholder_text
@@ -66,6 +67,20 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
 
 
+def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
+    """The same with the constraints of a file beside those of the workload.
+
+    Raises:
+        InvalidInputError: the file breaks a rule.
+    """
+    if path is None:
+        return inputs
+    problem = inputs.problem
+    added = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    constraints = merged(problem.constraints, added)
+    return replace(inputs, problem=replace(problem, constraints=constraints))
+
+
 def _other_batches(
     paths: tuple[Path, ...], saved: tuple[io.SavedPlan, ...], batch: int
 ) -> list[str]:
@@ -113,8 +128,8 @@ def system_text(name: str) -> str:
     return text
 
 
-def check_file(path: Path) -> tuple[str, str]:
-    """Kind of a file, told from its content, and a line about it.
+def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
+    """Kind of a file, told from its content, a line about it, and what it leaves open.
 
     Raises:
         InvalidInputError: lists every broken rule.
@@ -124,17 +139,19 @@ def check_file(path: Path) -> tuple[str, str]:
         plan = io.load_plan(path).plan
         ranks = {rank for p in plan.placements for rank in p.ranks}
         kinds = "  ".join(figures.sharding_kinds(plan))
-        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}"
+        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}", ()
     keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
     if "tables" in keys:
-        workload = io.load_workload(path)
+        file = io.load_workload_file(path)
+        workload = file.workload
         size = units.format_bytes(workload.weight_bytes)
         batch = f"{workload.local_batch_size:,} samples per rank"
-        return "workload", f"{len(workload.tables)} tables, {size}, {batch}"
+        return "workload", f"{len(workload.tables)} tables, {size}, {batch}", file.warnings
     if keys & {"device", "links"}:
         topology = io.load_system(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
-        return "system", f"{topology.local_world_size} x {topology.name} per host, {size} each"
+        summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
+        return "system", summary, ()
     message = (
         f"{path}: neither a workload (key tables), a system (keys device and links) "
         "nor a plan (a .json file)"

@@ -45,6 +45,7 @@ SCENARIO_OPTIONS = (
 class PlanFlags:
     """What the flags say beyond workload, system and search; None where one was not given."""
 
+    stats: Path | None = None
     constraints: Path | None = None
     plan_in_use: Path | None = None
     max_moved_bytes: float | None = None
@@ -64,6 +65,12 @@ def plan_options(command: Command) -> Command:
         return command(*args, more=flags, **kwargs)
 
     options = (
+        click.option(
+            "--stats",
+            type=FILE,
+            metavar="FILE",
+            help="Measured statistics ('shardplan profile') of all tables, or of some.",
+        ),
         click.option(
             "--constraints",
             type=FILE,
@@ -87,7 +94,7 @@ def plan_options(command: Command) -> Command:
             "--max-moved-tables",
             type=Count(_MOST_TABLES),
             metavar="N",
-            help="Most tables of --from that may move.",
+            help="Most tables of --from of which a rank may receive anything.",
         ),
         *SCENARIO_OPTIONS,
     )

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodels.errors import CostModelError
 from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags.common import ProblemFlags
-from planner.cli.flags.inputs import Inputs, load_problem
+from planner.cli.flags.inputs import Inputs, load_problem, with_constraints
 from planner.cli.flags.plan_flags import PlanFlags
-from planner.errors import InvalidInputError
-from planner.io.constraint_file import load_constraints, merged
 from planner.problem import MoveLimit, PlanningProblem
-from planner.profiling.stats import Stats, load_stats
+from planner.profiling.applied import with_stats
+from planner.profiling.stats import load_stats
 from planner.scenarios import Robust
 
 
@@ -39,13 +37,15 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
     Raises:
         InvalidInputError: a file or flag breaks a rule.
     """
-    inputs = load_problem(source, flags)
-    problem = inputs.problem
-    if more.constraints is not None:
-        names = [t.name for t in problem.workload.tables]
-        added = load_constraints(more.constraints, names)
-        problem = replace(problem, constraints=merged(problem.constraints, added))
+    inputs = with_constraints(load_problem(source, flags), more.constraints)
     moves, warnings = None, list(inputs.warnings)
+    problem = inputs.problem
+    if more.stats is not None:
+        measured, notes = with_stats(problem.workload, load_stats(more.stats), str(more.stats))
+        problem = replace(problem, workload=measured)
+        if not any("no statistics" in text for text in notes):
+            warnings = [text for text in warnings if "no distribution" not in text]
+        warnings += notes
     if more.plan_in_use is not None:
         saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
         moves = MoveLimit(
@@ -72,7 +72,11 @@ def load_scenarios(
     """
     read = [_scenario(path, workload, flags) for path in paths]
     warnings = [text for _, found in read for text in found]
-    return _distinct(tuple(scenario for scenario, _ in read)), warnings
+    scenarios = [
+        replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
+        for path, (scenario, _) in zip(paths, read, strict=True)
+    ]
+    return _distinct((workload, *scenarios))[1:], warnings
 
 
 def _scenario(
@@ -80,34 +84,16 @@ def _scenario(
 ) -> tuple[Workload, tuple[str, ...]]:
     """A variant of the workload, or the workload under other statistics; and its warnings."""
     if path.suffix == ".json":
-        return _under(workload, load_stats(path), path), ()
+        measured, notes = with_stats(workload, load_stats(path), str(path))
+        return replace(measured, name=path.stem), notes
     inputs = load_problem(path, flags)
     return inputs.problem.workload, tuple(f"{path}: {text}" for text in inputs.warnings)
 
 
-def _under(workload: Workload, stats: Stats, path: Path) -> Workload:
-    """Every table by its statistics, distribution and pooling factors both."""
-    problems, tables = [], []
-    for table in workload.tables:
-        try:
-            found = stats.table(table.name, tuple(f.name for f in table.features))
-            features = tuple(
-                replace(f, pooling_factor=float(found.features.get(f.name, found.pooling).mean))
-                for f in table.features
-            )
-            law = found.distribution(table.num_embeddings)
-            tables.append(replace(table, features=features, distribution=law))
-        except (InvalidInputError, CostModelError) as error:
-            problems.append(f"{path}: {error}")
-    if problems:
-        raise InvalidInputError(problems)
-    return replace(workload, name=path.stem, tables=tuple(tables))
-
-
 def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    """With numbers behind names that appear twice."""
+    """With numbers behind names that appear twice; the first keeps its own."""
     names = [s.name for s in scenarios]
     return tuple(
-        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
-        for i, s in enumerate(scenarios, 1)
+        s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(scenarios)
     )

@@ -77,7 +77,7 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
     front = set(pareto(results))
     columns = ("", "system", "GPUs", "batch", "iteration", "M/s", "gap?", "free?", "USD/1e9")
     rows = [("*" if r in front else "", *_cells(r)) for r in results]
-    print_rows(f"Best plan of {name} on each point (* not beaten by another)", columns, rows)
+    print_rows(f"Best plan of {name} on each point (* none is faster and cheaper)", columns, rows)
     for result in results:
         if result.status is PointStatus.FAILED:
             print_rows("", ("failed", "why"), [(result.point.name, result.reason)])

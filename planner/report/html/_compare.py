@@ -83,7 +83,9 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         _stage_deltas(comparison),
         _memory_deltas(comparison),
     ]
-    views = [view_of(comparison.pipeline, plan) for plan in plans]
+    alone = [view_of(comparison.pipeline, plan) for plan in plans]
+    longest_s = max(timeline.length_s(view) for view in alone)
+    views = [replace(view, scale_s=longest_s) for view in alone]
     for name, title, draw in _DRAWINGS:
         for i, view in enumerate(views, 1):
             body, numbers = draw(view)

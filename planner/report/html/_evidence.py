@@ -17,19 +17,24 @@ from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_
 from costmodels.traffic import output_traffic_bytes
 from costmodels.workload import Workload
 from planner.models import pipeline_of
+from planner.report import _figures as figures
 from planner.report.html._table_costs import TableCost, table_costs
 from planner.result import Candidate, PlanningResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j."""
+    """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j.
+
+    ``scale_s`` is the length of the time axis where several plans share one; 0 for an own one.
+    """
 
     name: str
     plan: Candidate
     workload: Workload
     topology: Topology
     traffic_bytes: NDArray[np.float64]
+    scale_s: float = 0.0
 
     @property
     def source(self) -> str:
@@ -101,9 +106,10 @@ def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> flo
 
 
 def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
-    """Slowest, median and fastest rank by compute time, each once."""
+    """The rank with most of the critical path, and by compute the slowest, median and fastest."""
     order = sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))
     found = (
+        ("critical", figures.bottleneck_rank(estimate)),
         ("slowest", estimate.slowest_rank),
         ("median", order[len(order) // 2].rank),
         ("fastest", order[0].rank),

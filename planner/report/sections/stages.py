@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from costmodels import units
 from costmodels.estimates import StageTime
+from planner.report import _figures as figures
 from planner.report.base import Cell, Column, Fact, Kind, Section
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence, View
@@ -58,7 +59,8 @@ class StagesSection(AbstractReportSection):
             Fact(
                 label="Ranks",
                 parts=(
-                    f"slowest {estimate.slowest_rank}",
+                    f"most of the critical path {figures.bottleneck_rank(estimate)}",
+                    f"most to compute {estimate.slowest_rank}",
                     f"at {estimate.imbalance_ratio:.2f}x the mean of ranks",
                 ),
             ),

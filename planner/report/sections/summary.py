@@ -27,6 +27,7 @@ from planner.result import Candidate, PlanningResult
 from planner.support.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
+_SPAN = ("time_s", "low_s", "high_s")
 
 
 _BODY = """\
@@ -88,12 +89,16 @@ class SummarySection(AbstractReportSection):
 def verdict(result: PlanningResult) -> str:
     """Sentences that say whether to take the plan, and what to look at."""
     incumbent, others = figures.split_baselines(result)
-    span = result.estimate.time
+    worst = figures.worst_scenario(result)
+    span = worst or result.estimate.time
     time, _ = format_interval(span.time_s, span.low_s, span.high_s)
     sentence = f"An iteration takes {time}"
+    if worst is not None:
+        first, _ = format_interval(*(getattr(result.estimate.time, f) for f in _SPAN))
+        sentence += f" in the slowest scenario, {worst.name}, and {first} in the first"
     rival = incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
     if rival is not None:
-        who = "TorchRec's greedy plan" if rival is incumbent else f"the plan of {rival.name}"
+        who = "TorchRec's own plan" if rival is incumbent else f"the plan of {rival.name}"
         sentence += f", {_compared(figures.speedup(result.best, rival))} {who}"
     sentences = [f"{sentence}.", _waits(result.best), _proof(result)]
     if not result.best.memory.fits:
@@ -104,6 +109,8 @@ def verdict(result: PlanningResult) -> str:
 def _compared(ratio: float) -> str:
     if abs(ratio - 1.0) < 0.005:
         return "as long as with"
+    if ratio <= 0.5:
+        return f"{format_factor(1.0 / ratio)} as long as with"
     if ratio < 1.0:
         return f"{format_share(1 / ratio - 1)} longer than with"
     return f"{format_factor(ratio)} as fast as with"
@@ -123,7 +130,11 @@ def _proof(result: PlanningResult) -> str:
         return "The search proves no bound, so a better plan may exist."
     if gap < _OPTIMAL_GAP:
         return "No plan in the search space is better, under this model."
-    return f"No plan in the search space is better by more than {format_share(gap)} (same model)."
+    return (
+        "It is proven that every plan in the search space needs at least "
+        f"{format_share(1.0 - gap)} of that (same model); whether a plan comes closer to this "
+        "bound is not known."
+    )
 
 
 def _cards(
@@ -141,6 +152,14 @@ def _cards(
             Number(entity="plan", quantity=quantity, value=value_s, unit="s", source=source)
         )
     return cards, tuple(numbers)
+
+
+def _cost(result: PlanningResult, number: Number) -> list[tuple[str, Number, Kind, str]]:
+    """The tile of what training costs, where the system has a price."""
+    if number.value is None:
+        return []
+    price = result.problem.topology.price_per_device_usd_per_hour
+    return [("Cost", number, Kind.USD, f"per billion samples, at {price:g} USD per GPU and hour")]
 
 
 def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
@@ -168,6 +187,7 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
             Kind.RATE,
             "samples per second",
         ),
+        *_cost(result, number("usd_per_billion_samples", result.usd_per_billion_samples, "USD")),
         ("Proven bound", number("bound", solver.bound, unit, "search"), kind, ended),
         (
             "Gap to the bound",

@@ -26,9 +26,10 @@ _TIE = 1e-6
 
 
 _BODY = """\
-<p>Ranks by compute time: {{ ranks }}. Outlined: what the iteration waits for, the stages that end
-as late as the critical path; shortening any other one gains nothing. Gaps are waits. Hover, tap,
-or focus a chart and use the arrow keys for details.</p>
+<p>Ranks: {{ ranks }}; critical is the one with most of the critical path, the others are by compute
+time. Outlined: what the iteration waits for, the stages that end as late as the critical path;
+shortening any other one gains nothing. Gaps are waits. Hover, tap, or focus a chart and use the
+arrow keys for details.</p>
 {{- legend }}{{ chart }}"""
 
 
@@ -81,13 +82,19 @@ class TimelineSection(AbstractReportSection):
         return Block(name="timeline", title=self.title, body=body, numbers=numbers)
 
 
-def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
-    """Chart and its numbers for one plan."""
+def length_s(view: View) -> float:
+    """When the last stage of any rank ends."""
     estimate = view.plan.estimate
-    end_s = max(
+    return max(
         [estimate.time.time_s]
         + [a + b for s in estimate.stages for a, b in zip(s.start_s, s.duration_s, strict=True)]
     )
+
+
+def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
+    """Chart and its numbers for one plan."""
+    estimate = view.plan.estimate
+    end_s = max(length_s(view), view.scale_s)
     numbers: list[Number] = []
     lanes = [_path_lane(view, end_s, numbers)]
     for word, rank in notable_ranks(estimate):

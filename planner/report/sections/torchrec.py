@@ -73,7 +73,7 @@ def _sentence(rows: list[tuple[str, tuple[Cell, ...]]]) -> str:
         return "TorchRec's greedy search found no plan to set beside ours."
     ours, theirs = float(found[2]), float(found[4])
     return (
-        f"TorchRec's greedy plan takes {format_factor(ours)} the time of the chosen plan under our "
+        f"TorchRec's own plan takes {format_factor(ours)} the time of the chosen plan under our "
         f"model, and {_rated(theirs)} under TorchRec's own estimates."
     )
 

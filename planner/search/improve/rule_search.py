@@ -17,6 +17,7 @@ from planner.problem import Level
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
+from planner.search.improve.budget_moves import follow_chains
 from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
 
 _MOST_OPTIONS: Final = 10
@@ -28,6 +29,10 @@ _WORSE: Final = 2e-3
 _PATIENCE: Final = 30
 _PACKING_SHARE: Final = 0.1
 """Share of all work for packings before anything else."""
+_CHAINS_SHARE: Final = 0.4
+"""Share of all work for chains of moves from the plan in use."""
+_MOST_RETURNS: Final = 4
+"""Moved tables that are tried back where they were, to make room for another move."""
 _FIRST_SHARE: Final = 0.3
 """Share of all work for the first descent, before bounds and other starts."""
 
@@ -49,6 +54,10 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
                 options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
             )
             record.consider(start, "plan in use")
+            if space.rules.budget is not None:
+                meter = record.evaluate.meter
+                until_s = meter.spent_s + _CHAINS_SHARE * meter.most_s
+                follow_chains(space, record, start, until_s=until_s)
     offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
     if space.rules:
         meter = record.evaluate.meter
@@ -159,10 +168,23 @@ class RuleSearch:
         if self.home is not None:
             found.append({t: c for t in tables if (c := self.home[t]) is not None})
         for candidate in found:
-            if len(candidate) == len(tables) and self._keeps(candidate):
-                yield candidate
+            if len(candidate) == len(tables):
+                yield from self._within_limit(candidate)
         for t, item in kept.items():
             self.usage.put(t, item)
+
+    def _within_limit(self, candidate: Candidate) -> Iterator[Candidate]:
+        """A candidate that keeps the rules, or else with other tables back where they were."""
+        if self._keeps(candidate):
+            yield candidate
+            return
+        if self.space.rules.budget is None or self.home is None:
+            return
+        away = [int(t) for t in np.flatnonzero(self.usage.moved > 0.5) if int(t) not in candidate]
+        for t in sorted(away, key=lambda t: -self.usage.moved[t])[:_MOST_RETURNS]:
+            home = self.home[t]
+            if home is not None and self._keeps(wider := candidate | {t: home}):
+                yield wider
 
     def _choices(self, table: int, loads: FloatArray) -> list[Choice]:
         """Options on the ranks (hosts) of least load that the rules leave."""

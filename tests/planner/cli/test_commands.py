@@ -225,3 +225,29 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("planner.cli.run.cli.main", gone)
     monkeypatch.setattr("planner.cli.run.abandon", lambda _: None)
     assert run_command_line(["list"]) == 0
+
+
+def test_check_tells_what_a_file_leaves_open(run: Run, workload_file: Path, tmp_path: Path) -> None:
+    """A file without a reserve is well formed, and it is said what that means."""
+    path = tmp_path / "bare.yaml"
+    path.write_text(
+        "name: w\ntraining: {batch_size_per_rank: 512}\ntables:\n"
+        "  - {name: a, num_embeddings: 5000, embedding_dim: 16}\n"
+    )
+    done = run("check", path)
+    assert done.code == 0
+    assert "no memory.reserve" in done.err
+    told = json.loads(run("check", path, "--json").out)["warnings"]
+    assert any("no memory.reserve" in text for text in told)
+
+
+def test_predict_dense_takes_small_letters_and_says_its_type(run: Run, tmp_path: Path) -> None:
+    """What is assumed is said; a column of types ends the remark."""
+    path = tmp_path / "gemm.csv"
+    path.write_text("m,k,n\n512,256,128\n")
+    done = run("predict", "dense", path, "--system", "h100_sxm")
+    assert done.code == 0, done.err
+    assert "predicted_us" in done.out
+    assert "taken as fp32" in done.err
+    path.write_text("M,K,N,dtype\n512,256,128,tf32\n")
+    assert "fp32" not in run("predict", "dense", path, "--system", "h100_sxm").err

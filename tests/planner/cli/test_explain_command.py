@@ -29,3 +29,18 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     wrong = run(*asked, "--table", "usr")
     assert wrong.code == 2
     assert "did you mean" in wrong.err
+
+
+def test_prices_are_also_of_constraints_in_a_file_of_their_own(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """The same file that ``plan`` takes."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("constraints:\n  - {tables: user, sharding_types: [row_wise]}\n")
+    given = ("--system", system_file, "--constraints", rules)
+    assert run("plan", workload_file, *given, "-o", tmp_path / "run", "-q").code == 0
+    asked = ("explain", workload_file, tmp_path / "run" / "plan.json", *given)
+    done = run(*asked, "--prices", "--time-limit", "1s", "--json")
+    assert done.code == 0, done.err
+    assert "user: row_wise" in {c["constraint"] for c in json.loads(done.out)["constraints"]}
+    assert run(*asked[:-1], tmp_path / "none.yaml").code == 2

@@ -40,7 +40,7 @@ def test_the_headline_comes_first(plan: Run) -> None:
     assert first.startswith("shardplan 0.1 6 tables")
     assert "8 x small_box (2 hosts x 4)" in first
     assert second.startswith("Predicted")
-    assert "1.34x as fast as TorchRec's greedy plan" in done.out
+    assert "1.34x as fast as TorchRec's own plan" in done.out
     assert "Solver" in done.out
     assert "Wrote" not in done.out
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels import units
 from tests.planner.cli.command_line import Done, Run
 
 QUICK = ("--time-limit", "1s", "--json", "-q")
@@ -67,6 +68,24 @@ def test_scenarios_and_price(plan: Run, workload_file: Path, tmp_path: Path) -> 
     assert [s["name"] for s in data["scenarios"]] == ["small", "weekend"]
     assert data["usd_per_billion_samples"] > 0
     assert data["solver"]["objective"] == "mean iteration"
+
+
+def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
+    plan: Run, workload_file: Path, tmp_path: Path
+) -> None:
+    """A variant that kept the workload's name goes by its file's."""
+    weekend = tmp_path / "weekend.yaml"
+    weekend.write_text(workload_file.read_text().replace("pooling_factor: 8", "pooling_factor: 80"))
+    done = plan("--time-limit", "1s", "--scenario", weekend, "-o", tmp_path / "run")
+    assert done.code == 0, done.err
+    data = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert [s["name"] for s in data["scenarios"]] == ["small", "weekend"]
+    slowest = max(data["scenarios"], key=lambda s: s["time_s"])
+    assert slowest["name"] == "weekend"
+    assert slowest["low_s"] < slowest["time_s"] < slowest["high_s"]
+    headline = done.out[done.out.index("Predicted") :]
+    assert "in weekend, the slowest scenario" in headline
+    assert f"{units.format_time(slowest['time_s'])}/iter" in headline.splitlines()[0]
 
 
 @pytest.mark.parametrize(

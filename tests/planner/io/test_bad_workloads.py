@@ -225,3 +225,11 @@ def test_an_unknown_name(tmp_path: Path) -> None:
     lines = refused(lambda: load_workload("dlrm_dcnv2_mlperv"), path, "known:")
     assert "did you mean dlrm_dcnv2_mlperf" in lines[0]
     refused(lambda: load_workload("zzz"), Path("zzz"), "known: dlrm_criteo_terabyte")
+
+
+def test_a_number_below_its_limit_is_not_asked_to_be_a_list(tmp_path: Path) -> None:
+    """A pooling factor may be a number or a list; one message says what is wrong with this one."""
+    path = tmp_path / "tables.csv"
+    path.write_text("name,rows,dim,pooling\na,100,64,-1\n")
+    (line,) = refused(lambda: load_workload(path), path, "pooling_factor", "at least 0")
+    assert "list" not in line

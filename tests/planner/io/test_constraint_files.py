@@ -105,3 +105,26 @@ def test_a_system_with_ranks_and_hosts_that_differ(tmp_path: Path) -> None:
     assert system.ddr_capacities().tolist() == [256 * GIB, 64 * GIB]
     with pytest.raises(InvalidInputError, match=r"different_hosts.hosts: value 1: must be 0..0"):
         io.load_system(path, gpus=4)
+
+
+def test_constraints_of_a_workload_are_returned_or_refused_by_name(tmp_path: Path) -> None:
+    """Never lost: the loader of workloads alone says where to go."""
+    path = write(tmp_path, WORKLOAD_TEXT + RULES, "w.yaml")
+    with pytest.raises(InvalidInputError, match=r"key 'constraints'.*load_problem") as caught:
+        io.load_workload(path)
+    assert str(path) in str(caught.value)
+    problem = io.load_problem(path, write(tmp_path, SYSTEM_TEXT, "s.yaml"), gpus=4)
+    assert problem.constraints == io.load_workload_file(path).constraints
+    assert problem.topology.world_size == 4
+    assert io.load_workload(write(tmp_path, WORKLOAD_TEXT, "bare.yaml")).tables
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    """Editors show these sentences."""
+    schema = io.constraints_json_schema()
+    for part in (
+        schema["$defs"]["ConstraintSchema"],
+        io.workload_json_schema()["$defs"]["TableConstraintSchema"],
+    ):
+        bare = [key for key, value in part["properties"].items() if "description" not in value]
+        assert not bare

@@ -200,7 +200,10 @@ def test_the_document_follows_its_schema(result: PlanningResult) -> None:
 
 def test_what_a_plan_was_made_for_is_read_back(result: PlanningResult, tmp_path: Path) -> None:
     solver = replace(result.solver, objective="worst memory", torchrec_defaults=True)
-    times = tuple(ScenarioTime(name=name, time_s=1.0) for name in ("itself", "a", "b"))
+    times = tuple(
+        ScenarioTime(name=name, time_s=1.0, low_s=0.9, high_s=1.2, samples_per_s=1e3)
+        for name in ("itself", "a", "b")
+    )
     save_plan(tmp_path / "plan.json", replace(result, solver=solver, scenarios=times))
     saved = load_plan(tmp_path / "plan.json")
     assert saved.objective == "worst memory"

@@ -130,7 +130,7 @@ tables:
 
 def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf" + WORKLOAD.replace("\n", "\r\n").encode()
-    assert len(load_workload(write(tmp_path, "workload.yaml", text)).tables) == 5
+    assert len(load_workload_file(write(tmp_path, "workload.yaml", text)).workload.tables) == 5
 
 
 # ------------------------------------------------------------------ --set
@@ -258,7 +258,7 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("planner.io.table_laws.load_stats", lambda path: Statistics())
     write(tmp_path, "stats.json", json.dumps({}))
     text = changed(WORKLOAD, "{kind: zipf, exponent: 1.05}", "{stats: stats.json}")
-    table = load_workload(write(tmp_path, "workload.yaml", text)).tables[0]
+    table = load_workload_file(write(tmp_path, "workload.yaml", text)).workload.tables[0]
     assert table.distribution == law
     assert table.pooling_factor == 2.5
 

@@ -14,6 +14,7 @@ from costmodels.sharding import (
 )
 from costmodels.workload import Optimizer
 from planner.report._difference import (
+    _verdict,
     build_difference,
     changes,
     difference_data,
@@ -119,3 +120,22 @@ def test_a_whole_table_that_only_changed_its_type_shows_the_types() -> None:
     *_, same, moved = build_difference(WORKLOAD, tuple(plans))
     assert same.rows[0][1:3] == ("TW on 0, run as table_wise", "TW on 0, run as column_wise")
     assert moved.rows[0][1:3] == ("TW on 0", "TW on 1")
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "words"),
+    [
+        (1e-3, 5e-3, "5.00x slower"),
+        (5e-3, 1e-3, "5.00x faster"),
+        (1e-3, 1.2e-3, "20 % slower"),
+        (1.2e-3, 1e-3, "17 % faster"),
+    ],
+)
+def test_large_differences_read_alike_from_both_sides(
+    before_s: float, after_s: float, words: str
+) -> None:
+    """Factors from two on, shares below."""
+    workload, topology = make_workload(), make_topology()
+    before = make_candidate("one", workload, topology, time_s=before_s)
+    after = make_candidate("two", workload, topology, time_s=after_s)
+    assert words in _verdict(before, after, None)[0]

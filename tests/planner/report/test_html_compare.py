@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from planner import api
 from planner.report._markdown import render_markdown
+from planner.report.html import timeline
 from planner.report.html._compare import (
     Comparison,
     compare_blocks,
     difference_sections,
     render_compare,
 )
-from planner.report.html._evidence import pipeline_of
+from planner.report.html._evidence import pipeline_of, view_of
 from planner.report.html._page import render_numbers
 from planner.result import Candidate, PlanningResult
 from tests.planner.report.page_reader import Page, csv_values, differing, read_page
@@ -84,3 +87,43 @@ def test_three_plans_have_three_timelines(result: PlanningResult, pipeline: Cost
     assert page.links == [f"#{i}" for i in page.ids if f"#{i}" in page.links]
     assert differing(page.shown, csv_values(table)) == []
     assert any("a<b" in words for words in page.words)
+
+
+def test_timelines_of_one_page_share_their_scale(
+    result: PlanningResult, pipeline: CostPipeline
+) -> None:
+    """A plan of half the time has bars of half the length."""
+    view = view_of(pipeline, result.best)
+    alone = _longest_bar(timeline.draw(view)[0])
+    shared = _longest_bar(timeline.draw(replace(view, scale_s=2.0 * timeline.length_s(view)))[0])
+    assert shared == pytest.approx(alone / 2, rel=0.01)
+    slower = replace(result.best, name="slower", estimate=_twice(result.best.estimate))
+    blocks = compare_blocks(
+        Comparison(pipeline=pipeline, plans=(result.best, slower), confidences=(0.5,))
+    )
+    drawn = {b.name: _longest_bar(b.body) for b in blocks if b.name.startswith("timeline-")}
+    assert drawn["timeline-1"] == pytest.approx(alone / 2, rel=0.01)
+    assert drawn["timeline-2"] == pytest.approx(alone, rel=0.01)
+
+
+def _longest_bar(chart: str) -> float:
+    """Percent of the axis."""
+    return max(float(w) for w in re.findall(r'<rect class="c-[^>]* width="([\d.]+)%', chart))
+
+
+def _twice(estimate: IterationEstimate) -> IterationEstimate:
+    """Every stage starts twice as late and takes twice as long."""
+    stages = tuple(
+        replace(
+            s,
+            start_s=tuple(2 * t for t in s.start_s),
+            duration_s=tuple(2 * t for t in s.duration_s),
+        )
+        for s in estimate.stages
+    )
+    path = tuple(
+        replace(s, start_s=2 * s.start_s, duration_s=2 * s.duration_s)
+        for s in estimate.critical_path
+    )
+    time = replace(estimate.time, time_s=2 * estimate.time.time_s, high_s=1.0)
+    return replace(estimate, stages=stages, critical_path=path, time=time)

@@ -6,10 +6,10 @@ import pytest
 
 import planner.report.sections
 from costmodels import discovery
-from costmodels.estimates import HostMemory
+from costmodels.estimates import CriticalStep, HostMemory
 from costmodels.units import GIB
 from planner.report.base import Section
-from planner.report.html._evidence import gather
+from planner.report.html._evidence import gather, notable_ranks
 from planner.report.sections.base import AbstractReportSection, build_sections
 from planner.result import PlanningResult
 from planner.support.status import Status
@@ -69,7 +69,7 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     predicted = fact(section, "Predicted")
     assert "3.10 ms/iter [2.79 .. 3.41]" in predicted
     assert "5.29 M samples/s" in predicted
-    assert "1.34x as fast as TorchRec's greedy plan" in predicted
+    assert "1.34x as fast as TorchRec's own plan" in predicted
     assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
     bottleneck = fact(section, "Bottleneck")
     assert bottleneck.startswith("critical path: lookup_forward 33 %, output_dist 26 %")
@@ -141,6 +141,18 @@ def test_balance_orders_stages_by_start_and_drops_empty_ones(result: PlanningRes
     assert column(section, "slowest") == pytest.approx([1.03e-3, 0.8e-3])
     assert column(section, "median") == pytest.approx([1.015e-3, 0.8e-3])
     assert column(section, "fastest") == pytest.approx([1.0e-3, 0.8e-3])
+
+
+def test_the_bottleneck_is_the_rank_that_holds_most_of_the_critical_path(
+    result: PlanningResult,
+) -> None:
+    """Whatever rank computes longest."""
+    step = CriticalStep(rank=1, stage="all-to-all", start_s=0.0, duration_s=3e-3)
+    estimate = replace(result.estimate, critical_path=(*result.estimate.critical_path, step))
+    assert estimate.slowest_rank != 1
+    found = build(replace(result, best=replace(result.best, estimate=estimate)), "summary")
+    assert fact(found, "Bottleneck").startswith("rank 1: all-to-all")
+    assert notable_ranks(estimate)[0] == ("critical", 1)
 
 
 def test_memory_groups_equal_ranks_and_drops_empty_purposes(result: PlanningResult) -> None:

@@ -160,7 +160,11 @@ def test_constraints_are_obeyed_by_all() -> None:
     for name in NAMES:
         if name == "exhaustive":
             continue
-        plan = space.plan(run(name, space, most=800).assignments[0])
+        outcome = run(name, space, most=800)
+        if name == "torchrec_greedy":  # TorchRec knows no ranks, so that its plan is refused
+            assert not outcome.assignments
+            continue
+        plan = space.plan(outcome.assignments[0])
         assert set(plan.placement("t0").ranks) == {1}
         assert plan.placement("t1").sharding_type is ShardingType.TABLE_COLUMN_WISE
         assert len({r // 2 for r in plan.placement("t1").ranks}) == 1

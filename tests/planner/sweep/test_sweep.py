@@ -161,10 +161,12 @@ def _point(speed: float, cost: float | None, room: float) -> PointResult:
 
 
 def test_the_front_is_what_nobody_beats() -> None:
-    """Faster, cheaper or roomier than every other; equals stay."""
-    fast, cheap, roomy = _point(9, 9, 1), _point(1, 1, 1), _point(1, 9, 9)
-    beaten, unpriced = _point(8, 9, 1), _point(8, None, 1)
-    assert set(pareto([beaten, cheap, unpriced, fast, roomy])) == {fast, cheap, roomy}
+    """Faster or cheaper than every other; free memory decides between equals alone."""
+    fast, cheap, both = _point(9, 9, 1), _point(1, 1, 1), _point(8, 2, 1)
+    beaten, unpriced, roomy = _point(7, 9, 1), _point(8, None, 1), _point(7, 3, 50)
+    tighter = _point(9, 9, 0.5)
+    every = [beaten, cheap, unpriced, fast, roomy, both, tighter]
+    assert set(pareto(every)) == {fast, cheap, both}
 
 
 def test_cost_counts_failures_as_young_and_daly_do() -> None:
@@ -230,3 +232,19 @@ def test_the_page_shows_every_point_and_loads_nothing(results: tuple[PointResult
     assert page.count("<tr") == 1 + len(results)
     assert "http" not in page
     assert sweep_page("empty", ()).count("<tr") == 1
+
+
+def test_the_page_has_no_empty_columns_and_each_cell_its_title(
+    results: tuple[PointResult, ...],
+) -> None:
+    """Narrow screens show the title beside the value."""
+    unpriced = tuple(
+        replace(r, price_usd_per_hour=None, usd_per_billion_samples=None) for r in results
+    )
+    page = sweep_page("model", unpriced)
+    assert "USD/h" not in page
+    assert ">Pipeline<" not in page  # the grid has one pipeline, the workload's
+    for cell in page.split("<td ")[1:]:
+        assert cell.startswith("data-l=")
+    assert 'data-l="M samples/s"' in page
+    assert "USD/h" in sweep_page("model", results)

@@ -27,7 +27,7 @@ from planner.trace.reading import kind_of, read_trace
 def planned() -> tuple[CostPipeline, Plan]:
     """DCNv2 on two hosts, cut in several ways so that ranks differ."""
     workload, topology = load_workload("dlrm_dcnv2_mlperf"), load_system("h100_sxm", gpus=16)
-    found = plan(workload, topology, strategy="torchrec_greedy", time_limit_s=5)
+    found = plan(workload, topology, strategy="size_greedy", time_limit_s=5)
     return CostPipeline(workload, topology, default_models(topology)), found.plan
 
 
@@ -103,6 +103,9 @@ def test_a_prediction_compared_with_itself_has_no_error(
     rows = compare_traces(*planned, (folder / "rank-3.json.gz", folder / "rank-0.json.gz"))
     assert {r.rank for r in rows} == {0, 3}
     assert all(r.predicted_s == pytest.approx(r.measured_s, rel=1e-3, abs=1e-8) for r in rows)
+    assert any(r.wait_s > 0.01 * r.measured_s for r in rows)
+    errors = [r.error_ratio for r in rows if r.error_ratio is not None and r.measured_s > 1e-6]
+    assert errors == pytest.approx([0.0] * len(errors), abs=1e-3)
 
 
 def _measured(names: list[tuple[str, float, float]], **more: Any) -> dict[str, Any]:

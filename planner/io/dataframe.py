@@ -1,0 +1,96 @@
+"""A workload from a table of tables in memory, such as a pandas DataFrame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol, TypedDict, Unpack
+
+from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline, Workload
+from planner.errors import InvalidInputError
+from planner.io.documents import Document
+from planner.io.table_list import entry_of, known_column
+from planner.io.workload_file import workload_file_of
+
+_PLACE: Final = Path("DataFrame")
+
+
+class Frame(Protocol):
+    """What is read of a DataFrame: its rows as mappings from column to value."""
+
+    def to_dict(self, orient: Any = ..., /) -> Any:
+        """``to_dict("records")``."""
+
+
+class WorkloadChanges(TypedDict, total=False):
+    """Fields of a workload beside its tables, as :class:`costmodels.workload.Workload` has them."""
+
+    dense: DenseArch
+    optimizer: Optimizer
+    output_dtype: DataType
+    gradient_dtype: DataType
+    index_bytes: int
+    pipeline: Pipeline
+    cuda_graph: bool
+    reserved_bytes: float
+    input_samples_per_s: float | None
+
+
+def workload_from_dataframe(
+    frame: Frame | Iterable[Mapping[str, Any]],
+    *,
+    local_batch_size: int,
+    name: str = "dataframe",
+    **changes: Unpack[WorkloadChanges],
+) -> Workload:
+    """A workload whose tables are the rows of a DataFrame.
+
+    Columns are those of a CSV list of tables: ``name``, ``num_embeddings`` (or ``rows``),
+    ``embedding_dim`` (or ``dim``), and as wanted ``features`` (a list of names), ``pooling_factor``
+    (a number, or a list with one for each feature), ``zipf_exponent``, ``zipf_shift``, ``dtype``,
+    ``pooling``, ``is_weighted``, ``module``, ``count``. Missing values (None, NaN) mean the
+    default. A table without a Zipf exponent is taken to have uniform indices.
+
+    Args:
+        frame: a DataFrame, or a list of mappings from column to value.
+        local_batch_size: samples per rank.
+        name: of the workload.
+        **changes: other fields of :class:`costmodels.workload.Workload`.
+
+    Raises:
+        InvalidInputError: an unknown column, or values that no table has; lists all of them.
+    """
+    if isinstance(frame, Workload):
+        message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
+        raise InvalidInputError(message)
+    rows = frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
+    if not rows:
+        message = "DataFrame: no rows; give one row for each table"
+        raise InvalidInputError(message)
+    value = {
+        "name": name,
+        "training": {"batch_size_per_rank": local_batch_size},
+        "tables": [entry_of(_present(row)) for row in rows],
+    }
+    found = workload_file_of(Document(_PLACE, value, {}))
+    return replace(found.workload, **changes)
+
+
+def _present(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells that are there, as plain values, by the names of a workload file."""
+    cells = {}
+    for column, cell in row.items():
+        value = cell.item() if hasattr(cell, "item") and not hasattr(cell, "__len__") else cell
+        if value is None or (isinstance(value, float) and math.isnan(value)) or _is_missing(value):
+            continue
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        cells[known_column(str(column))] = list(value) if isinstance(value, tuple) else value
+    return cells
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a value is pandas' own mark of a missing one, without importing pandas."""
+    return type(value).__name__ in ("NAType", "NaTType")

@@ -1,0 +1,397 @@
+"""The plan that TorchRec's planner makes by itself, without torch.
+
+``EmbeddingShardingPlanner`` of torchrec 1.8 with its defaults: a grid search where there are few
+proposals, two greedy walks, and one proposal for each sharding type that all tables have. Each
+proposal is placed by ``GreedyPerfPartitioner`` and rated by its own estimates
+(:mod:`costmodels.torchrec_estimates`); the best rating wins. TorchRec's planner is told the pooling
+factors, and of the constraints those it knows: sharding types, kernels and the least column width.
+Slow tests hold these plans equal to those of TorchRec.
+
+A proposal whose shards cannot rate better than the best so far, however they are placed, is passed
+over: what TorchRec proposes next does not depend on ratings.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    place,
+    row_blocks,
+)
+from costmodels.torchrec_estimates import (
+    TorchrecMachine,
+    TorchrecTable,
+    constants,
+    shard_perf,
+    shard_storage,
+)
+from costmodels.workload import Table
+from planner.options.cuts import torchrec_widths
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.problem import PlanningProblem
+
+_MOST_GRID: Final = 10_000
+"""TorchRec's grid search looks at no more proposals."""
+_MOST_PLACED: Final = 400_000
+"""Shards placed before the walk is cut; TorchRec itself goes on, for minutes."""
+_ROUNDING: Final = 1e-9
+
+_TYPES: Final = (
+    ShardingType.DATA_PARALLEL,
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.TABLE_ROW_WISE,
+)
+"""In the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecDefault:
+    """What TorchRec's planner returns; ``plan`` is None where it finds none that fits.
+
+    ``is_cut``: the walk was cut, so that TorchRec itself may find a better plan by its rating.
+    """
+
+    plan: Plan | None
+    rating_s: float = math.inf
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Option:
+    """One option of a table with the seconds and bytes of each of its shards."""
+
+    table: int
+    option: ShardingOption
+    seconds: tuple[float, ...]
+    hbm: tuple[float, ...]
+    ddr: tuple[float, ...]
+    size: tuple[float, float, float, float] = field(init=False)
+    total_s: float = field(init=False)
+    largest_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What the walks compare; ``size`` is the largest shard and the sum, device and host."""
+        size = (max(self.hbm), sum(self.hbm), max(self.ddr), sum(self.ddr))
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "total_s", sum(self.seconds))
+        object.__setattr__(self, "largest_s", max(self.seconds))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Proposal:
+    """An option of every table, with the sums that say whether placing it can pay."""
+
+    options: Sequence[Sequence[_Option]]
+    at: list[int]
+    total_s: float
+    device_bytes: float
+
+    @classmethod
+    def of(cls, options: Sequence[Sequence[_Option]], at: list[int]) -> _Proposal:
+        """The proposal with the options at these places of each table's list."""
+        chosen = [own[i] for own, i in zip(options, at, strict=True)]
+        return cls(
+            options=options,
+            at=at,
+            total_s=sum(o.total_s for o in chosen),
+            device_bytes=sum(o.size[1] for o in chosen),
+        )
+
+    def advance(self, table: int) -> None:
+        """Take the next option of a table."""
+        before = self.options[table][self.at[table]]
+        self.at[table] += 1
+        after = self.options[table][self.at[table]]
+        self.total_s += after.total_s - before.total_s
+        self.device_bytes += after.size[1] - before.size[1]
+
+
+class _NoRoomError(Exception):
+    """A shard fits on no rank."""
+
+
+@lru_cache(maxsize=2)
+def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
+    """The plan of TorchRec's planner for a workload on a system, by TorchRec's own estimates.
+
+    Rules that TorchRec does not know are not kept: named ranks, groups, counts, and limits on what
+    moves.
+
+    Args:
+        problem: workload, system and constraints.
+    """
+    return _Walk(problem).best()
+
+
+class _Walk:
+    """Proposals in TorchRec's order, and the best of them."""
+
+    def __init__(self, problem: PlanningProblem) -> None:
+        self._problem = problem
+        topology = problem.topology
+        self._machine = TorchrecMachine.of(topology)
+        self._limits = self._machine.device_limits_bytes(problem.workload)
+        self._read = [TorchrecTable.of(t, problem.workload) for t in problem.workload.tables]
+        self._room = sum(self._limits)
+        self._options = [
+            list(self._table_options(i, t)) for i, t in enumerate(problem.workload.tables)
+        ]
+        self._best: tuple[float, list[_Option], list[tuple[int, ...]]] | None = None
+        self._placed = 0
+
+    def best(self) -> TorchrecDefault:
+        """Try every proposal until too many shards were placed."""
+        if min(self._limits) < 0 or not all(self._options):
+            return TorchrecDefault(plan=None)
+        is_cut = False
+        for proposal in self._proposals():
+            if self._placed > _MOST_PLACED:
+                is_cut = True
+                break
+            if self._may_be_best(proposal):
+                self._try([own[i] for own, i in zip(proposal.options, proposal.at, strict=True)])
+        if self._best is None:
+            return TorchrecDefault(plan=None, is_cut=is_cut)
+        rating_s, options, places = self._best
+        return TorchrecDefault(plan=self._plan(options, places), rating_s=rating_s, is_cut=is_cut)
+
+    # -- options ----------------------------------------------------------------------------------
+
+    def _table_options(self, index: int, table: Table) -> Iterator[_Option]:
+        constraints = self._problem.constraints
+        rules = constraints.for_table(table.name)
+        legal = legal_types_and_kernels(table, self._problem.topology.compute_device)
+        least = max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)])
+        for kind in _TYPES:
+            named = all(not r.sharding_types or kind in r.sharding_types for r in rules)
+            if kind not in legal or kind not in constraints.sharding_types or not named:
+                continue
+            splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+            widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
+            for kernel in legal[kind]:
+                allowed = all(not r.kernels or kernel in r.kernels for r in rules)
+                if allowed and kernel in constraints.kernels:
+                    yield self._option(index, table, kind, kernel, widths)
+
+    def _option(
+        self,
+        index: int,
+        table: Table,
+        kind: ShardingType,
+        kernel: ComputeKernel,
+        widths: tuple[int, ...],
+    ) -> _Option:
+        topology = self._problem.topology
+        rows = [table.num_embeddings]
+        if kind is ShardingType.DATA_PARALLEL:
+            rows = rows * topology.world_size
+        elif kind in (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE):
+            by_rank = kind is ShardingType.ROW_WISE
+            count = topology.world_size if by_rank else topology.local_world_size
+            rows = [size for _, size in row_blocks(table.num_embeddings, count)]
+        figures = {
+            (width, size): self._figures(index, kind, kernel, width, size)
+            for width, size in itertools.product(set(widths), set(rows))
+        }
+        shards = [figures[shard] for shard in itertools.product(widths, rows)]
+        cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+        option = ShardingOption(
+            table=table.name,
+            sharding_type=kind,
+            kernel=kernel,
+            column_widths=widths,
+            cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
+        )
+        seconds, hbm, ddr = zip(*shards, strict=True)
+        return _Option(table=index, option=option, seconds=seconds, hbm=hbm, ddr=ddr)
+
+    def _figures(
+        self, table: int, kind: ShardingType, kernel: ComputeKernel, width: int, rows: int
+    ) -> tuple[float, float, float]:
+        """Seconds, device bytes and host bytes of a shard."""
+        read, machine = self._read[table], self._machine
+        perf = shard_perf(read, machine, kind, kernel, num_cols=width)
+        held = shard_storage(read, machine, kind, kernel, num_rows=rows, num_cols=width)
+        return float(perf.total_s), float(held.hbm_bytes), float(held.ddr_bytes)
+
+    # -- proposals --------------------------------------------------------------------------------
+
+    def _proposals(self) -> Iterator[_Proposal]:
+        by_depth = [sorted(o, key=lambda x: x.largest_s) for o in self._options]
+        if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
+            for at in itertools.product(*(range(len(o)) for o in by_depth)):
+                yield _Proposal.of(by_depth, list(at))
+        yield from _greedy(by_depth)
+        yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in self._options])
+        for kind in _TYPES:
+            alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
+            if all(alike):
+                yield _Proposal.of(alike, [0] * len(alike))
+
+    def _may_be_best(self, proposal: _Proposal) -> bool:
+        """Whether the mean over ranks is below the best rating, and all shards together fit."""
+        known = math.inf if self._best is None else self._best[0]
+        least = proposal.total_s / self._machine.world_size
+        fits = proposal.device_bytes <= self._room * (1 + _ROUNDING)
+        return fits and least <= known * (1 + _ROUNDING)
+
+    def _try(self, proposal: Sequence[_Option]) -> None:
+        """Place a proposal if it can be the best, and keep it if it is."""
+        known = math.inf if self._best is None else self._best[0]
+        if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
+            return
+        self._placed += sum(len(o.seconds) for o in proposal)
+        placing = _Placing(self._machine, self._limits)
+        try:
+            places = placing.place(proposal)
+        except _NoRoomError:
+            return
+        rating = max(placing.seconds)
+        if rating < known:
+            self._best = (rating, list(proposal), places)
+
+    def _plan(self, options: Sequence[_Option], places: Sequence[tuple[int, ...]]) -> Plan:
+        topology = self._problem.topology
+        return Plan(
+            placements=tuple(
+                place(
+                    option.option,
+                    table.num_embeddings,
+                    where,
+                    world_size=topology.world_size,
+                    local_world_size=topology.local_world_size,
+                )
+                for option, table, where in zip(
+                    options, self._problem.workload.tables, places, strict=True
+                )
+            )
+        )
+
+
+def _greedy(options: Sequence[Sequence[_Option]]) -> Iterator[_Proposal]:
+    """The table that takes most memory goes to its next option, the first of them in a tie."""
+    proposal = _Proposal.of(options, [0] * len(options))
+    at = proposal.at
+    nothing = (0.0, 0.0, 0.0, 0.0)
+
+    def entry(table: int) -> tuple[tuple[float, ...], int] | None:
+        size = options[table][at[table]].size
+        movable = at[table] + 1 < len(options[table]) and size > nothing
+        return (tuple(-s for s in size), table) if movable else None
+
+    heap = [e for e in map(entry, range(len(options))) if e is not None]
+    heapq.heapify(heap)
+    while True:
+        yield proposal
+        if not heap:
+            return
+        _, table = heapq.heappop(heap)
+        proposal.advance(table)
+        again = entry(table)
+        if again is not None:
+            heapq.heappush(heap, again)
+
+
+class _Placing:
+    """Ranks as they fill up: uniform tables first, then by decreasing memory."""
+
+    def __init__(self, machine: TorchrecMachine, limits: Sequence[float]) -> None:
+        self._local = machine.group_size
+        self._room = list(limits)
+        self._host_room = list(machine.ddr_limits_bytes)
+        self.seconds = [0.0] * machine.world_size
+
+    def place(self, proposal: Sequence[_Option]) -> list[tuple[int, ...]]:
+        """Ranks, or hosts, of every table's pieces.
+
+        Raises:
+            _NoRoomError: a shard fits nowhere.
+        """
+        places: list[tuple[int, ...]] = [()] * len(proposal)
+        others = []
+        for option in proposal:
+            if SPREAD[option.option.sharding_type] is Spread.UNIFORM:
+                self._uniform(option, 0)
+            else:
+                others.append(option)
+        for option in sorted(others, key=lambda o: (o.size[1], o.size[3]), reverse=True):
+            kind = option.option.sharding_type
+            if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_COLUMN_WISE):
+                places[option.table] = self._on_a_host(option)
+            else:
+                ranks = range(len(self.seconds))
+                places[option.table] = self._on_ranks(option, ranks)
+        return places
+
+    def _fits(self, option: _Option, shard: int, rank: int) -> bool:
+        device = option.hbm[shard] <= self._room[rank]
+        return device and option.ddr[shard] <= self._host_room[rank]
+
+    def _take(self, option: _Option, shard: int, rank: int) -> None:
+        self._room[rank] -= option.hbm[shard]
+        self._host_room[rank] -= option.ddr[shard]
+        self.seconds[rank] += option.seconds[shard]
+
+    def _uniform(self, option: _Option, first: int) -> None:
+        for shard in range(len(option.seconds)):
+            if not self._fits(option, shard, first + shard):
+                raise _NoRoomError
+            self._take(option, shard, first + shard)
+
+    def _on_ranks(self, option: _Option, ranks: range) -> tuple[int, ...]:
+        """Each shard on the rank of least seconds that has room."""
+        heap = [(self.seconds[r], r % self._local, r) for r in ranks]
+        heapq.heapify(heap)
+        places = []
+        for shard in range(len(option.seconds)):
+            passed = []
+            while heap and not self._fits(option, shard, heap[0][2]):
+                passed.append(heapq.heappop(heap))
+            if not heap:
+                raise _NoRoomError
+            rank = heap[0][2]
+            self._take(option, shard, rank)
+            heapq.heapreplace(heap, (self.seconds[rank], rank % self._local, rank))
+            for entry in passed:
+                heapq.heappush(heap, entry)
+            places.append(rank)
+        return tuple(places)
+
+    def _on_a_host(self, option: _Option) -> tuple[int, ...]:
+        """The host of least seconds in all on which every shard finds room."""
+        hosts = range(len(self.seconds) // self._local)
+        loads = [sum(self.seconds[h * self._local : (h + 1) * self._local]) for h in hosts]
+        for host in sorted(hosts, key=lambda h: loads[h]):
+            first = host * self._local
+            ranks = range(first, first + self._local)
+            if not self._host_has_room(option, ranks):
+                continue
+            kept = self._room[:], self._host_room[:], self.seconds[:]
+            try:
+                if option.option.sharding_type is ShardingType.TABLE_ROW_WISE:
+                    self._uniform(option, first)
+                    return (host,)
+                return self._on_ranks(option, ranks)
+            except _NoRoomError:
+                self._room, self._host_room, self.seconds = kept
+        raise _NoRoomError
+
+    def _host_has_room(self, option: _Option, ranks: range) -> bool:
+        device = sum(self._room[r] for r in ranks)
+        return option.size[1] <= device and option.size[3] <= sum(self._host_room[r] for r in ranks)

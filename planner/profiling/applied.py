@@ -1,0 +1,89 @@
+"""A workload under measured statistics, all of its tables or some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodels.errors import CostModelError
+from costmodels.workload import Table, Workload
+from planner.errors import InvalidInputError
+from planner.profiling.stats import Stats, TableStats
+from planner.support.printable import printable
+
+_SHOWN = 5
+
+
+def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, tuple[str, ...]]:
+    """Every table that was measured with its measured index law and pooling factors.
+
+    Statistics belong to a table by its name, or by that of its only feature. Tables without
+    statistics stay as they are.
+
+    Args:
+        workload: the tables.
+        stats: what was measured.
+        place: the file, for messages.
+
+    Returns:
+        The workload, and a line each for tables without statistics and statistics without table.
+
+    Raises:
+        InvalidInputError: no table was measured, or the data holds ids that a table does not have;
+            lists all such tables.
+    """
+    problems: list[str] = []
+    tables: list[Table] = []
+    missing: list[str] = []
+    used: set[str] = set()
+    for table in workload.tables:
+        key = _key(table, stats)
+        if key is None:
+            missing.append(table.name)
+            tables.append(table)
+            continue
+        used.add(key)
+        try:
+            tables.append(_measured(table, stats.tables[key]))
+        except (InvalidInputError, CostModelError) as error:
+            problems.append(f"{place}: table {table.name!r}: {error}")
+    if len(missing) == len(workload.tables):
+        problems.append(
+            f"{place}: has statistics of {_some(list(stats.tables))}, and none of the workload's "
+            f"tables {_some(missing)}; 'shardplan profile --table-map' names tables after features"
+        )
+    if problems:
+        raise InvalidInputError(problems)
+    notes = []
+    if missing:
+        notes.append(
+            f"{place}: no statistics of {len(missing)} of {len(workload.tables)} tables "
+            f"({_some(missing)}): they keep the distribution and pooling factors of the workload"
+        )
+    unused = [name for name in stats.tables if name not in used]
+    if unused:
+        notes.append(
+            f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
+            f"({_some(unused)}): their statistics are not used"
+        )
+    return replace(workload, tables=tuple(tables)), tuple(notes)
+
+
+def _key(table: Table, stats: Stats) -> str | None:
+    if table.name in stats.tables:
+        return table.name
+    only = table.features[0].name if len(table.features) == 1 else None
+    return only if only in stats.tables else None
+
+
+def _measured(table: Table, found: TableStats) -> Table:
+    features = tuple(
+        replace(f, pooling_factor=float(found.features.get(f.name, found.pooling).mean))
+        for f in table.features
+    )
+    return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(printable(name) for name in names[:_SHOWN])
+    return f"{shown}, ..." if len(names) > _SHOWN else shown

@@ -1,0 +1,264 @@
+"""Chains of moves away from the plan in use, the best one first, within the limit on what moves.
+
+Each step looks at every other option of every table, its pieces put one after the other where the
+whole iteration is shortest, as ``explain`` does, and takes the best that the limit still allows.
+Where a step would cost too much, a quick placement on the least loaded ranks says which options
+are looked at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import Spread
+from planner.rules.placement_rules import Usage
+from planner.search.base import Record
+from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+
+_GAIN: Final = 1e-9
+"""A step has to make the iteration shorter by this share."""
+_STEP_SHARE: Final = 0.5
+"""One step may take this share of the work left for its chain."""
+_SHARES: Final = (0.5, 0.5, 1.0)
+"""What each chain may take of the work that the chains before it left."""
+_BATCH: Final = 64
+"""Plans priced at a time."""
+
+_Choice = tuple[int, tuple[int, ...]]
+
+
+class Chain(Enum):
+    """Which tables a chain looks at, and which move it takes."""
+
+    EXPLAINED = "the shortest iteration, each critical table in its best other option"
+    EVERY = "the shortest iteration"
+    FRUGAL = "the most time saved for each byte received"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One table with another option and places, and what that gives."""
+
+    table: int
+    choice: _Choice
+    value: float
+    received_bytes: float
+
+
+def follow_chains(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
+    """Offer the plans of every chain from ``start``; the meter's reading ``until_s`` ends them."""
+    meter = record.evaluate.meter
+    for share, kind in zip(_SHARES, Chain, strict=True):
+        end_s = meter.spent_s + share * (until_s - meter.spent_s)
+        _Walker(space, record, kind, until_s=end_s).walk(start)
+
+
+class _Walker:
+    """One chain of moves."""
+
+    def __init__(self, space: SearchSpace, record: Record, kind: Chain, *, until_s: float) -> None:
+        self.space, self.record, self.kind, self.until_s = space, record, kind, until_s
+        objective = record.evaluate.objective
+        slopes = objective.always().slopes
+        self._price: FloatArray = slopes @ objective.gradient(space.mean_work.mean(axis=0))
+
+    def walk(self, start: Assignment) -> None:
+        """Move tables until nothing within the limit helps or the work is done."""
+        self.options, self.places = list(start.options), list(start.places)
+        self.work = self.space.work(start)
+        self.usage: Usage = self.space.usage(start)
+        self.value = float(self.record.evaluate.values(self.work[None])[0])
+        while not self._late:
+            step = self._best_step()
+            if step is None:
+                return
+            self._apply(step)
+            assignment = Assignment(options=tuple(self.options), places=tuple(self.places))
+            self.record.offer(assignment, self.value, "moves from the plan in use")
+
+    @property
+    def _late(self) -> bool:
+        return self.record.stopped or self.record.evaluate.meter.spent_s >= self.until_s
+
+    def _apply(self, step: _Step) -> None:
+        index, places = step.choice
+        self.work = self._without(step.table) + self._rows(step.table, index, places)
+        self.options[step.table], self.places[step.table] = index, places
+        self.usage.put(step.table, (self.space.option(step.table, index), places))
+        self.value = step.value
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def _best_step(self) -> _Step | None:
+        """The best move of one table that the limit allows; None if none helps."""
+        meter = self.record.evaluate.meter
+        until_s = meter.spent_s + _STEP_SHARE * (self.until_s - meter.spent_s)
+        quick = [found for t in self._tables() for found in self._quick(t)]
+        found: list[_Step] = []
+        for near in sorted(quick, key=lambda s: s.value):
+            found += self._placed(near)
+            if self.record.stopped or meter.spent_s >= until_s:
+                break
+        if self.kind is Chain.EXPLAINED:
+            found = self._best_of_each_table(found)
+        return min((s for s in found if self._helps(s)), key=self._rank, default=None)
+
+    def _best_of_each_table(self, found: list[_Step]) -> list[_Step]:
+        """What ``explain`` names: another cut for each table, whatever it would move."""
+        best: dict[int, _Step] = {}
+        for step in found:
+            is_new = step.choice[0] != self.options[step.table]
+            if is_new and (step.table not in best or step.value < best[step.table].value):
+                best[step.table] = step
+        return list(best.values())
+
+    def _helps(self, step: _Step) -> bool:
+        return step.value < self.value * (1 - _GAIN) and self._keeps(step)
+
+    def _rank(self, step: _Step) -> float:
+        """What the chain makes small."""
+        if self.kind is not Chain.FRUGAL or not np.isfinite(self.value):
+            return step.value
+        return (step.value - self.value) / max(step.received_bytes, 1.0)
+
+    def _tables(self) -> Iterator[int]:
+        """Tables that the rules let move alone, those on the critical path or all."""
+        ranks: set[int] | None = None
+        if self.kind is Chain.EXPLAINED:
+            plan = self.space.plan(
+                Assignment(options=tuple(self.options), places=tuple(self.places))
+            )
+            path = self.space.pipeline.estimate(plan).critical_path
+            ranks = {step.rank for step in path}
+        for t in range(self.space.num_tables):
+            where, _ = self.space.placed_rows(t, self.options[t], self.places[t])
+            if ranks is None or ranks & set(where.tolist()):
+                yield t
+
+    def _quick(self, table: int) -> list[_Step]:
+        """Every option on the least loaded ranks, priced at once; the limit is not looked at."""
+        rest = self._without(table)
+        loads = rest @ self._price
+        choices: list[_Choice] = []
+        for index in range(len(self.space.tables[table].options)):
+            option = self.space.option(table, index)
+            if option.spread is Spread.UNIFORM:
+                choices.append((index, ()))
+                continue
+            order = self._order(table, option.spread, loads)
+            if len(order):
+                choices.append((index, tuple(int(p) for p in np.resize(order, option.num_pieces))))
+        found = []
+        for begin in range(0, len(choices), _BATCH):
+            some = choices[begin : begin + _BATCH]
+            values = self.record.evaluate.values(
+                np.stack([rest + self._rows(table, *choice) for choice in some])
+            )
+            found += [self._step(table, c, float(v)) for c, v in zip(some, values, strict=True)]
+        return found
+
+    def _placed(self, near: _Step) -> Iterator[_Step]:
+        """An option as it was placed, and with each piece where the iteration is shortest.
+
+        Without a look at the limit first, as ``explain`` has it; where that moves too much, on the
+        places that receive little enough.
+        """
+        table, index = near.table, near.choice[0]
+        is_uniform = self.space.option(table, index).spread is Spread.UNIFORM
+        if is_uniform or self.kind is not Chain.EXPLAINED:
+            yield near
+        if is_uniform:
+            return
+        found = self._greedily(table, index, is_frugal=False)
+        yield found
+        if self.kind is not Chain.EXPLAINED and not self._keeps(found):
+            yield self._greedily(table, index, is_frugal=True)
+
+    def _greedily(self, table: int, index: int, *, is_frugal: bool) -> _Step:
+        option, rules = self.space.option(table, index), self.space.rules
+        hosts = option.spread is Spread.HOSTS
+        mask = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
+        budget = rules.budget
+        left = np.inf if budget is None else budget.max_bytes - self._moved_others(table)
+        work, places, value = self._without(table), [], np.inf
+        pieces = self.space.pool[self.space.rows[int(self.space.first[table]) + index]]
+        for at, piece in enumerate(pieces):
+            allowed = mask
+            if is_frugal and budget is not None:
+                received = budget.piece_bytes(option)[at]
+                allowed = mask & (received <= left / (len(pieces) - at))
+                if not allowed.any():
+                    allowed = mask & (received <= received[mask].min())
+            place, value = self._best_place(work, piece, np.flatnonzero(allowed), hosts=hosts)
+            work = self._added(work, piece, place, hosts=hosts)
+            places.append(place)
+            if budget is not None:
+                left -= float(budget.piece_bytes(option)[at, place])
+        return self._step(table, (index, tuple(places)), value)
+
+    def _best_place(
+        self, work: FloatArray, piece: FloatArray, allowed: IntArray, *, hosts: bool
+    ) -> tuple[int, float]:
+        """The place with the shortest iteration and its value; where none fits, the emptiest."""
+        best, least, value = int(allowed[0]), np.inf, np.inf
+        for begin in range(0, len(allowed), _BATCH):
+            some = allowed[begin : begin + _BATCH]
+            tried = np.stack([self._added(work, piece, int(p), hosts=hosts) for p in some])
+            values = self.record.evaluate.values(tried)
+            ranked = values
+            if not np.isfinite(values).any():
+                ranked = 1e6 * (1.0 + self.space.overflow_ratio(tried))
+            at = int(ranked.argmin())
+            if ranked[at] < least:
+                best, least, value = int(some[at]), float(ranked[at]), float(values[at])
+        return best, value
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _step(self, table: int, choice: _Choice, value: float) -> _Step:
+        budget = self.space.rules.budget
+        option = self.space.option(table, choice[0])
+        received = 0.0 if budget is None else budget.table_bytes(option, choice[1])
+        return _Step(table=table, choice=choice, value=value, received_bytes=received)
+
+    def _keeps(self, step: _Step) -> bool:
+        index, places = step.choice
+        option = self.space.option(step.table, index)
+        crowded = len(set(places)) < len(places) and len(set(option.column_widths)) > 1
+        return not crowded and self.usage.allows([(step.table, option, places)])
+
+    def _moved_others(self, table: int) -> float:
+        return float(self.usage.moved.sum() - self.usage.moved[table])
+
+    def _without(self, table: int) -> FloatArray:
+        rest = self.work.copy()
+        ranks, rows = self.space.placed_rows(table, self.options[table], self.places[table])
+        np.subtract.at(rest, ranks, rows)
+        return rest
+
+    def _rows(self, table: int, index: int, places: tuple[int, ...]) -> FloatArray:
+        added = np.zeros_like(self.work)
+        ranks, rows = self.space.placed_rows(table, index, places)
+        np.add.at(added, ranks, rows)
+        return added
+
+    def _added(self, work: FloatArray, piece: FloatArray, at: int, *, hosts: bool) -> FloatArray:
+        local = self.space.local_world_size
+        changed = work.copy()
+        changed[slice(at * local, (at + 1) * local) if hosts else slice(at, at + 1)] += piece
+        return changed
+
+    def _order(self, table: int, spread: Spread, loads: FloatArray) -> IntArray:
+        """Allowed ranks or hosts, the least loaded first."""
+        space = self.space
+        mask: BoolArray = space.may_use_rank[table]
+        if spread is Spread.HOSTS:
+            mask = space.may_use_host[table]
+            loads = loads.reshape(space.num_hosts, -1).max(axis=-1)
+        places = np.flatnonzero(mask)
+        return np.asarray(places[np.argsort(loads[places], kind="stable")], dtype=np.int64)

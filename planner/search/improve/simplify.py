@@ -1,0 +1,92 @@
+"""Among plans of the same value, the one that cuts no table without need.
+
+Where the host or the data source sets the iteration time, many plans are equally fast, and a search
+may end at one that spreads a table of 24 rows over every rank. Each cut table is tried whole, on
+every rank that has room; it stays so where the value and the fullest device are no worse.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType, Spread
+from planner.space.evaluation import Assignment, Evaluator, FloatArray, SearchSpace
+
+_EQUAL: Final = 1.0 + 1e-9
+"""Values, or bytes, within this factor count as no worse."""
+_TINY_RATIO: Final = 1e-3
+"""A table below this share of a device may make the fullest device fuller."""
+_MOST_RANKS: Final = 16
+"""Ranks of least memory on which a table is tried whole."""
+
+
+def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> Assignment:
+    """The plan with fewer cuts, if there is one of the same value; else ``start``.
+
+    Args:
+        space: options and places.
+        evaluate: prices the plans that are tried.
+        start: a plan that fits and keeps the rules.
+    """
+    now = start
+    work = space.work(now)
+    value = float(evaluate.values(work[None])[0])
+    for table in range(space.num_tables):
+        whole = _whole_option(space, table, now.options[table])
+        if whole is None:
+            continue
+        rest = work.copy()
+        ranks, rows = space.placed_rows(table, now.options[table], now.places[table])
+        np.subtract.at(rest, ranks, rows)
+        found = _placed(space, evaluate, rest, work, (table, whole))
+        if found is None or found[1] > value * _EQUAL:
+            continue
+        options, places = list(now.options), list(now.places)
+        options[table], places[table] = whole, (found[0],)
+        changed = Assignment(options=tuple(options), places=tuple(places))
+        if space.keeps_rules(changed):
+            now, work = changed, space.work(changed)
+    return now
+
+
+def _whole_option(space: SearchSpace, table: int, index: int) -> int | None:
+    """The option with the table in one piece and the same kernel; None if it is whole already."""
+    own = space.option(table, index)
+    is_cut = own.spread is not Spread.RANKS or own.num_pieces > 1
+    if not is_cut or own.sharding_type is ShardingType.DATA_PARALLEL:
+        return None
+    mine = own.kernel, own.cache_load_factor_ratio
+    for other, option in enumerate(space.tables[table].options):
+        alike = (option.kernel, option.cache_load_factor_ratio) == mine
+        if alike and option.spread is Spread.RANKS and option.num_pieces == 1:
+            return other
+    return None
+
+
+def _placed(
+    space: SearchSpace,
+    evaluate: Evaluator,
+    rest: FloatArray,
+    before: FloatArray,
+    choice: tuple[int, int],
+) -> tuple[int, float] | None:
+    """(rank, value) of the best rank for a whole table; None if all would be fuller than now."""
+    table, index = choice
+    piece = space.pool[space.rows[int(space.first[table]) + index]][0]
+    size = float(piece @ space.device)
+    device = rest @ space.device
+    ranks = np.flatnonzero(space.may_use_rank[table])
+    ranks = ranks[np.argsort(device[ranks], kind="stable")][:_MOST_RANKS]
+    limits = np.broadcast_to(space.pipeline.device_limits, device.shape)
+    most = float((before @ space.device).max()) * _EQUAL
+    if size > _TINY_RATIO * float(limits.max()):
+        ranks = ranks[device[ranks] + size <= most]
+    if not len(ranks):
+        return None
+    tried = np.repeat(rest[None], len(ranks), axis=0)
+    tried[np.arange(len(ranks)), ranks] += piece
+    values = evaluate.values(tried)
+    at = int(values.argmin())
+    return int(ranks[at]), float(values[at])

@@ -1,0 +1,114 @@
+"""A planning result as rows of plain values, and as the HTML that notebooks show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from html import escape
+from typing import Any, Literal
+
+from costmodels import units
+from costmodels.estimates import IterationEstimate, MemoryLedger
+from costmodels.sharding import Plan, TablePlacement
+from costmodels.workload import Workload
+
+Per = Literal["table", "shard", "rank"]
+"""What one row is about."""
+
+_MOST_ROWS = 30
+
+
+def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
+    """One row per table, in the workload's order."""
+    return [_table_row(plan.placement(t.name), workload) for t in workload.tables]
+
+
+def shard_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
+    """One row per shard, tables in the workload's order."""
+    rows = []
+    for table in workload.tables:
+        placement = plan.placement(table.name)
+        for number, shard in enumerate(placement.shards):
+            rows.append(
+                {
+                    "table": table.name,
+                    "shard": number,
+                    "rank": shard.rank,
+                    "sharding_type": placement.sharding_type.value,
+                    "kernel": placement.kernel.value,
+                    "row_offset": shard.row_offset,
+                    "num_rows": shard.num_rows,
+                    "col_offset": shard.col_offset,
+                    "num_cols": shard.num_cols,
+                    "weight_bytes": shard.num_rows * shard.num_cols * table.dtype.num_bytes,
+                }
+            )
+    return rows
+
+
+def rank_rows(
+    plan: Plan, estimate: IterationEstimate, memory: MemoryLedger
+) -> list[dict[str, Any]]:
+    """One row per rank: its times in seconds, its memory in bytes, and its shards."""
+    shards: defaultdict[int, int] = defaultdict(int)
+    for placement in plan.placements:
+        for rank in placement.ranks:
+            shards[rank] += 1
+    return [
+        {
+            "rank": time.rank,
+            "num_shards": shards[time.rank],
+            "compute_s": time.compute_s,
+            "communication_s": time.communication_s,
+            "exposed_s": time.exposed_s,
+            "idle_s": time.idle_s,
+            "used_bytes": held.used_bytes,
+            "headroom_bytes": held.headroom_bytes,
+        }
+        for time, held in zip(estimate.ranks, memory.ranks, strict=True)
+    ]
+
+
+def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> str:
+    """A short list of facts, and a table of the first rows."""
+    lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
+    if not rows:
+        return f"<dl>{lines}</dl>"
+    head = "".join(f"<th>{escape(column)}</th>" for column in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row.values()) + "</tr>"
+        for row in rows[:_MOST_ROWS]
+    )
+    rest = len(rows) - _MOST_ROWS
+    more = f"<p>and {rest:,} more rows; to_dataframe() has all</p>" if rest > 0 else ""
+    return (
+        f"<dl>{lines}</dl><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    )
+
+
+def _table_row(placement: TablePlacement, workload: Workload) -> dict[str, Any]:
+    table = workload.table(placement.table)
+    return {
+        "table": table.name,
+        "num_embeddings": table.num_embeddings,
+        "embedding_dim": table.embedding_dim,
+        "pooling_factor": table.pooling_factor,
+        "weight_bytes": table.weight_bytes,
+        "sharding_type": placement.sharding_type.value,
+        "kernel": placement.kernel.value,
+        "num_shards": len(placement.shards),
+        "ranks": tuple(sorted(set(placement.ranks))),
+    }
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple):
+        shown = ", ".join(map(str, value[:8]))
+        return f"{shown}, ... ({len(value)})" if len(value) > 8 else shown
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def time_text(low_s: float, time_s: float, high_s: float) -> str:
+    """An iteration time with its interval."""
+    low, time, high = (units.format_time(s) for s in (low_s, time_s, high_s))
+    return f"{time} ({low} to {high}, 90 %)"
