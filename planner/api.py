@@ -15,7 +15,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, Spread
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.answer import RUNNERS_UP, Point, answer, candidate
+from planner.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
 from planner.budget import Deadline, default_evaluations
 from planner.collector import collector_paused
 from planner.errors import InvalidInputError
@@ -133,6 +133,8 @@ def solve(
         progress=progress,
         should_stop=should_stop,
     )
+    if not problem.workload.tables:
+        return answer_without_tables(run.problem, run.make_pipeline, search)
     space, evaluate, outcome = run.search()
     points = run.baselines(space, evaluate.objective) if search.with_baselines else {}
     return answer(search.strategy, outcome, points, evaluate, search.seed)

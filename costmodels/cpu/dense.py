@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.cpu.constants import CpuConstants
-from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, Product, dense_layers
+from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, dense_layers
+from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
@@ -74,9 +75,31 @@ def update_counts(workload: Workload) -> np.ndarray:
 
 
 def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
-    """Counts of some layers in the order of :func:`dense_counts`, without the constant."""
+    """Counts of some layers in the order of :func:`dense_counts`, without the constant.
+
+    A fused attention counts as its two products. What layers without products write, such as a
+    concatenation or a norm, counts as joined elements.
+    """
     products = [p for layer in layers for p in layer.products]
-    joined = sum(x.tensor_bytes for x in layers if not x.products) / element_bytes
+    products += [p for layer in layers for o in layer.operators for p in _attention_products(o)]
+    joined = sum(_joined_bytes(x) for x in layers if not x.products) / element_bytes
     counts = dense_counts(products, joined)
     counts[0] = 0.0
     return counts
+
+
+def _attention_products(operator: Operator) -> tuple[Product, ...]:
+    if operator.kind is not OperatorKind.ATTENTION:
+        return ()
+    heads, queries, keys, width, value_width = operator.shape
+    scores = Product(m=queries, k=width, n=keys, count=heads)
+    values = Product(m=queries, k=keys, n=value_width, count=heads)
+    return (scores, values) * operator.num_repeats
+
+
+def _joined_bytes(layer: Layer) -> float:
+    return sum(
+        o.num_repeats * o.tensor_bytes
+        for o in layer.operators
+        if o.kind is not OperatorKind.ATTENTION
+    )

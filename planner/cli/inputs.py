@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodels import units
+from costmodels.dense.base import dense_parameters
 from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -48,9 +49,14 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
 def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> Inputs:
     """Plans, ours or TorchRec's; the first one says for which system where the flags do not.
 
+    Without any, the plan of a workload without tables, which says nothing.
+
     Raises:
-        InvalidInputError: a file or flag breaks a rule, or a plan is not one of this workload.
+        InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
+            there is none and the workload has tables.
     """
+    if not paths:
+        return _without_plan(source, flags)
     file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     made_for = io.load_plan(paths[0], file.workload)
     if flags.gpus is None and made_for.world_size is None:
@@ -63,6 +69,17 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
         warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
     plans = tuple(plan.plan for plan in saved)
     return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+
+
+def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
+    inputs = load_problem(source, flags)
+    if inputs.problem.workload.tables:
+        message = (
+            f"{source}: has tables, so name a plan after it; 'shardplan plan' makes one. Only "
+            "workloads without tables need none"
+        )
+        raise InvalidInputError(message)
+    return replace(inputs, plans=(Plan(placements=()),))
 
 
 def _other_batches(
@@ -125,20 +142,25 @@ def check_file(path: Path) -> tuple[str, str]:
         kinds = "  ".join(figures.sharding_kinds(plan))
         return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}"
     keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
-    if "tables" in keys:
-        workload = io.load_workload(path)
-        size = units.format_bytes(workload.weight_bytes)
-        batch = f"{workload.local_batch_size:,} samples per rank"
-        return "workload", f"{len(workload.tables)} tables, {size}, {batch}"
+    if keys & {"tables", "training"}:
+        return "workload", _summary(io.load_workload(path))
     if keys & {"device", "links"}:
         topology = io.load_system(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         return "system", f"{topology.local_world_size} x {topology.name} per host, {size} each"
     message = (
-        f"{path}: neither a workload (key tables), a system (keys device and links) "
+        f"{path}: neither a workload (keys training and tables), a system (keys device and links) "
         "nor a plan (a .json file)"
     )
     raise InvalidInputError(message)
+
+
+def _summary(workload: Workload) -> str:
+    batch = f"{workload.local_batch_size:,} samples per rank"
+    if workload.tables:
+        size = units.format_bytes(workload.weight_bytes)
+        return f"{len(workload.tables)} tables, {size}, {batch}"
+    return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
 
 
 def _shipped(path: Path) -> Path:

@@ -121,6 +121,8 @@ def memory(best: Candidate) -> Fact:
 
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
+    if not best.plan.placements:
+        return Fact(label="Kinds", parts=("no tables",))
     kernels = ", ".join(figures.kernel_kinds(best.plan))
     return Fact(label="Kinds", parts=(*figures.sharding_kinds(best.plan), f"kernels: {kernels}"))
 
