@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def import_options(command: Command) -> Command:
     """The flags of every command that writes a workload."""
     for option in (
-        click.option("--batch-size", type=Count(MAX_SAMPLES), help="Samples per rank."),
+        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
         click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
         click.option(
             "-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]"
@@ -96,6 +96,9 @@ def finish(
             }
         )
     size = format_bytes(workload.weight_bytes)
+    if workload.dense.operators is not None:
+        traced = workload.dense.operators
+        size += f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
     where = f"; written to {', '.join(str(path) for path in texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
     remark(
@@ -115,7 +118,8 @@ def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Im
     workload, assumed = imported.workload, dict(imported.assumed)
     if name is not None:
         workload = replace(workload, name=name)
-    if batch_size is not None:
+    if batch_size is not None and batch_size != workload.local_batch_size:
         workload = replace(workload, local_batch_size=batch_size)
+    if batch_size is not None:
         assumed.pop("training.batch_size_per_rank", None)
     return replace(imported, workload=workload, assumed=assumed)
