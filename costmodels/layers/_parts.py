@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from costmodels.datatypes import DataType
+from costmodels.errors import require
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -257,3 +258,66 @@ def attention(
     masks = (streamed(name, scores, dtype),) if is_causal else ()
     softmax = streamed(name, scores, dtype, kind=OperatorKind.SOFTMAX, saved_elements=rows * length)
     return (products[0], streamed(name, scores, dtype), *masks, softmax, products[1])
+
+
+def tower(
+    name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, keeps_input: bool = True
+) -> tuple[Operator, ...]:
+    """An MLP of which every tensor is kept once: the input, if nobody else does, and the outputs.
+
+    The MLPs of a DLRM (:func:`mlp`) count inputs and outputs of every product instead.
+    """
+    operators: list[Operator] = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        product = linear(f"{name}.{i}", rows, fan_in, fan_out, dtype)
+        if i or not keeps_input:
+            product = replace(product, saved_bytes=0.0)
+        kept = rows * fan_out
+        operators += [
+            product,
+            streamed(f"{name}.{i}", (rows, fan_out), dtype, saved_elements=kept),
+        ]
+    return tuple(operators)
+
+
+def batched(
+    name: str,
+    shape: tuple[int, int, int, int],
+    dtype: DataType,
+    *,
+    num_parameters: int = 0,
+    saved_elements: float = 0.0,
+) -> Operator:
+    """A batched product of ``shape`` ``(count, m, k, n)``, also where the count is 1."""
+    made = matmul(name, shape, dtype, num_parameters=num_parameters, saved_elements=saved_elements)
+    return replace(made, kind=OperatorKind.BATCHED_MATMUL)
+
+
+def reduced(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DataType,
+    *,
+    result: int,
+    saved_elements: float = 0.0,
+) -> Operator:
+    """A tensor of ``shape`` added up to ``result`` elements."""
+    made = streamed(name, shape, dtype, writes=0.0, kind=OperatorKind.REDUCTION)
+    return replace(
+        made,
+        written_bytes=float(result * dtype.num_bytes),
+        saved_bytes=float(kept_bytes(dtype) * saved_elements),
+    )
+
+
+def need(name: str, flow: Flow) -> None:
+    """Refuse a flow that carries nothing.
+
+    Raises:
+        InvalidValueError: names the layer and what to do.
+    """
+    require(
+        flow.width > 0 or flow.num_elements > 0,
+        f"layer {name}: nothing reaches it; give dense.num_dense_features, or put it behind tables "
+        "or another layer",
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.errors import require
 from costmodels.layers import _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 
@@ -27,10 +26,6 @@ class Mlp(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """A product and an activation for each size."""
         joined, met = _parts.joined(flow)
-        require(
-            met.width > 0,
-            f"layer {self.prefix}: nothing reaches it; give dense.num_dense_features, or put it "
-            "behind tables or another layer",
-        )
+        _parts.need(self.prefix, met)
         operators = _parts.mlp(self.prefix, met.positions, (met.width, *self.sizes), met.dtype)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))
