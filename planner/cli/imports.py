@@ -13,6 +13,7 @@ from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags import FILE, MAX_SAMPLES, Count, output_options
 
 if TYPE_CHECKING:
+    from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -95,10 +96,7 @@ def finish(
                 "left_out": list(imported.unsaid),
             }
         )
-    size = format_bytes(workload.weight_bytes)
-    if workload.dense.operators is not None:
-        traced = workload.dense.operators
-        size += f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
+    size = format_bytes(workload.weight_bytes) + _listed(workload)
     where = f"; written to {', '.join(str(path) for path in texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
     remark(
@@ -111,6 +109,13 @@ def finish(
     for what in imported.unsaid:
         remark(settings, f"  left out: {what}")
     return 0
+
+
+def _listed(workload: Workload) -> str:
+    traced = workload.dense.operators
+    if traced is None:
+        return ""
+    return f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
 
 
 def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:

@@ -93,12 +93,7 @@ def trace_dense(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     found = dict(lookups or {})
     tensors = _fake_tensors(module, fake, tuple(found))
-    trained = {
-        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
-        for t in tensors.values()
-        if isinstance(t, nn.Parameter) or t.requires_grad
-    }
-    recorder = Recorder(trained)
+    recorder = Recorder(_trained(tensors))
     forward = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
     both = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
     names = {child: path for path, child in module.named_modules()}
@@ -119,13 +114,25 @@ def trace_dense(
     except InvalidInputError:
         raise
     except Exception as error:
-        text = (str(error).strip().splitlines() or [""])[0]
-        message = (
-            f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
-            f"{text}; describe the dense part by dense.layers instead"
-        )
-        raise InvalidInputError(message) from error
+        raise _untraceable(module, error) from error
     return _trace(recorder, outputs, forward, both, found, batch_size, source)
+
+
+def _untraceable(module: nn.Module, error: Exception) -> InvalidInputError:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return InvalidInputError(
+        f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
+        f"{text}; describe the dense part by dense.layers instead"
+    )
+
+
+def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
+    """Elements and bytes of each trained tensor, by its storage; shared ones count once."""
+    return {
+        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
+        for t in tensors.values()
+        if t.requires_grad
+    }
 
 
 def _trace(

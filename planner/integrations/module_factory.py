@@ -57,12 +57,7 @@ def import_module(
     """
     model, constraints = _built(factory)
     name = factory.rpartition(":")[2].rpartition(".")[2]
-    if autocast is not None and inputs is None:
-        message = "--autocast is about the traced dense part; name its inputs with --inputs too"
-        raise InvalidInputError(message)
-    trace = None
-    if inputs is not None:
-        trace = _traced(model, inputs, batch_size, autocast)
+    trace = _traced(model, inputs, batch_size, autocast)
     dense = None if trace is None else DenseArch(operators=trace.operators)
     described = describe_model(
         model,
@@ -73,13 +68,7 @@ def import_module(
     )
     source = f"the model that {factory} builds"
     if described is None:
-        if dense is None:
-            message = (
-                f"{factory}: the model has no table that TorchRec's sharders would shard; to price "
-                "its dense part alone, name a function that gives its inputs with --inputs"
-            )
-            raise InvalidInputError(message)
-        workload = Workload(name=name, tables=(), local_batch_size=batch_size, dense=dense)
+        workload = _without_tables(factory, name, batch_size, dense)
         return Imported(workload=workload, source=source, assumed=_trace_notes(trace))
     refuse_key_values(described.key_values, "a workload file")
     assumed = dict(_ASSUMED)
@@ -97,7 +86,25 @@ def import_module(
     )
 
 
-def _traced(model: nn.Module, inputs: str, batch_size: int, autocast: str | None) -> DenseTrace:
+def _without_tables(factory: str, name: str, batch_size: int, dense: DenseArch | None) -> Workload:
+    if dense is None:
+        message = (
+            f"{factory}: the model has no table that TorchRec's sharders would shard; to price its "
+            "dense part alone, name a function that gives its inputs with --inputs"
+        )
+        raise InvalidInputError(message)
+    return Workload(name=name, tables=(), local_batch_size=batch_size, dense=dense)
+
+
+def _traced(
+    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
+) -> DenseTrace | None:
+    """The trace of the dense part; None without inputs."""
+    if inputs is None:
+        if autocast is None:
+            return None
+        message = "--autocast is about the traced dense part; name its inputs with --inputs too"
+        raise InvalidInputError(message)
     try:
         given = _function(inputs)(batch_size)
     except InvalidInputError:
