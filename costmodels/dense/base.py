@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import groupby
@@ -129,7 +130,7 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
     arch = workload.dense
     if arch.operators is not None:
         return arch.operators.before_tables, arch.operators.after_tables
-    num_vectors, num_elements = _looked_up(workload)
+    num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
     before = Flow(
         batch_size=workload.local_batch_size, dtype=arch.dtype, width=arch.num_dense_features
     )
@@ -167,13 +168,23 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
     return Built(before=bottom, after=top, flow=out)
 
 
-def _looked_up(workload: Workload) -> tuple[int, int]:
-    """Vectors that the tables give per sample, and their elements; a sequence counts once."""
+def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
+    """Vectors that the tables give per sample, and their elements.
+
+    A sequence has one vector per position, padded to the mean length, where ``is_padded``; for the
+    keys of a DLRM it counts as one vector.
+    """
     vectors = sum(len(t.features) for t in workload.tables)
-    elements = sum(
-        t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else 1)
-        for t in workload.tables
-    )
+    elements = 0
+    for table in workload.tables:
+        if table.pooling is not Pooling.NONE:
+            elements += table.embedding_dim * len(table.features)
+        elif is_padded:
+            elements += table.embedding_dim * sum(
+                math.ceil(f.pooling_factor) for f in table.features
+            )
+        else:
+            elements += table.embedding_dim
     return vectors, elements
 
 

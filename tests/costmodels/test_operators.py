@@ -7,7 +7,14 @@ from dataclasses import astuple, replace
 import pytest
 
 from costmodels import discovery, layers
-from costmodels.dense.base import activation_bytes, dense_layers, dense_operators, dense_parameters
+from costmodels.cpu.dense import layer_counts
+from costmodels.dense.base import (
+    Layer,
+    activation_bytes,
+    dense_layers,
+    dense_operators,
+    dense_parameters,
+)
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import AbstractLayer, Flow
@@ -20,7 +27,15 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.stages import StageModel
-from costmodels.workload import DataType, DenseArch, Feature, Interaction, OperatorList, Workload
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    Feature,
+    Interaction,
+    OperatorList,
+    Pooling,
+    Workload,
+)
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
 PRICES_S = {
@@ -117,6 +132,29 @@ def test_three_descriptions_of_a_dlrm_have_one_price(interaction: str) -> None:
         )
     for price in prices[1:]:
         assert price == pytest.approx(prices[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("interaction", ["dot", "cat", "dcn"])
+def test_counts_on_a_cpu_are_those_of_the_layers(interaction: str) -> None:
+    """Joined elements are the concatenation's alone, whatever names the operators have."""
+    workload = dlrm(interaction)
+    top = dense_layers(workload).top
+    renamed = tuple(
+        Layer(name=f"{i}", operators=(replace(o, name=f"{i}"),))
+        for i, o in enumerate(o for layer in top for o in layer.operators)
+    )
+    counts = layer_counts(top, 4)
+    assert counts[4] == 2048 * 4 * 64
+    assert counts == pytest.approx(layer_counts(renamed, 4), rel=1e-12)
+
+
+def test_attention_counts_on_a_cpu_as_its_two_products() -> None:
+    fused, plain = (
+        layer_counts(dense_layers(of(gpt2(fused_attention=x, layers=2))).top, 4)
+        for x in (True, False)
+    )
+    assert fused[2] == plain[2]
+    assert fused[1] == plain[1]
 
 
 def test_bytes_are_those_of_the_tensors() -> None:
@@ -277,6 +315,27 @@ def test_every_kind_is_a_file() -> None:
         kind = discovery.load(layers, name, AbstractLayer)
         assert kind.__module__ == f"costmodels.layers.{name}"
         assert kind.__doc__
+
+
+def test_a_transformer_runs_over_looked_up_sequences() -> None:
+    """An unpooled table gives a vector per position; the blocks are those of any sequence."""
+    table = make_table(
+        "history",
+        embedding_dim=64,
+        pooling=Pooling.NONE,
+        features=(Feature(name="h", pooling_factor=49.5),),
+    )
+    blocks = Transformer(layers=2, hidden=64, heads=2, ffn=128, seq=50)
+    workload = make_workload(
+        table, dense=DenseArch(layers=(blocks, Mlp(sizes=(1,)))), local_batch_size=16
+    )
+    top = dense_layers(workload).top
+    (inner,) = [p for x in top for p in x.products if (p.k, p.n) == (64, 128)][:1]
+    assert inner.m == 16 * 50
+    assert top[-1].products[0].m == 16 * 50
+    short = replace(workload, dense=DenseArch(layers=(replace(blocks, seq=40),)))
+    with pytest.raises(InvalidValueError, match="needs 40 positions of 64 elements, but 3200"):
+        dense_layers(short)
 
 
 def test_a_flow_counts_its_positions() -> None:
