@@ -72,14 +72,16 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
 
 
 def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
-    inputs = load_problem(source, flags)
-    if inputs.problem.workload.tables:
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    if file.workload.tables:
         message = (
-            f"{source}: has tables, so name a plan after it; 'shardplan plan' makes one. Only "
-            "workloads without tables need none"
+            f"Missing argument 'PLAN': {source} has tables, so name a plan after it; 'shardplan "
+            "plan' makes one. Only workloads without tables need none"
         )
         raise InvalidInputError(message)
-    return replace(inputs, plans=(Plan(placements=()),))
+    problem = _problem(file, load_topology(flags), flags)
+    none = Plan(placements=())
+    return Inputs(problem=problem, plans=(none,), warnings=_warnings(file, flags))
 
 
 def _other_batches(
