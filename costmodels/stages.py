@@ -269,11 +269,17 @@ class StageModel:
         """
         bottom_host_s, top_host_s = self._operators
         dense, host, none = self.dense, scale.host_ratio, np.zeros(1)
+        bottom_s, top_s = (seconds * host for seconds in self._repeats_host_s)
+
+        def computed(seconds: float, issued_s: FloatArray) -> FloatArray:
+            """Compute of a stage whose repeats the host issues meanwhile."""
+            return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
+
         return StageTimes(
-            bottom_forward_s=dense.bottom_forward_s / speeds * scale.dense_ratio,
-            top_forward_s=dense.top_forward_s / speeds * scale.dense_ratio,
-            top_backward_s=dense.top_backward_s / speeds * scale.dense_ratio,
-            bottom_backward_s=dense.bottom_backward_s / speeds * scale.dense_ratio,
+            bottom_forward_s=computed(dense.bottom_forward_s, bottom_s),
+            top_forward_s=computed(dense.top_forward_s, top_s),
+            top_backward_s=computed(dense.top_backward_s, 2.0 * top_s),
+            bottom_backward_s=computed(dense.bottom_backward_s, 2.0 * bottom_s),
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             lookup_forward_s=none,
             lookup_backward_s=none,
@@ -291,6 +297,7 @@ class StageModel:
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
+            has_tables=bool(self.workload.tables),
         )
 
     @property
@@ -315,13 +322,28 @@ class StageModel:
 
     @cached_property
     def _operators(self) -> tuple[float, float]:
-        """Host seconds to issue the forward of bottom and top."""
+        """Host seconds to issue the forward of bottom and top, before the device is busy.
+
+        Of blocks that repeat, only the first holds the device up.
+        """
         layers = self._layers
         bottom, top = (
-            self._host.operators(2 * len(part), sum(x.num_kernels for x in part))
+            self._host.operators(
+                sum(x.first_calls for x in part), sum(x.first_kernels for x in part)
+            )
             for part in (layers.bottom, layers.top)
         )
         return bottom, top
+
+    @cached_property
+    def _repeats_host_s(self) -> tuple[float, float]:
+        """Host seconds to issue what repeats in the forward of bottom and top."""
+        layers = self._layers
+        bottom, top = (
+            self._host.operators(sum(x.num_calls for x in part), sum(x.num_kernels for x in part))
+            for part in (layers.bottom, layers.top)
+        )
+        return bottom - self._operators[0], top - self._operators[1]
 
     @cached_property
     def _buckets(self) -> tuple[float, ...]:

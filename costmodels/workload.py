@@ -6,24 +6,11 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
-
-
-class DataType(StrEnum):
-    """Element type of weights or messages."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    FP8 = "fp8"
-    INT8 = "int8"
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes per element in memory."""
-        return {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}[self.value]
+from costmodels.layers.base import AbstractLayer
+from costmodels.operators import Operator
 
 
 class Pooling(StrEnum):
@@ -149,8 +136,31 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorList:
+    """The operators of a dense part for one batch size, such as those of a traced module.
+
+    ``before_tables`` need nothing that is looked up; they run while embeddings travel.
+    """
+
+    local_batch_size: int
+    before_tables: tuple[Operator, ...] = ()
+    after_tables: tuple[Operator, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the batch."""
+        batch = self.local_batch_size
+        require(
+            1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DenseArch:
-    """Bottom MLP, interaction and top MLP of a DLRM. Empty MLPs mean no dense part."""
+    """The dense part, in one of three forms; without any, there is none.
+
+    Bottom MLP, interaction and top MLP of a DLRM; or ``layers``; or ``operators``.
+    """
 
     num_dense_features: int = 0
     bottom_mlp: tuple[int, ...] = ()
@@ -159,9 +169,11 @@ class DenseArch:
     dcn_num_layers: int = 0
     dcn_low_rank_dim: int = 0
     dtype: DataType = DataType.FP32
+    layers: tuple[AbstractLayer, ...] = ()
+    operators: OperatorList | None = None
 
     def __post_init__(self) -> None:
-        """Check layer sizes and the cross network."""
+        """Check layer sizes, the cross network, and that there is one form."""
         sizes = (*self.bottom_mlp, *self.top_mlp)
         require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
         require(0 <= self.num_dense_features <= 10**6, "num_dense_features must be 0..1e6")
@@ -170,6 +182,22 @@ class DenseArch:
             not is_cross or (self.dcn_num_layers >= 1 and self.dcn_low_rank_dim >= 1),
             "interaction dcn needs dcn_num_layers and dcn_low_rank_dim of at least 1",
         )
+        forms = {
+            "bottom_mlp and top_mlp": bool(sizes) or is_cross,
+            "layers": bool(self.layers),
+            "operators": self.operators is not None,
+        }
+        given = [name for name, there in forms.items() if there]
+        require(
+            len(given) <= 1,
+            f"the dense part is given twice, by {' and by '.join(given)}; keep one of them",
+        )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a dense part."""
+        mlps = bool(self.bottom_mlp or self.top_mlp)
+        return mlps or bool(self.layers) or self.operators is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +223,17 @@ class Workload:
             1 <= self.local_batch_size <= 10**8,
             f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",
         )
-        require(len(self.tables) >= 1, "a workload needs at least one table")
+        require(
+            len(self.tables) >= 1 or self.dense.is_given,
+            "a workload needs at least one table or a dense part",
+        )
+        traced = self.dense.operators
+        require(
+            traced is None or traced.local_batch_size == self.local_batch_size,
+            f"the operators of the dense part are for {traced and traced.local_batch_size} samples "
+            f"per rank, the batch is {self.local_batch_size}; write them for this batch, or "
+            "describe the dense part by layers, which suit every batch",
+        )
         seen: set[str] = set()
         for table in self.tables:
             require(table.name not in seen, f"table name {table.name!r} appears twice")

@@ -7,17 +7,23 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
+from costmodels.sharding import Plan, ShardingType
 from costmodels.units import format_bytes
-from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.models import models_of
+from planner.options.arithmetic import refuse_hopeless
 from planner.options.torchrec_default import torchrec_default
 from planner.prepare import searched_options, with_context
+from planner.pricing import objective_value
+from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import simplified
+from planner.settings import SearchSettings
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.objective import MakePipeline
 from planner.support.status import Status
 
 Point = tuple[float, Assignment]
@@ -26,6 +32,9 @@ Point = tuple[float, Assignment]
 TORCHREC: Final = "torchrec_greedy"
 """The strategy that gives the plan of TorchRec's own planner."""
 
+NO_SEARCH: Final = "none"
+"""In the place of a strategy where there is nothing to search."""
+_WITHOUT_TABLES: Final = ("iteration", "phases", "cost")
 RUNNERS_UP: Final = 3
 """Plans that are told beside the best one."""
 
@@ -103,6 +112,55 @@ def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str,
         "minutes here; its whole walk may find a better one by its rating"
     )
     return (text,)
+
+
+def answer_without_tables(
+    problem: PlanningProblem, make_pipeline: MakePipeline, search: SearchSettings
+) -> PlanningResult:
+    """The only plan of a workload without tables, which needs no search: its price is its bound.
+
+    Raises:
+        InvalidInputError: an objective that is about tables, or limits on moves or scenarios, which
+            are about tables too.
+        InfeasibleError: the dense part and the reserve do not fit into some device.
+    """
+    if search.objective not in _WITHOUT_TABLES:
+        names = ", ".join(_WITHOUT_TABLES)
+        msg = (
+            f"objective {search.objective} is about tables, and the workload "
+            f"{problem.workload.name!r} has none; use one of {names}"
+        )
+        raise InvalidInputError(msg)
+    if problem.scenarios or problem.move_limit is not None:
+        msg = (
+            f"scenarios and plans in use are about tables, and the workload "
+            f"{problem.workload.name!r} has none; leave them out"
+        )
+        raise InvalidInputError(msg)
+    only = Plan(placements=())
+    pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
+    refuse_hopeless(problem, pipeline, ())
+    best = Candidate(
+        name=NO_SEARCH,
+        plan=only,
+        estimate=pipeline.estimate(only),
+        memory=pipeline.memory(only),
+    )
+    value = objective_value(problem, only, search.objective)
+    report = SolverReport(
+        strategy=NO_SEARCH,
+        objective=search.objective,
+        status=Status.OPTIMAL,
+        value=value,
+        bound=value,
+        seconds=0.0,
+        seed=search.seed,
+        evaluations=1,
+    )
+    lines = ("no tables, so there is one plan: every rank trains a copy of the dense part",)
+    return PlanningResult(
+        problem=problem, best=best, solver=report, warnings=best.estimate.warnings, searched=lines
+    )
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:

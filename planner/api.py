@@ -16,7 +16,7 @@ from costmodels.sharding import Plan, Spread
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.answer import RUNNERS_UP, Point, answer, candidate
+from planner.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
 from planner.errors import InvalidInputError
 from planner.models import default_models
 from planner.objectives import objective_class
@@ -135,6 +135,8 @@ def solve(
         progress=progress,
         should_stop=should_stop,
     )
+    if not problem.workload.tables:
+        return answer_without_tables(run.problem, run.make_pipeline, search)
     space, evaluate, outcome = run.search()
     points = run.baselines(space, evaluate.objective) if search.with_baselines else {}
     return answer(search.strategy, outcome, points, evaluate, search.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -10,15 +11,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import pytest
+
+from costmodels import discovery, layers
+from costmodels.layers.base import AbstractLayer
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 _BLOCK = re.compile(r"(<!-- not run:[^\n]*-->\n)?```(\w+)\n(.*?)```", re.DOTALL)
-_QUICK = ("quickstart", "own_model", "search", "cost_model")
+_QUICK = ("quickstart", "own_model", "search", "cost_model", "dense")
 """Pages whose blocks run by default; the others are slow."""
 
 _WORKED = "set -e\n"
@@ -172,3 +177,19 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     remote = re.compile(r'<(?:script|link)[^>]+(?:src|href)="https?://')
     assert not [p for p in tmp_path.rglob("*.html") if remote.search(p.read_text("utf-8"))]
+
+
+def test_every_kind_of_layer_is_documented_with_its_keys() -> None:
+    text = (DOCS / "how-to" / "dense.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", text, re.MULTILINE)
+    told = {kind: re.findall(r"\[?`\w+`\]?", keys) for kind, keys in rows}
+    shared = {field.name for field in dataclasses.fields(AbstractLayer)}
+    known = {}
+    for kind in discovery.names(layers):
+        fields = dataclasses.fields(cast("Any", discovery.load(layers, kind, AbstractLayer)))
+        known[kind] = [
+            f"`{f.name}`" if f.default is dataclasses.MISSING else f"[`{f.name}`]"
+            for f in fields
+            if f.name not in shared
+        ]
+    assert told == known

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, final
 
 import numpy as np
 
 from costmodels.cpu.constants import CpuConstants
-from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, Product, dense_layers
+from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, dense_layers
+from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
@@ -74,9 +76,33 @@ def update_counts(workload: Workload) -> np.ndarray:
 
 
 def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
-    """Counts of some layers in the order of :func:`dense_counts`, without the constant."""
+    """Counts of some layers in the order of :func:`dense_counts`, without the constant.
+
+    A fused attention counts as its two products. What an operator writes that follows no product,
+    such as a concatenation or a norm, counts as joined elements; an activation belongs to its
+    product.
+    """
+    operators = [o for layer in layers for o in layer.operators]
     products = [p for layer in layers for p in layer.products]
-    joined = sum(x.tensor_bytes for x in layers if not x.products) / element_bytes
-    counts = dense_counts(products, joined)
+    products += [p for o in operators for p in _attention_products(o)]
+    joined = sum(
+        o.num_repeats * o.tensor_bytes
+        for last, o in pairwise((None, *operators))
+        if o is not None and not _multiplies(o) and not (last is not None and _multiplies(last))
+    )
+    counts = dense_counts(products, joined / element_bytes)
     counts[0] = 0.0
     return counts
+
+
+def _multiplies(operator: Operator) -> bool:
+    return operator.product is not None or operator.kind is OperatorKind.ATTENTION
+
+
+def _attention_products(operator: Operator) -> tuple[Product, ...]:
+    if operator.kind is not OperatorKind.ATTENTION:
+        return ()
+    heads, queries, keys, width, value_width = operator.shape
+    scores = Product(m=queries, k=width, n=keys, count=heads)
+    values = Product(m=queries, k=keys, n=value_width, count=heads)
+    return (scores, values) * operator.num_repeats

@@ -1,60 +1,73 @@
-"""The interface of a dense model, and the layers of a DLRM."""
+"""The interface of a dense model, and the operators of a workload's dense part."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from typing import ClassVar
 
+from costmodels.layers import _parts
+from costmodels.layers.base import Built, Flow, build_layers
+from costmodels.operators import Operator
+from costmodels.operators import Product as Product
 from costmodels.topology import Topology
-from costmodels.workload import DataType, DenseArch, Interaction, Pooling, Workload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """``count`` matrix products m x k times k x n."""
-
-    m: int
-    k: int
-    n: int
-    count: int = 1
-
-    @property
-    def flops(self) -> float:
-        """Multiply-adds count twice."""
-        return 2.0 * self.count * self.m * self.k * self.n
-
-    @property
-    def largest_elements(self) -> float:
-        """Elements of the largest of both operands and the result."""
-        return float(self.count) * max(self.m * self.k, self.k * self.n, self.m * self.n)
-
-    @property
-    def num_elements(self) -> float:
-        """Elements of both operands and the result."""
-        return float(self.count) * (self.m * self.k + self.k * self.n + self.m * self.n)
+from costmodels.workload import DenseArch, Pooling, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One operator of the dense part.
-
-    Matrix products, and ``elementwise_bytes`` moved by kernels of their own (activation, bias,
-    concatenation) over tensors of ``tensor_bytes``. ``num_parameters`` are trained and all-reduced.
-    """
+    """Operators of the dense part that follow each other and share a name."""
 
     name: str
-    products: tuple[Product, ...]
-    elementwise_bytes: float
-    tensor_bytes: float
-    num_parameters: int
-    num_kernels: int
+    operators: tuple[Operator, ...]
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Matrix products of the forward pass, those of repeats too."""
+        found = [(o, o.product) for o in self.operators]
+        return tuple(p for o, p in found if p is not None for _ in range(o.num_repeats))
 
     @property
     def flops(self) -> float:
-        """All products of the layer."""
-        return sum(p.flops for p in self.products)
+        """FLOP of a forward pass."""
+        return sum(o.num_repeats * o.forward_flop for o in self.operators)
+
+    @property
+    def elementwise_bytes(self) -> float:
+        """Bytes that operators move that are no products."""
+        return sum(o.num_repeats * o.moved_bytes for o in self.operators if o.product is None)
+
+    @property
+    def tensor_bytes(self) -> float:
+        """The largest tensor of the operators that are no products."""
+        return max((o.tensor_bytes for o in self.operators if o.product is None), default=0.0)
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements that are trained and all-reduced."""
+        return sum(o.num_repeats * o.num_parameters for o in self.operators)
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernels of a forward pass."""
+        return sum(o.num_repeats * o.num_kernels for o in self.operators)
+
+    @property
+    def num_calls(self) -> int:
+        """Operators that the host issues in a forward pass."""
+        return sum(o.num_repeats * o.num_calls for o in self.operators)
+
+    @property
+    def first_kernels(self) -> int:
+        """Kernels of the first repeats of a forward pass."""
+        return sum(o.num_kernels for o in self.operators)
+
+    @property
+    def first_calls(self) -> int:
+        """Operators that the host issues for the first repeats of a forward pass."""
+        return sum(o.num_calls for o in self.operators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +79,12 @@ class DenseLayers:
 
     @property
     def bottom_parameters(self) -> int:
-        """Trained elements of the bottom MLP."""
+        """Trained elements of the layers before the embeddings."""
         return sum(layer.num_parameters for layer in self.bottom)
 
     @property
     def top_parameters(self) -> int:
-        """Trained elements of interaction and top MLP."""
+        """Trained elements of the layers after the embeddings."""
         return sum(layer.num_parameters for layer in self.top)
 
 
@@ -99,91 +112,85 @@ class AbstractDenseModel(ABC):
 
 
 def dense_layers(workload: Workload) -> DenseLayers:
-    """The operators of the workload's dense part (Naumov et al. 2019; DCNv2: Wang et al. 2021)."""
-    arch, batch = workload.dense, workload.local_batch_size
-    element = arch.dtype.num_bytes
-    bottom = _mlp("bottom", batch, (arch.num_dense_features, *arch.bottom_mlp), element)
-    num_vectors, width = _interaction_inputs(workload, arch)
+    """The layers of the workload's dense part.
+
+    Raises:
+        InvalidValueError: a layer does not fit what reaches it.
+    """
+    before, after = dense_operators(workload)
+    return DenseLayers(bottom=_grouped(before), top=_grouped(after))
+
+
+def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """Operators of the dense part before and after the embeddings arrive.
+
+    Raises:
+        InvalidValueError: a layer does not fit what reaches it.
+    """
+    arch = workload.dense
+    if arch.operators is not None:
+        return arch.operators.before_tables, arch.operators.after_tables
+    num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
+    before = Flow(
+        batch_size=workload.local_batch_size, dtype=arch.dtype, width=arch.num_dense_features
+    )
+    if arch.layers:
+        tables = Flow(
+            batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements
+        )
+        built = build_layers(arch.layers, before, tables)
+    else:
+        built = _dlrm(arch, before, num_vectors, num_elements)
+    return built.before, built.after
+
+
+def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
+    """TorchRec's DLRM (Naumov et al. 2019; DCNv2: Wang et al. 2021)."""
+    sizes = (before.width, *arch.bottom_mlp)
+    bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype)
     if not arch.top_mlp:
-        return DenseLayers(bottom=bottom, top=())
-    interaction, out = _interaction(arch, batch, num_vectors, width, element)
-    top = _mlp("top", batch, (out, *arch.top_mlp), element)
-    return DenseLayers(bottom=bottom, top=(*interaction, *top))
-
-
-def _interaction_inputs(workload: Workload, arch: DenseArch) -> tuple[int, int]:
-    """(vectors, elements in all) that meet in the interaction."""
-    bottom = arch.bottom_mlp[-1] if arch.bottom_mlp else arch.num_dense_features
-    vectors = sum(len(t.features) for t in workload.tables) + (1 if bottom else 0)
-    elements = sum(
-        t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else 1)
-        for t in workload.tables
+        return Built(before=bottom, flow=before)
+    met = Flow(
+        batch_size=before.batch_size,
+        dtype=arch.dtype,
+        width=sizes[-1],
+        is_input=not arch.bottom_mlp,
+        num_vectors=num_vectors,
+        num_elements=num_elements,
     )
-    return vectors, elements + bottom
-
-
-def _mlp(name: str, batch: int, sizes: tuple[int, ...], element: int) -> tuple[Layer, ...]:
-    """Linear layers; the activation reads and writes the output once."""
-    return tuple(
-        Layer(
-            name=f"{name}.{i}",
-            products=(Product(m=batch, k=fan_in, n=fan_out),),
-            elementwise_bytes=2.0 * element * batch * fan_out,
-            tensor_bytes=float(element * batch * fan_out),
-            num_parameters=fan_in * fan_out + fan_out,
-            num_kernels=2,
-        )
-        for i, (fan_in, fan_out) in enumerate(pairwise(sizes))
-        if fan_in
+    top, out = _parts.dlrm(
+        met,
+        arch.interaction.value,
+        arch.top_mlp,
+        cross_layers=arch.dcn_num_layers,
+        cross_rank=arch.dcn_low_rank_dim,
     )
+    return Built(before=bottom, after=top, flow=out)
 
 
-def _interaction(
-    arch: DenseArch, batch: int, vectors: int, elements: int, element: int
-) -> tuple[tuple[Layer, ...], int]:
-    """Layers of the interaction and the number of elements it hands to the top MLP."""
-    concat = Layer(
-        name="concat",
-        products=(),
-        elementwise_bytes=2.0 * element * batch * elements,
-        tensor_bytes=float(element * batch * elements),
-        num_parameters=0,
-        num_kernels=1,
-    )
-    if arch.interaction is Interaction.CAT:
-        return (concat,), elements
-    if arch.interaction is Interaction.DOT:
-        width = max(1, elements // max(vectors, 1))
-        pairs = vectors * (vectors - 1) // 2
-        dot = Layer(
-            name="dot",
-            products=(Product(m=vectors, k=width, n=vectors, count=batch),),
-            elementwise_bytes=2.0 * element * batch * pairs,
-            tensor_bytes=float(element * batch * pairs),
-            num_parameters=0,
-            num_kernels=3,
-        )
-        return (concat, dot), pairs + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
-    return (concat, *_cross(arch, batch, elements, element)), elements
+def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
+    """Vectors that the tables give per sample, and their elements.
+
+    A sequence has one vector per position, padded to the mean length, where ``is_padded``; for the
+    keys of a DLRM it counts as one vector.
+    """
+    vectors = sum(len(t.features) for t in workload.tables)
+    elements = 0
+    for table in workload.tables:
+        if table.pooling is not Pooling.NONE:
+            elements += table.embedding_dim * len(table.features)
+        elif is_padded:
+            elements += table.embedding_dim * sum(
+                math.ceil(f.pooling_factor) for f in table.features
+            )
+        else:
+            elements += table.embedding_dim
+    return vectors, elements
 
 
-def _cross(arch: DenseArch, batch: int, elements: int, element: int) -> tuple[Layer, ...]:
-    """Low-rank cross layers x0 * (U (V x) + b) + x: reads x0, the product and x, writes one."""
-    rank = arch.dcn_low_rank_dim
-    return tuple(
-        Layer(
-            name=f"cross.{i}",
-            products=(
-                Product(m=batch, k=elements, n=rank),
-                Product(m=batch, k=rank, n=elements),
-            ),
-            elementwise_bytes=4.0 * element * batch * elements,
-            tensor_bytes=float(element * batch * elements),
-            num_parameters=2 * elements * rank + elements,
-            num_kernels=4,
-        )
-        for i in range(arch.dcn_num_layers)
-    )
+def _grouped(operators: tuple[Operator, ...]) -> tuple[Layer, ...]:
+    groups = groupby(operators, key=lambda operator: operator.name)
+    return tuple(Layer(name=name, operators=tuple(group)) for name, group in groups)
 
 
 def dense_parameters(workload: Workload) -> int:
@@ -195,7 +202,5 @@ def dense_parameters(workload: Workload) -> int:
 def activation_bytes(workload: Workload) -> float:
     """Activations kept for the backward pass, bytes per rank."""
     layers = dense_layers(workload)
-    element = max(workload.dense.dtype.num_bytes, DataType.FP16.num_bytes)
-    both = (*layers.bottom, *layers.top)
-    kept = sum(p.count * p.m * (p.k + p.n) for layer in both for p in layer.products)
-    return float(element * kept)
+    operators = [o for layer in (*layers.bottom, *layers.top) for o in layer.operators]
+    return sum(o.num_repeats * o.saved_bytes for o in operators)

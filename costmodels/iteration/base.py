@@ -112,6 +112,7 @@ class StageTimes:
     overlap_slowdown_ratio: float
     floor_s: float
     single_stream: bool = False
+    has_tables: bool = True
 
 
 class AbstractPipeline(ABC):
@@ -198,8 +199,10 @@ class ProgramBuilder:
         return Stream.COMPUTE if self.times.single_stream else stream
 
     def input_splits(self) -> int:
-        """Exchange of split sizes; the host reads them, so it waits."""
+        """Exchange of split sizes; the host reads them, so it waits. None without tables."""
         splits_s = self.times.input_splits_s
+        if not self.times.has_tables:
+            return self.add("input splits", Stream.DATA_DIST, 0.0)
         return self.collective("input splits", Stream.DATA_DIST, splits_s, blocks_host=True)
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:

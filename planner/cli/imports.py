@@ -13,6 +13,7 @@ from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags.common import FILE, MAX_SAMPLES, Count, output_options
 
 if TYPE_CHECKING:
+    from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -21,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def import_options(command: Command) -> Command:
     """The flags of every command that writes a workload."""
     for option in (
-        click.option("--batch-size", type=Count(MAX_SAMPLES), help="Samples per rank."),
+        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
         click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
         click.option(
             "-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]"
@@ -95,7 +96,7 @@ def finish(
                 "left_out": list(imported.unsaid),
             }
         )
-    size = format_bytes(workload.weight_bytes)
+    size = format_bytes(workload.weight_bytes) + _listed(workload)
     where = f"; written to {', '.join(str(path) for path in texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
     remark(
@@ -110,12 +111,20 @@ def finish(
     return 0
 
 
+def _listed(workload: Workload) -> str:
+    traced = workload.dense.operators
+    if traced is None:
+        return ""
+    return f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
+
+
 def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:
     """With the name and the batch that flags give."""
     workload, assumed = imported.workload, dict(imported.assumed)
     if name is not None:
         workload = replace(workload, name=name)
-    if batch_size is not None:
+    if batch_size is not None and batch_size != workload.local_batch_size:
         workload = replace(workload, local_batch_size=batch_size)
+    if batch_size is not None:
         assumed.pop("training.batch_size_per_rank", None)
     return replace(imported, workload=workload, assumed=assumed)

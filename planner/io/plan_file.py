@@ -71,6 +71,8 @@ def plan_from_json(
     Raises:
         InvalidInputError: as :func:`load_plan`; ``source`` is named instead of the file.
     """
+    if values == {} and not workload.tables:
+        return Plan(placements=())
     return _saved(_document(Path(source), values), workload, topology).plan
 
 

@@ -9,18 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.workload import DenseArch, Feature, Table, Workload
+from costmodels.dense.base import dense_layers
+from costmodels.layers.base import AbstractLayer
+from costmodels.workload import DenseArch, Feature, OperatorList, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
 from planner.io.constraint_schema import TableConstraintSchema
 from planner.io.documents import Document, read_yaml
+from planner.io.layer_entries import layers_of
 from planner.io.library import locate
+from planner.io.operator_schema import operators_of, read_operators
 from planner.io.overrides import override
 from planner.io.problems import collect, validate
 from planner.io.table_laws import law_of, stats_of
 from planner.io.table_list import DEFAULT_BATCH, read_table_list
 from planner.io.workload_schema import (
     MAX_TABLES,
+    DenseSchema,
     TableSchema,
     TrainingSchema,
     WorkloadSchema,
@@ -118,9 +123,18 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
     problems += _duplicates(schema, document)
     names = [name for entry in schema.tables for name in _names(entry)]
     problems += unmatched(schema.constraints, document, names)
+    layers = layers_of(schema.dense.layers, document, problems)
+    place = document.where(("dense",))
+    operators = collect(problems, place, lambda: _operators(schema.dense, document))
     workload = None
     if not problems:
-        workload = collect(problems, str(document.path), lambda: _workload(schema, tables))
+        dense = collect(problems, place, lambda: _dense(schema.dense, layers, operators))
+        where = str(document.path)
+        if dense is not None:
+            workload = collect(problems, where, lambda: _workload(schema, tables, dense))
+        if workload is not None:
+            collect(problems, place, partial(dense_layers, workload))
+            workload = None if problems else workload
     if workload is None:
         raise InvalidInputError(list(dict.fromkeys(problems)))
     return WorkloadFile(
@@ -167,21 +181,38 @@ def _assumptions(schema: WorkloadSchema, *, is_list: bool) -> tuple[str, ...]:
 # ------------------------------------------------------------------ schema to nouns
 
 
-def _workload(schema: WorkloadSchema, tables: list[Table]) -> Workload:
-    training, dense = schema.training, schema.dense
+def _dense(
+    schema: DenseSchema, layers: tuple[AbstractLayer, ...], operators: OperatorList | None
+) -> DenseArch:
+    return DenseArch(
+        num_dense_features=schema.num_dense_features,
+        bottom_mlp=tuple(schema.bottom_mlp),
+        top_mlp=tuple(schema.top_mlp),
+        interaction=schema.interaction,
+        dcn_num_layers=schema.dcn_num_layers,
+        dcn_low_rank_dim=schema.dcn_low_rank_dim,
+        dtype=schema.dtype,
+        layers=layers,
+        operators=operators,
+    )
+
+
+def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
+    if schema.ops is None:
+        return operators_of(schema.operators) if schema.operators else None
+    if schema.operators is not None:
+        msg = "operators and ops both list the operators; keep one of them"
+        raise InvalidInputError(msg)
+    return read_operators(document.path.parent / schema.ops)
+
+
+def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+    training = schema.training
     return Workload(
         name=schema.name,
         tables=tuple(tables),
         local_batch_size=training.batch_size_per_rank,
-        dense=DenseArch(
-            num_dense_features=dense.num_dense_features,
-            bottom_mlp=tuple(dense.bottom_mlp),
-            top_mlp=tuple(dense.top_mlp),
-            interaction=dense.interaction,
-            dcn_num_layers=dense.dcn_num_layers,
-            dcn_low_rank_dim=dense.dcn_low_rank_dim,
-            dtype=dense.dtype,
-        ),
+        dense=dense,
         optimizer=training.optimizer,
         output_dtype=training.output_dtype,
         gradient_dtype=training.gradient_dtype,

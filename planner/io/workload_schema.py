@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
 from planner.io.fields import Bytes, Count, Name, PoolingFactor, Positive, Width
+from planner.io.layer_entries import KINDS
+from planner.io.operator_schema import OperatorListSchema
 from planner.io.problems import Strict
 
 MAX_TABLES: Final = 100_000
 MAX_BINS: Final = 10_000
 
+_LAYERS: Final = WithJsonSchema(
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"enum": list(KINDS)}},
+        },
+    }
+)
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 
 
@@ -73,7 +85,10 @@ class TrainingSchema(Strict):
 
 
 class DenseSchema(Strict):
-    """The dense part of the model."""
+    """The dense part of the model: the keys of a DLRM, or layers, or operators.
+
+    ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
+    """
 
     num_dense_features: Annotated[Count, Field(le=10**6)] = 0
     bottom_mlp: list[Width] = Field(default_factory=list)
@@ -82,6 +97,11 @@ class DenseSchema(Strict):
     dcn_num_layers: Count = 0
     dcn_low_rank_dim: Count = 0
     dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
+        default_factory=list
+    )
+    operators: OperatorListSchema | None = None
+    ops: Name | None = None
 
 
 class MemorySchema(Strict):
@@ -97,5 +117,5 @@ class WorkloadSchema(Strict):
     training: TrainingSchema
     dense: DenseSchema = DenseSchema()
     memory: MemorySchema = MemorySchema()
-    tables: Annotated[list[TableSchema], Field(min_length=1)]
+    tables: list[TableSchema] = Field(default_factory=list)
     constraints: list[ConstraintSchema] = Field(default_factory=list)

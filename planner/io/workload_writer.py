@@ -20,6 +20,8 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
+from planner.io.layer_entries import entry_of
+from planner.io.operator_schema import operators_entry
 from planner.io.yaml_reader import parse_scalar
 from planner.problem import NO_CONSTRAINTS, Constraints, CountLimit, TableConstraint
 
@@ -67,7 +69,8 @@ def workload_text(
     if workload.reserved_bytes:
         note = _note(beside.get("memory"))
         lines.append(f"memory: {{reserve: {_bytes(workload.reserved_bytes)}}}{note}")
-    lines.append(_head("tables", beside))
+    if workload.tables:
+        lines.append(_head("tables", beside))
     for table in workload.tables:
         note = _note(beside.get(f"tables.{table.name}"))
         lines.append(f"  - {_flow(_table(table, law_is_known=law_is_known))}{note}")
@@ -113,6 +116,8 @@ def _training(workload: Workload) -> dict[str, Any]:
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
+    if dense.layers or dense.operators is not None:
+        return _listed(dense)
     values: dict[str, Any] = {
         "num_dense_features": dense.num_dense_features,
         "bottom_mlp": list(dense.bottom_mlp),
@@ -123,6 +128,18 @@ def _dense(dense: DenseArch) -> dict[str, Any]:
         values["dcn_num_layers"] = dense.dcn_num_layers
         values["dcn_low_rank_dim"] = dense.dcn_low_rank_dim
     values["dtype"] = dense.dtype.value
+    return values
+
+
+def _listed(dense: DenseArch) -> dict[str, Any]:
+    """A dense part of layers or of operators."""
+    values: dict[str, Any] = {"dtype": dense.dtype.value}
+    if dense.num_dense_features:
+        values["num_dense_features"] = dense.num_dense_features
+    if dense.layers:
+        values["layers"] = [entry_of(layer) for layer in dense.layers]
+    if dense.operators is not None:
+        values["operators"] = operators_entry(dense.operators)
     return values
 
 
@@ -235,10 +252,21 @@ def _head(key: str, notes: Notes) -> str:
 
 
 def _keys(section: str, values: Mapping[str, Any], notes: Notes) -> list[str]:
-    return [
-        f"  {key}: {_flow(value)}{_note(notes.get(f'{section}.{key}'))}"
-        for key, value in values.items()
-    ]
+    lines = []
+    for key, value in values.items():
+        note = _note(notes.get(f"{section}.{key}"))
+        lines += _block(key, value, "  ", note)
+    return lines
+
+
+def _block(key: str, value: object, indent: str, note: str = "") -> list[str]:
+    """A key with its value; lists of mappings and mappings that hold such lists over many lines."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return [f"{indent}{key}:{note}", *(f"{indent}  - {_flow(item)}" for item in value)]
+    if isinstance(value, dict):
+        inner = [line for k, v in value.items() for line in _block(k, v, f"{indent}  ")]
+        return [f"{indent}{key}:{note}", *inner]
+    return [f"{indent}{key}: {_flow(value)}{note}"]
 
 
 def _flow(value: object) -> str:

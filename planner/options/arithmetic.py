@@ -41,7 +41,10 @@ def refuse_hopeless(
     Raises:
         InfeasibleError: with the rule, the bytes, and what to change.
     """
-    if float(pipeline.device_limits.max()) < 0:
+    limits_bytes = pipeline.device_limits
+    # Without tables every rank has to hold the dense part; with them one rank is enough.
+    room = limits_bytes.max() if problem.workload.tables else limits_bytes.min()
+    if float(room) < 0:
         _refuse_dense(problem, pipeline)
     if not _counts_as_we_do(pipeline):
         return
@@ -65,18 +68,23 @@ def _counts_as_we_do(pipeline: CostPipeline) -> bool:
 
 def _refuse_dense(problem: PlanningProblem, pipeline: CostPipeline) -> None:
     workload, topology = problem.workload, problem.topology
-    missing = -float(pipeline.device_limits.max())
+    has_tables = bool(workload.tables)
+    limits = pipeline.device_limits
+    missing = -float(limits.max() if has_tables else limits.min())
     parts = dense_parts(workload)
     needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
     if workload.reserved_bytes > 0:
         needs.append(f"{format_bytes(workload.reserved_bytes)} memory reserve")
     msg = (
-        f"nothing fits: the dense part and the reserve alone exceed every device by "
-        f"{format_bytes(missing)} before any table is placed"
+        f"nothing fits: the dense part and the reserve alone exceed "
+        f"{'every' if has_tables else 'a'} device by {format_bytes(missing)}"
+        f"{' before any table is placed' if has_tables else ''}"
     )
     if _counts_as_we_do(pipeline):
-        largest = format_bytes(float(topology.hbm_capacities().max()))
-        msg += f": {', '.join(needs)}, and the largest device has {largest}"
+        capacities = topology.hbm_capacities()
+        has = format_bytes(float(capacities.max() if has_tables else capacities.min()))
+        which = "largest" if has_tables else "smallest"
+        msg += f": {', '.join(needs)}, and the {which} device has {has}"
     raise InfeasibleError(msg, shortfall_bytes=missing, advice=_dense_advice(workload))
 
 

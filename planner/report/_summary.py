@@ -100,6 +100,8 @@ def memory(best: Candidate) -> Fact:
 
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
+    if not best.plan.placements:
+        return Fact(label="Kinds", parts=("no tables",))
     kernels = ", ".join(figures.kernel_kinds(best.plan))
     return Fact(label="Kinds", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
 

@@ -140,7 +140,7 @@ def test_broken_pooling_factors_are_refused(pooling_factor: float) -> None:
     ("changes", "message"),
     [
         ({"local_batch_size": 0}, "batch_size_per_rank must be 1..1e8"),
-        ({"tables": ()}, "at least one table"),
+        ({"tables": (), "dense": DenseArch()}, "at least one table or a dense part"),
         ({"tables": (make_table("x"), make_table("x"))}, "'x' appears twice"),
         ({"index_bytes": 2}, "index_bytes must be 4 or 8"),
         ({"reserved_bytes": -1.0}, "reserve must not be negative"),

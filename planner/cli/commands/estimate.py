@@ -23,12 +23,13 @@ Examples:
   shardplan estimate dlrm.yaml run1/plan.json
   shardplan estimate dlrm.yaml run1/plan.json --objective memory
   shardplan estimate dlrm.yaml torchrec_plan.json --system h100_sxm --gpus 16 -v
-  shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json"""
+  shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
+  shardplan estimate transformer.yaml --system h100_sxm --gpus 8"""
 
 
 @click.command(short_help="Price an existing plan.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
+@click.argument("plan", type=FILE, required=False)
 @problem_options
 @click.option(
     "--objective", type=ObjectiveName(), metavar="NAME",
@@ -41,7 +42,7 @@ def command(
     settings: Settings,
     *,
     workload: Path,
-    plan: Path,
+    plan: Path | None,
     flags: ProblemFlags,
     objective: str | None,
     scenarios: tuple[Path, ...],
@@ -52,12 +53,12 @@ def command(
 
     System and number of ranks come from the plan where it names them; flags win. The value of an
     objective is what a search for it would say of this plan: with --json, under solver.value. Exit
-    code 1 says that the plan does not fit in memory.
+    code 1 says that the plan does not fit in memory. A workload without tables needs no PLAN.
     """
     check_robust(robust, scenarios)
     from planner.cli.flags.inputs import as_result, load_plans
 
-    inputs = load_plans(workload, (plan,), flags)
+    inputs = load_plans(workload, () if plan is None else (plan,), flags)
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
@@ -68,13 +69,13 @@ def command(
         robust=robust,
         torchrec_defaults=torchrec_defaults,
     )
-    asked, warnings = valuing.question(inputs, flags, plan, more)
+    asked, warnings = valuing.question(inputs, flags, plan or workload, more)
     check_figures(asked.objective, torchrec_defaults=torchrec_defaults)
     candidate = api.estimate(
         problem.workload, problem.topology, inputs.plans[0], models=problem.models
     )
     solver, left_out = valuing.answer(
-        asked, inputs.plans[0], plan, is_explicit=more != valuing.ValueFlags()
+        asked, inputs.plans[0], plan or workload, is_explicit=more != valuing.ValueFlags()
     )
     result = as_result(replace(inputs, warnings=(*warnings, *left_out)), candidate, solver)
     if settings.json:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -10,18 +12,51 @@ from planner.cli.console import Settings, remark, write_data, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Quantity, output_options
 from planner.cli.imports import finish, import_options, shape_of
 
+if TYPE_CHECKING:
+    from planner.io.importers.base import Imported
+
 EXAMPLES = """\b
 Examples:
   shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
   shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
   shardplan import torchrec plan.json -o my_model.yaml
   shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
+  shardplan import module my_package.gpt:build --inputs my_package.gpt:batch --batch-size 8
   shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
   shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
   shardplan import fbgemm tbe_config.json -o tbe.yaml"""
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _module_options(command: Command) -> Command:
+    """The flags of what reads a model from its Python code."""
+    for option in (
+        click.option(
+            "--autocast",
+            type=click.Choice(("bf16", "fp16")),
+            help="Type of torch.autocast in the traced dense part.  [default: none]",
+        ),
+        click.option(
+            "--inputs",
+            metavar="PKG:FUNC",
+            help="Gives the arguments of the model's forward for a batch size; its dense part is "
+            "traced.",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(("cuda", "cpu")),
+            default="cuda",
+            show_default=True,
+            help="Compute device of the job; it decides which sharding types are legal.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(short_help="Read files of other tools.", epilog=EXAMPLES)
@@ -104,8 +139,8 @@ def collectives(
     return 0
 
 
-@command.command("torchrec", short_help="Tables of a TorchRec plan.")
-@click.argument("plan", type=FILE)
+@command.command("torchrec", short_help="A TorchRec plan, or a model's Python code.")
+@click.argument("plan", type=FILE, metavar="PLAN|PKG:FUNC")
 @click.option(
     "--shape",
     "shapes",
@@ -114,6 +149,7 @@ def collectives(
     metavar="NAME=ROWSxCOLS",
     help="Shape of a table that the plan gives no shards; may be repeated.",
 )
+@_module_options
 @import_options
 @click.pass_obj
 def torchrec(
@@ -121,6 +157,9 @@ def torchrec(
     *,
     plan: Path,
     shapes: dict[str, tuple[int, int]],
+    device: str,
+    inputs: str | None,
+    autocast: str | None,
     output: Path | None,
     name: str | None,
     batch_size: int | None,
@@ -128,8 +167,16 @@ def torchrec(
     """A workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
     Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
-    and the dense part do not: they are assumed, and the file says so beside each.
+    and the dense part do not: they are assumed, and the file says so beside each. PKG:FUNC in the
+    place of a file reads a model as 'import module' does; --device, --inputs and --autocast are for
+    it alone.
     """
+    if ":" in str(plan) and not plan.exists():
+        imported = _read_module(str(plan), batch_size, device, inputs, autocast)
+        return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    if inputs is not None or autocast is not None:
+        message = "--inputs and --autocast are for a model, PKG:FUNC; a plan has no dense part"
+        raise click.UsageError(message, click.get_current_context())
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
@@ -138,13 +185,7 @@ def torchrec(
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
 @click.argument("factory", metavar="PKG:FUNC")
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu")),
-    default="cuda",
-    show_default=True,
-    help="Compute device of the job; it decides which sharding types are legal.",
-)
+@_module_options
 @import_options
 @click.pass_obj
 def module(
@@ -152,6 +193,8 @@ def module(
     *,
     factory: str,
     device: str,
+    inputs: str | None,
+    autocast: str | None,
     output: Path | None,
     name: str | None,
     batch_size: int | None,
@@ -161,17 +204,34 @@ def module(
     PKG:FUNC is called without arguments, with the meta device as torch's default, so that it
     allocates nothing. It returns the model, or the model and its ParameterConstraints by table
     name. Needs torch and torchrec.
+
+    With --inputs, forward and backward of all but the tables are traced on fake tensors, and the
+    file lists the operators; repeated blocks are written once. The model then needs no tables.
     """
+    imported = _read_module(factory, batch_size, device, inputs, autocast)
+    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+
+
+def _read_module(
+    factory: str, batch_size: int | None, device: str, inputs: str | None, autocast: str | None
+) -> Imported:
     from planner.errors import InvalidInputError
     from planner.io.importers.base import DEFAULT_BATCH
 
     try:
         from planner.integrations.module_factory import import_module
     except ImportError as error:
-        message = f"import module needs torch and torchrec: {error}; 'shardplan doctor' tells more"
+        message = (
+            f"reading a model needs torch and torchrec: {error}; 'shardplan doctor' tells more"
+        )
         raise InvalidInputError(message) from error
-    imported = import_module(factory, batch_size=batch_size or DEFAULT_BATCH, device=device)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    return import_module(
+        factory,
+        batch_size=batch_size or DEFAULT_BATCH,
+        device=device,
+        inputs=inputs,
+        autocast=autocast,
+    )
 
 
 @command.command("dlrm", short_help="A command line of DLRM.")

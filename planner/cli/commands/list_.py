@@ -14,6 +14,7 @@ FAMILIES = {
     "lookup models": "costmodels.lookup",
     "collective models": "costmodels.collective",
     "dense models": "costmodels.dense",
+    "dense layers": "costmodels.layers",
     "index distributions": "costmodels.distribution",
     "training pipelines": "costmodels.iteration",
     "report sections": "planner.report.sections",

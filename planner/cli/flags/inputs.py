@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodels import units
+from costmodels.dense.base import dense_parameters
 from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.stages import CostModels
@@ -50,9 +51,14 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
 def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> Inputs:
     """Plans, ours or TorchRec's; the first one says for which system where the flags do not.
 
+    Without any, the plan of a workload without tables, which says nothing.
+
     Raises:
-        InvalidInputError: a file or flag breaks a rule, or a plan is not one of this workload.
+        InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
+            there is none and the workload has tables.
     """
+    if not paths:
+        return _without_plan(source, flags)
     file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     made_for = io.load_plan(paths[0], file.workload)
     if flags.gpus is None and made_for.world_size is None:
@@ -79,6 +85,19 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
     added = io.load_constraints(path, [t.name for t in problem.workload.tables])
     constraints = merged(problem.constraints, added)
     return replace(inputs, problem=replace(problem, constraints=constraints))
+
+
+def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
+    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+    if file.workload.tables:
+        message = (
+            f"Missing argument 'PLAN': {source} has tables, so name a plan after it; 'shardplan "
+            "plan' makes one. Only workloads without tables need none"
+        )
+        raise InvalidInputError(message)
+    problem = _problem(file, load_topology(flags), flags)
+    none = Plan(placements=())
+    return Inputs(problem=problem, plans=(none,), warnings=_warnings(file, flags))
 
 
 def _other_batches(
@@ -141,22 +160,27 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         kinds = "  ".join(figures.sharding_kinds(plan))
         return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}", ()
     keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
-    if "tables" in keys:
+    if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
-        workload = file.workload
-        size = units.format_bytes(workload.weight_bytes)
-        batch = f"{workload.local_batch_size:,} samples per rank"
-        return "workload", f"{len(workload.tables)} tables, {size}, {batch}", file.warnings
+        return "workload", _summary(file.workload), file.warnings
     if keys & {"device", "links"}:
         topology = io.load_system(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
         return "system", summary, ()
     message = (
-        f"{path}: neither a workload (key tables), a system (keys device and links) "
+        f"{path}: neither a workload (keys training and tables), a system (keys device and links) "
         "nor a plan (a .json file)"
     )
     raise InvalidInputError(message)
+
+
+def _summary(workload: Workload) -> str:
+    batch = f"{workload.local_batch_size:,} samples per rank"
+    if workload.tables:
+        size = units.format_bytes(workload.weight_bytes)
+        return f"{len(workload.tables)} tables, {size}, {batch}"
+    return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
 
 
 def _shipped(path: Path) -> Path:

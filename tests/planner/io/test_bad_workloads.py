@@ -146,7 +146,10 @@ WHOLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "deep": ("a: " + "[" * 200 + "]" * 200, ("nested deeper than 32",)),
     "deeper than the stack": ("[" * 100_000, ("nested deeper than 32",)),
     "recursive alias": ("a: &a [*a]", ("'*a'",)),
-    "no tables": ("name: a\ntraining: {batch_size_per_rank: 1}\ntables: []\n", ("at least 1",)),
+    "no tables": (
+        "name: a\ntraining: {batch_size_per_rank: 1}\ntables: []\n",
+        ("at least one table or a dense part",),
+    ),
     "a system": ("name: a\ndevice: {}\nhost: {}\n", ("device", "unknown key")),
     "too many repeats": (
         "name: a\ntraining: {batch_size_per_rank: 1}\ntables:\n"

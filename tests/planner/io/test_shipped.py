@@ -140,7 +140,7 @@ def branches(schema: dict[str, Any], *path: str) -> Any:
 def test_schemas_tell_editors_what_to_write() -> None:
     workload, system = io.workload_json_schema(), io.system_json_schema()
     assert workload["additionalProperties"] is False
-    assert set(workload["required"]) == {"name", "training", "tables"}
+    assert set(workload["required"]) == {"name", "training"}
     reserve = branches(workload, "memory", "reserve")
     assert "GiB" in reserve["pattern"]
     batch = branches(workload, "training", "batch_size_per_rank")

@@ -1,0 +1,21 @@
+"""Element types of weights, activations and messages."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DataType(StrEnum):
+    """Element type of weights or messages."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes per element in memory."""
+        return {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}[self.value]

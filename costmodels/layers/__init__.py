@@ -1,0 +1,1 @@
+"""Kinds of layers of the dense part, as workload files name them. One file, one kind."""

@@ -1,0 +1,45 @@
+"""``attention_pooling``: a history pooled by how well each position fits the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPooling(AbstractLayer):
+    """An MLP of ``sizes`` and a last product score ``seq`` positions of ``width`` elements.
+
+    It sees target, position, their difference and their product. What comes out is the weighted sum
+    beside the target. The layer takes target and history as they come out of tables; how many
+    elements reach it is not checked. Reference: Zhou et al. 2018 (arXiv 1706.06978), section 4.3.
+    """
+
+    seq: int
+    width: int
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, seq=self.seq, width=self.width, sizes=self.sizes)
+
+    def build(self, flow: Flow) -> Built:
+        """Four parts side by side, the MLP on every position, a product with the weights."""
+        batch, dtype, name = flow.batch_size, flow.dtype, self.prefix
+        rows, width = batch * self.seq, self.width
+        wide = (rows, width)
+        operators = (
+            _parts.streamed(name, wide, dtype),
+            _parts.streamed(name, wide, dtype, saved_elements=rows * width),
+            _parts.streamed(name, (rows, 4 * width), dtype, saved_elements=rows * 4 * width),
+            *_parts.tower(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
+            _parts.linear_of_kept(name, rows, self.sizes[-1], 1, dtype),
+            _parts.batched(name, (batch, 1, self.seq, width), dtype, saved_elements=rows),
+            _parts.streamed(name, (batch, 2 * width), dtype),
+        )
+        met = _parts.joined(flow)[1] if flow.num_elements else flow
+        return self.placed(operators, met.after(2 * width, 1))

@@ -1,0 +1,60 @@
+"""``deepfm``: first order, pairs of vectors and an MLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.errors import require
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.operators import Operator
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepFm(AbstractLayer):
+    """A linear term, the pairs of all vectors, and an MLP of ``sizes`` with a last product.
+
+    All looked-up vectors need one width. What the dense path has goes into the MLP and the linear
+    term. Reference: Guo et al. 2017 (arXiv 1703.04247), equations 1 to 4.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, sizes=self.sizes)
+
+    def build(self, flow: Flow) -> Built:
+        """One result per sample."""
+        vectors, elements = flow.num_vectors, flow.num_elements
+        require(
+            vectors > 0 and elements % vectors == 0,
+            f"layer {self.prefix}: needs looked-up vectors of one width, but {vectors} vectors of "
+            f"{elements} elements reach it",
+        )
+        joined, met = _parts.joined(flow)
+        batch, dtype, name = met.batch_size, met.dtype, self.prefix
+        first = _parts.linear_of_kept(f"{name}.first", batch, met.width, 1, dtype)
+        deep = _parts.tower(
+            f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False
+        )
+        last = _parts.linear_of_kept(f"{name}.last", batch, self.sizes[-1], 1, dtype)
+        one = _parts.streamed(name, (batch, 1), dtype)
+        pairs = self._pairs(batch, vectors, elements // vectors, met)
+        operators = (*joined, *pairs, first, one, one, *deep, last, one)
+        return self.placed(operators, met.after(1))
+
+    def _pairs(self, batch: int, vectors: int, width: int, flow: Flow) -> tuple[Operator, ...]:
+        """Half of the square of the sum less the sum of squares."""
+        name, dtype, rows = f"{self.prefix}.pairs", flow.dtype, batch * width
+        shape, kept = (batch, vectors, width), batch * vectors * width
+        return (
+            _parts.reduced(name, shape, dtype, result=rows, saved_elements=rows),
+            _parts.streamed(name, (batch, width), dtype),
+            _parts.streamed(name, shape, dtype, saved_elements=kept),
+            _parts.reduced(name, shape, dtype, result=rows),
+            _parts.streamed(name, (batch, width), dtype, reads=2.0),
+            _parts.reduced(name, (batch, width), dtype, result=batch),
+        )

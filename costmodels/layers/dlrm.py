@@ -1,0 +1,53 @@
+"""``dlrm``: bottom MLP, interaction and top MLP as one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+from costmodels.errors import require
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dlrm(AbstractLayer):
+    """TorchRec's DLRM: the bottom MLP runs while vectors are looked up.
+
+    Reference: Naumov et al. 2019 (arXiv 1906.00091); ``dcn``: Wang et al. 2021.
+    """
+
+    bottom_mlp: tuple[int, ...]
+    top_mlp: tuple[int, ...]
+    interaction: Literal["dot", "cat", "dcn"] = "dot"
+    dcn_num_layers: int = 0
+    dcn_low_rank_dim: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, bottom_mlp=self.bottom_mlp, top_mlp=self.top_mlp)
+        if self.interaction == "dcn":
+            sizes = {
+                "dcn_num_layers": self.dcn_num_layers,
+                "dcn_low_rank_dim": self.dcn_low_rank_dim,
+            }
+            check_sizes(self.prefix, **sizes)
+        require(
+            not self.before_tables,
+            f"layer {self.prefix}: before_tables does not go with it; its bottom MLP is there",
+        )
+
+    def build(self, flow: Flow) -> Built:
+        """The bottom MLP before, all else after the tables."""
+        sizes = (flow.width, *self.bottom_mlp)
+        bottom = _parts.mlp("bottom", flow.batch_size, sizes, flow.dtype)
+        met = replace(flow, width=self.bottom_mlp[-1], is_input=False)
+        top, out = _parts.dlrm(
+            met,
+            self.interaction,
+            self.top_mlp,
+            cross_layers=self.dcn_num_layers,
+            cross_rank=self.dcn_low_rank_dim,
+        )
+        return Built(before=bottom, after=top, flow=out)

@@ -1,0 +1,31 @@
+"""``mlp``: linear layers, each followed by an activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp(AbstractLayer):
+    """Linear layers with bias of these output ``sizes``, each with an activation.
+
+    Behind tables it takes all vectors side by side.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, sizes=self.sizes)
+
+    def build(self, flow: Flow) -> Built:
+        """A product and an activation for each size."""
+        joined, met = _parts.joined(flow)
+        _parts.need(self.prefix, met)
+        operators = _parts.mlp(self.prefix, met.positions, (met.width, *self.sizes), met.dtype)
+        return self.placed((*joined, *operators), met.after(self.sizes[-1]))

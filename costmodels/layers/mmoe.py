@@ -1,0 +1,72 @@
+"""``mmoe``: experts that every task mixes by a gate of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.operators import OperatorKind
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mmoe(AbstractLayer):
+    """``experts`` MLPs of ``expert_sizes``; each of ``tasks`` mixes them for its ``tower_sizes``.
+
+    Reference: Ma et al. 2018 (KDD), equations 5 to 7.
+    """
+
+    experts: int
+    tasks: int
+    expert_sizes: tuple[int, ...]
+    tower_sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(
+            self.prefix,
+            experts=self.experts,
+            tasks=self.tasks,
+            expert_sizes=self.expert_sizes,
+            tower_sizes=self.tower_sizes,
+        )
+
+    def build(self, flow: Flow) -> Built:
+        """All experts, then gate, softmax, mix and tower of each task."""
+        _parts.need(self.prefix, flow)
+        joined, met = _parts.joined(flow)
+        rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
+        name, count = self.prefix, self.experts
+        expert = _parts.tower(
+            f"{name}.expert", rows, (met.width, *self.expert_sizes), dtype, keeps_input=False
+        )
+        known = _parts.streamed(
+            f"{name}.mix",
+            (rows, count, out),
+            dtype,
+            saved_elements=rows * (count * out + met.width),
+        )
+        gate = _parts.linear(f"{name}.gate", rows, met.width, count, dtype, bias=False)
+        task = (
+            replace(gate, saved_bytes=0.0),
+            _parts.streamed(
+                f"{name}.gate",
+                (rows, count),
+                dtype,
+                kind=OperatorKind.SOFTMAX,
+                saved_elements=rows * count,
+            ),
+            _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved_elements=rows * out),
+            *_parts.tower(
+                f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False
+            ),
+        )
+        operators = (
+            *joined,
+            *(replace(o, num_repeats=count) for o in expert),
+            known,
+            *(replace(o, num_repeats=self.tasks) for o in task),
+        )
+        return self.placed(operators, met.after(self.tasks * self.tower_sizes[-1]))

@@ -1,0 +1,80 @@
+"""``moe``: a mixture of experts of which every position takes some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.errors import require
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.operators import OperatorKind
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe(AbstractLayer):
+    """Every position goes to ``top`` of ``experts`` networks with ``ffn`` elements inside.
+
+    Each expert takes an equal share of the positions (capacity factor 1), as batched products.
+    Reference: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), section 2.2.
+    """
+
+    experts: int
+    top: int
+    ffn: int
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, experts=self.experts, top=self.top, ffn=self.ffn)
+        require(
+            self.top <= self.experts,
+            f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",
+        )
+
+    def build(self, flow: Flow) -> Built:
+        """Gate, choice, rows to experts, two products each, rows back."""
+        _parts.need(self.prefix, flow)
+        joined, met = _parts.joined(flow)
+        rows, width, dtype = met.positions, met.width, met.dtype
+        name, experts, ffn = self.prefix, self.experts, self.ffn
+        share = -(-rows * self.top // experts)
+        taken = experts * share
+        operators = (
+            *joined,
+            _parts.linear(f"{name}.gate", rows, width, experts, dtype, bias=False),
+            _parts.streamed(
+                f"{name}.gate",
+                (rows, experts),
+                dtype,
+                kind=OperatorKind.SOFTMAX,
+                saved_elements=rows * experts,
+            ),
+            _parts.streamed(
+                f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
+                saved_elements=2 * taken,
+            ),
+            _parts.streamed(
+                f"{name}.take", (taken, width), dtype, kind=OperatorKind.GATHER,
+                saved_elements=taken * width,
+            ),
+            _parts.batched(
+                f"{name}.experts", (experts, share, width, ffn), dtype,
+                num_parameters=experts * width * ffn,
+            ),
+            _parts.streamed(
+                f"{name}.experts", (taken, ffn), dtype, saved_elements=taken * ffn
+            ),
+            _parts.batched(
+                f"{name}.experts", (experts, share, ffn, width), dtype,
+                num_parameters=experts * width * ffn, saved_elements=taken * width,
+            ),
+            _parts.streamed(
+                f"{name}.give", (taken, width), dtype, saved_elements=taken * (1 + width)
+            ),
+            _parts.streamed(f"{name}.give", (rows, width), dtype),
+            _parts.streamed(
+                f"{name}.give", (rows, width), dtype, reads=2.0, kind=OperatorKind.GATHER
+            ),
+        )  # fmt: skip
+        return self.placed(operators, met.after(width))

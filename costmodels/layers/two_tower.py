@@ -1,0 +1,60 @@
+"""``two_tower``: a tower each for users and items, and all pairs of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from costmodels.errors import require
+from costmodels.layers import _parts
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.operators import OperatorKind
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoTower(AbstractLayer):
+    """Two MLPs of ``sizes``, the product of all pairs, log-softmax and a loss.
+
+    The first ``user_elements`` of what reaches the layer are the user's, half of them if 0.
+    Reference: Yi et al. 2019 (RecSys), section 3: softmax over the items of the batch.
+    """
+
+    sizes: tuple[int, ...]
+    user_elements: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        check_sizes(self.prefix, sizes=self.sizes)
+        require(
+            self.user_elements >= 0,
+            f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
+        )
+
+    def build(self, flow: Flow) -> Built:
+        """Both towers, one product of the whole batch, softmax."""
+        _parts.need(self.prefix, flow)
+        joined, met = _parts.joined(flow)
+        rows, dtype, name = met.batch_size, met.dtype, self.prefix
+        user = self.user_elements or met.width // 2
+        item = met.width - user
+        require(
+            item > 0 and user > 0,
+            f"layer {name}: user_elements must leave some for the item, got {user} of {met.width}",
+        )
+        scores = (rows, rows)
+        operators = (
+            *joined,
+            *_parts.tower(f"{name}.user", rows, (user, *self.sizes), dtype),
+            *_parts.tower(f"{name}.item", rows, (item, *self.sizes), dtype),
+            _parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
+            _parts.streamed(
+                f"{name}.scores",
+                scores,
+                dtype,
+                kind=OperatorKind.SOFTMAX,
+                saved_elements=rows * rows,
+            ),
+            _parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
+        )
+        return self.placed(operators, met.after(1))

@@ -1,0 +1,159 @@
+"""What kind of operator each of PyTorch's is, and how it becomes one of ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from costmodels.datatypes import DataType
+from costmodels.operators import Operator, OperatorKind
+
+_TYPES: Final = {
+    torch.float32: DataType.FP32,
+    torch.float16: DataType.FP16,
+    torch.bfloat16: DataType.BF16,
+    torch.int8: DataType.INT8,
+    torch.uint8: DataType.INT8,
+    torch.bool: DataType.INT8,
+}
+_FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty_strided
+    is_same_size
+    lift_fresh new_empty new_empty_strided size stride storage_offset sym_numel sym_size sym_stride
+    view_as zero_numel _local_scalar_dense"""
+_NO_WORK: Final = frozenset(_FREE_NAMES.split())
+"""Operators that compute nothing on the device, beside views."""
+PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
+"""Matrix products, and which argument is the left operand."""
+_NAMES: Final = {
+    OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
+        _native_batch_norm_legit _fused_rms_norm rms_norm batch_norm_with_update""",
+    OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
+    OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
+        index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
+        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss""",
+    OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
+        linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss
+        smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero""",
+    OperatorKind.ELEMENTWISE: """cat stack clone copy copy_ _to_copy fill fill_ zeros ones full
+        full_like zeros_like ones_like arange linspace native_dropout constant_pad_nd where
+        masked_fill masked_fill_ repeat gelu silu relu relu_ threshold hardtanh leaky_relu elu
+        bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor new_zeros new_ones
+        new_full roll flip zero_ slice_scatter select_scatter one_hot repeat_interleave
+        glu _prelu_kernel native_channel_shuffle log_sigmoid_forward""",
+    OperatorKind.OTHER: "topk sort argsort",
+}
+KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+def operator_name(func: Any) -> str:
+    """The name without library and overload, such as ``addmm``."""
+    return str(func.overloadpacket.__name__)
+
+
+def is_attention(name: str) -> bool:
+    """Whether it is a fused attention's forward."""
+    return name.startswith("_scaled_dot_product_") or name in (
+        "_flash_attention_forward",
+        "_efficient_attention_forward",
+    )
+
+
+def is_free(func: Any) -> bool:
+    """Whether an operator makes a view or only reads shapes, so that no kernel runs."""
+    if func.namespace == "prim" or operator_name(func) in _NO_WORK:
+        return True
+    returned = func._schema.returns
+    return bool(returned) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returned
+    )
+
+
+def kind_of(func: Any) -> OperatorKind | None:
+    """The kind of an operator that is neither product nor attention; None if it is not known."""
+    known = KINDS.get(operator_name(func))
+    if known is None and torch.Tag.pointwise in func.tags:
+        return OperatorKind.ELEMENTWISE
+    return known
+
+
+def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
+    """Bytes of all elements; those that an expanded tensor repeats count once."""
+    total = 0.0
+    for tensor in tensors:
+        distinct = math.prod(
+            n for n, step in zip(tensor.shape, tensor.stride(), strict=True) if step != 0
+        )
+        total += float(distinct * tensor.element_size())
+    return total
+
+
+def data_type(tensor: torch.Tensor) -> DataType:
+    """The element type; types of eight bytes count as fp32, since only products depend on it."""
+    return _TYPES.get(tensor.dtype, DataType.FP32)
+
+
+def product(
+    name: str, path: str, left: torch.Tensor, right: torch.Tensor, **figures: Any
+) -> Operator:
+    """A matrix product of two or three axes."""
+    is_batched = name in ("bmm", "baddbmm")
+    count = int(left.shape[0]) if is_batched else 1
+    m, k = left.shape[-2:]
+    return Operator(
+        name=path,
+        kind=OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL,
+        shape=(count, int(m), int(k), int(right.shape[-1])),
+        dtype=data_type(left),
+        left_gradient=bool(left.requires_grad),
+        right_gradient=bool(right.requires_grad),
+        **figures,
+    )
+
+
+def attention(
+    path: str, tensors: list[torch.Tensor], *, is_causal: bool, **figures: Any
+) -> Operator:
+    """A fused attention from queries, keys and values ``[samples, heads, positions, width]``."""
+    query, key, value = tensors[:3]
+    return Operator(
+        name=path,
+        kind=OperatorKind.ATTENTION,
+        shape=(
+            math.prod(query.shape[:-2]),
+            int(query.shape[-2]),
+            int(key.shape[-2]),
+            int(query.shape[-1]),
+            int(value.shape[-1]),
+        ),
+        dtype=data_type(query),
+        is_causal=is_causal,
+        **figures,
+    )
+
+
+def counted_flop(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """FLOP that PyTorch counts for an operator, 0 if it counts none."""
+    counter = flop_registry.get(func.overloadpacket)
+    return float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
+
+
+def cpu_attention_flop() -> dict[Any, Any]:
+    """How to count the FLOP of the CPU's fused attention, which PyTorch's registry leaves out."""
+    aten = torch.ops.aten
+
+    def forward(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+        del rest, named
+        return int(sdpa_flop_count(query, key, value))
+
+    def backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
+        del rest, named
+        return int(sdpa_backward_flop_count(gradient, query, key, value))
+
+    return {
+        aten._scaled_dot_product_flash_attention_for_cpu: forward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }

@@ -1,0 +1,115 @@
+"""Models without tables: the commands that price and size them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.memory import dense_bytes
+from planner import api, io
+from planner.errors import InfeasibleError
+from tests.planner.cli.command_line import Run
+
+TEXT = """
+name: small_gpt
+training: {batch_size_per_rank: 4}
+memory: {reserve: 1 GiB}
+dense:
+  dtype: bf16
+  layers:
+    - {kind: transformer, layers: 4, hidden: 256, heads: 4, ffn: 1024, seq: 128, vocabulary: 1000}
+"""
+SYSTEM = ("--system", "h100_sxm")
+
+
+@pytest.fixture
+def transformer(tmp_path: Path) -> Path:
+    """A plain transformer."""
+    path = tmp_path / "gpt.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_check_says_what_is_there(run: Run, transformer: Path) -> None:
+    done = run("check", transformer)
+    assert done.code == 0
+    by_hand = 1128 * 256 + 4 * (12 * 256**2 + 13 * 256) + 2 * 256
+    said = f"no tables, {by_hand:,} dense parameters, 4 samples per rank"
+    assert said in " ".join(done.out.split())
+
+
+def test_plan_and_estimate_agree_and_need_no_search(
+    run: Run, transformer: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    planned = run("plan", transformer, *SYSTEM, "--gpus", "16", "-o", folder, "--json")
+    assert planned.code == 0, planned.err
+    answer = json.loads(planned.out)
+    assert answer["solver"]["status"] == "optimal"
+    assert answer["solver"]["bound"] == answer["solver"]["value"]
+    bare = run("estimate", transformer, *SYSTEM, "--gpus", "16", "--json")
+    saved = run("estimate", transformer, folder / "plan.json", "--json")
+    for done in (bare, saved):
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["predicted"] == answer["predicted"]
+
+
+def test_a_reduction_of_gradients_is_all_that_more_gpus_add(transformer: Path) -> None:
+    workload = io.load_workload(transformer)
+    alone, many = (api.plan(workload, io.load_system("h100_sxm", gpus=n)).estimate for n in (1, 16))
+    added = {s.name for s in many.stages} - {s.name for s in alone.stages}
+    assert added == {"last gradient all-reduce"}
+    assert alone.time.time_s < many.time.time_s
+    assert many.exposed_communication_s > 0
+
+
+def test_sweep_and_size(run: Run, transformer: Path) -> None:
+    swept = run(
+        "sweep", transformer, *SYSTEM, "--gpus", "8,16", "--batch-size", "64,512",
+        "--workers", "1", "--json",
+    )  # fmt: skip
+    assert swept.code == 0, swept.err
+    points = json.loads(swept.out)["points"]
+    assert [p["status"] for p in points] == ["done"] * 4
+    assert len({p["iteration_time_s"] for p in points}) == 4
+    sized = run("size", transformer, *SYSTEM, "--target-qps", "20000", "--json")
+    assert sized.code == 0, sized.err
+
+
+def test_what_does_not_fit_is_refused_with_its_bytes(run: Run, transformer: Path) -> None:
+    done = run("plan", transformer, *SYSTEM, "--gpus", "8", "--batch-size", "100000")
+    assert done.code == 3
+    assert "the dense part and the reserve alone exceed a device by" in done.err
+    assert "activations" in done.err
+
+
+def test_the_smallest_device_counts(transformer: Path) -> None:
+    """Every rank trains a copy, so what fits the largest device alone does not fit."""
+    workload = io.load_workload(transformer)
+    topology = io.load_system("h100_sxm", gpus=8)
+    need = dense_bytes(workload) + workload.reserved_bytes
+    assert need < topology.hbm_capacities().min()
+    small = replace(topology.device, hbm_capacity_bytes=need - 1.0)
+    with pytest.raises(InfeasibleError, match="exceed a device"):
+        api.plan(workload, replace(topology, device=small))
+
+
+@pytest.mark.parametrize("objective", ["memory", "torchrec"])
+def test_objectives_about_tables_are_refused(run: Run, transformer: Path, objective: str) -> None:
+    done = run("plan", transformer, *SYSTEM, "--gpus", "8", "--objective", objective)
+    assert done.code == 2
+    assert "is about tables, and the workload 'small_gpt' has none" in done.err
+
+
+def test_a_workload_with_tables_needs_its_plan(run: Run, workload_file: Path) -> None:
+    done = run("estimate", workload_file, *SYSTEM, "--gpus", "8")
+    assert done.code == 2
+    assert "has tables, so name a plan after it" in done.err
+
+
+def test_tune_has_pipelines_to_try(run: Run, transformer: Path) -> None:
+    done = run("tune", transformer, *SYSTEM, "--gpus", "8", "--trials", "2")
+    assert done.code == 0, done.err
