@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective.base import Collective, FloatArray, Level
-from costmodels.topology import Topology
+from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
 _REFERENCE_RANKS: Final = 8
@@ -82,26 +82,25 @@ class Law(NamedTuple):
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
 
-def group_of(topology: Topology, *, within_host: bool = False) -> Group:
-    """All ranks, or those of one host."""
+def group_of(topology: Topology, *, within_host: bool = False, links: Links | None = None) -> Group:
+    """All ranks, or those of one host; on other links than the system's if given."""
     local = topology.local_world_size
     ranks = local if within_host else topology.world_size
     per_domain = min(ranks, topology.domain_size)
-    crosses = per_domain > local
-    return _group(topology, ranks, per_domain, crosses_hosts=crosses)
+    return _group(links or topology.links, ranks, per_domain, crosses_hosts=per_domain > local)
 
 
-def group_of_peers(send: FloatArray, topology: Topology) -> Group:
+def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = None) -> Group:
     """Who exchanges ``send``, ``[..., R, levels]``: all ranks, or one rank of each host."""
     hosts = topology.num_hosts
     if send.shape[-2] == topology.world_size:
-        return group_of(topology)
+        return group_of(topology, links=links)
     per_domain = min(hosts, topology.domain_size // topology.local_world_size)
-    return _group(topology, hosts, per_domain, crosses_hosts=per_domain > 1)
+    return _group(links or topology.links, hosts, per_domain, crosses_hosts=per_domain > 1)
 
 
-def _group(topology: Topology, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
-    host, domain, network = topology.host_link, topology.domain_link, topology.network_link
+def _group(links: Links, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
+    host, domain, network = links.host, links.domain, links.network
     rate, latency = host.bandwidth_bytes_per_s, host.latency_s
     if crosses_hosts:
         rate = min(rate, domain.bandwidth_bytes_per_s)

@@ -194,6 +194,11 @@ class AbstractCollectiveModel(ABC):
         del topology
         return None
 
+    def remarks(self, topology: Topology) -> tuple[str, ...]:
+        """What people should know about the times on this system, in whole sentences."""
+        del topology
+        return ()
+
     def subadditive(self) -> AbstractCollectiveModel:
         """This model, or one nowhere above it in which two collectives never take less than one.
 
