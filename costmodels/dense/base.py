@@ -42,6 +42,8 @@ class Layer:
 
     Matrix products, and ``elementwise_bytes`` moved by kernels of their own (activation, bias,
     concatenation) over tensors of ``tensor_bytes``. ``num_parameters`` are trained and all-reduced.
+    ``num_scattered`` elements are taken out by an index, so that the backward pass sorts them to
+    add their gradients up.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Layer:
     tensor_bytes: float
     num_parameters: int
     num_kernels: int
+    num_scattered: int = 0
 
     @property
     def flops(self) -> float:
@@ -162,6 +165,7 @@ def _interaction(
             tensor_bytes=float(element * batch * pairs),
             num_parameters=0,
             num_kernels=3,
+            num_scattered=batch * pairs,
         )
         return (concat, dot), pairs + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
     return (concat, *_cross(arch, batch, elements, element)), elements

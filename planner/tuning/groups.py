@@ -1,4 +1,4 @@
-"""2D parallelism: copies of all tables on groups of ranks, as TorchRec's ``DMPCollection`` lays out.
+"""2D parallelism: copies of all tables on groups of ranks, laid out as by ``DMPCollection``.
 
 Every group holds one copy of the tables under one and the same plan. ``DMPCollection`` interleaves
 groups by default: with c copies, group i has ranks i, i + c, i + 2 c and so on, so that the copies

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import Basis, Collective, balanced_s
+from costmodels.collective.base import Basis, Collective, FloatArray, balanced_s
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io
@@ -27,11 +27,15 @@ SHAPES = ((2, 2), (8, 8), (16, 8), (64, 8), (2, 1))
 
 
 def changed(topology: Topology, level: str, **values: float) -> Topology:
-    link: Link = getattr(topology, level)
-    return replace(topology, **{level: replace(link, **values)})
+    """The system with one of its links (``host`` or ``network``) edited."""
+    links = topology.links
+    link: Link = replace(getattr(links, level), **values)
+    return topology.with_links(
+        replace(links, host=link) if level == "host" else replace(links, network=link)
+    )
 
 
-def times(topology: Topology, collective: Collective) -> np.ndarray:
+def times(topology: Topology, collective: Collective) -> FloatArray:
     return balanced_s(collective_model(topology), collective, SIZES, topology)
 
 
@@ -61,21 +65,21 @@ def test_curves_of_a_file_of_ones_own_hold_for_the_links_beside_them() -> None:
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_a_slower_link_slows_large_messages_by_as_much(name: str, collective: Collective) -> None:
     for gpus, per_host in SHAPES:
-        level = "host_link" if gpus == per_host else "network_link"
+        level = "host" if gpus == per_host else "network"
         base = io.load_system(name, gpus=gpus, gpus_per_host=per_host)
-        if gpus > base.domain_size or level == "host_link":
-            rate = getattr(base, level).bandwidth_bytes_per_s
+        if gpus > base.domain_size or level == "host":
+            rate = getattr(base.links, level).bandwidth_bytes_per_s
             slow = times(changed(base, level, bandwidth_bytes_per_s=rate / 40.0), collective)
             ratio = slow / times(base, collective)
             assert (ratio >= 1.0 - 1e-9).all()
             assert (np.diff(slow) >= -1e-15).all()
-            expected = 40.0 if level == "host_link" else 1.5  # rings may be bound by the fabric
+            expected = 40.0 if level == "host" else 1.5  # rings may be bound by the fabric
             assert ratio[-1] >= 0.95 * expected
 
 
 def test_a_rescaled_time_is_extrapolated_with_a_wider_interval() -> None:
     base = io.load_system("h100_sxm")
-    edited = changed(base, "host_link", bandwidth_bytes_per_s=250 * GB)
+    edited = changed(base, "host", bandwidth_bytes_per_s=250 * GB)
     own, other = (
         collective_model(t).confidence(Collective.ALL_TO_ALL, 2.0**24, t) for t in (base, edited)
     )
@@ -88,9 +92,9 @@ def test_a_longer_latency_is_felt_at_every_size_and_a_shorter_one_leaves_time() 
     model = collective_model_of_device(base)
     for collective in EVERY:
         here = balanced_s(model, collective, SIZES, base)
-        late = changed(base, "host_link", latency_s=base.host_link.latency_s + 100 * US)
+        late = changed(base, "host", latency_s=base.host_link.latency_s + 100 * US)
         assert (balanced_s(model, collective, SIZES, late) - here >= 99 * US).all()
-        none = balanced_s(model, collective, SIZES, changed(base, "host_link", latency_s=0.0))
+        none = balanced_s(model, collective, SIZES, changed(base, "host", latency_s=0.0))
         assert ((none > 0) & (none < here)).all()
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from costmodels.collective.base import FloatArray
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.sharding import ComputeKernel, Plan
 from costmodels.topology import Topology
@@ -35,7 +36,7 @@ from tests.strategies import (
 IN_HOST_MEMORY = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 
-def held_by_host(plan: Plan, workload: Workload, topology: Topology, group_size: int) -> np.ndarray:
+def held_by_host(plan: Plan, workload: Workload, topology: Topology, group_size: int) -> FloatArray:
     """Bytes of tables in each host's memory with every copy counted."""
     copies = topology.world_size // group_size
     held: dict[int, float] = defaultdict(float)
@@ -77,7 +78,7 @@ def ledger(*, device_bytes: float, host_bytes: float, ranks: int) -> MemoryLedge
     ("size", "between", "share"),
     [(16, False, 1), (8, False, 2), (2, False, 8), (1, False, 8), (8, True, 1), (4, True, 2)],
 )
-def test_groups_share_the_memory_of_their_hosts(size: int, between: bool, share: int) -> None:  # noqa: FBT001
+def test_groups_share_the_memory_of_their_hosts(size: int, between: bool, share: int) -> None:
     whole = make_topology(2, 8)
     group = group_topology(whole, size, between_hosts=between)
     assert group is not None

@@ -19,8 +19,8 @@ from planner.evaluation import SearchSpace
 from planner.problem import PlanningProblem
 from planner.search.parts.feasibility import require_feasible
 from planner.tuning import Effort, Setup, Study, menu_of
-from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.groups import group_topology, sync_time_s
+from planner.tuning.liveness import has_ended, own_process
 
 EFFORT = Effort(trials=7, trial_limit_s=5.0, trial_evaluations=60, grace_s=0.0)
 
