@@ -22,6 +22,7 @@ from costmodels.collective._law import (
     bus_factor,
     busiest_factor,
     fabric_law,
+    longer_s,
     network_law,
 )
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
@@ -145,9 +146,10 @@ class Catalogue:
             here = self.find(collective, group.within_domain, there.within_domain)
             known = network_law(collective, there, inside.table.law if inside else None)
             law = network_law(collective, group, here.table.law if here else None)
-        if law == known:
+        longer = longer_s(collective, there, group)
+        if law == known and longer == 0.0:
             return found
-        return found._replace(table=found.table.on_link(known, law), other_links=True)
+        return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
 
     def _measured(self, collective: Collective, group: Group) -> Found | None:
         search = self._inside if group.domains == 1 else self._across

@@ -66,15 +66,15 @@ class Table:
         lower._fine_bytes, lower._fine_time = self._fine_bytes, self._fine_bytes + least
         return lower
 
-    def on_link(self, known: Law, law: Law) -> Table:
+    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> Table:
         """The table when the link's law changes from ``known`` to ``law``.
 
-        Bytes count by the new rate. What the floor grows by is added at every size, so that a
-        longer latency is felt by large messages too. A shorter latency takes its share of the
-        measured floor away, which leaves every time above 0.
+        Bytes count by the new rate. What the floor grows by, and ``longer_s`` at least, is added at
+        every size, so that a longer latency is felt by large messages too. A shorter latency takes
+        its share of the measured floor away, which leaves every time above 0.
         """
         wider = math.log(law.rate / known.rate)
-        added = max(law.floor_s - known.floor_s, 0.0)
+        added = max(law.floor_s - known.floor_s, longer_s)
         kept = min(law.floor_s / known.floor_s, 1.0)
         added -= (1.0 - kept) * math.exp(float(self._fine_time[0]))
         beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)

@@ -124,11 +124,14 @@ class Measured(AbstractCollectiveModel):
         tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
         if tables is None:
             return self.otherwise.all_to_all_s(send, receive, topology)
-        moved = busiest_bytes(send, receive, topology, group)
-        seconds = np.zeros_like(moved[0])
-        for num_bytes, table in zip(moved, tables, strict=True):
-            if table is not None:
-                seconds = np.maximum(seconds, self._read(table, num_bytes))
+        fabric, network = busiest_bytes(send, receive, topology, group)
+        seconds = np.zeros_like(fabric)
+        if tables[0] is not None:
+            there = group_of_peers(send, topology, self.measured_on)
+            hop_s = max(group.network_latency_s - there.network_latency_s, 0.0)
+            seconds = self._read(tables[0], fabric) + hop_s * (group.domains > 1)
+        if tables[1] is not None:
+            seconds = np.maximum(seconds, self._read(tables[1], network))
         return seconds
 
     def reduce_scatter_s(
