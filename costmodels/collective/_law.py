@@ -133,7 +133,8 @@ def busiest_bytes(
         ..., Level.DOMAIN
     ] * (group.fabric_rate / domain.bandwidth_bytes_per_s)
     network = busiest[..., Level.NETWORK]
-    return fabric + network * (group.fabric_rate < _NVLINK * group.network_rate), network
+    shares = group.per_domain > 1 and group.fabric_rate < _NVLINK * group.network_rate
+    return (fabric + network if shares else fabric), network
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
