@@ -10,6 +10,7 @@ share of points inside the 90 % interval, for
 - version:  each version is left out and predicted from all others;
 - ranks:    4 ranks are predicted from 2 and 8, and 8 from 2 and 4;
 - links:    nothing measured on the device: the ramp, and alpha-beta, from the system's link rates;
+- moved:    A100, H100 and B200 from one another's curves, rescaled to their own links;
 - like:     from the curves of another system with the same links;
 - hosts:    figures over several hosts from those inside one and the link rates;
 - validate: rows that are never fitted.
@@ -29,6 +30,7 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from planner.io.collective_curves import CurveRecord
+from planner.io.system_file import load_system
 from planner.validation.held_out import (
     HeldOut,
     by_version,
@@ -70,6 +72,18 @@ def from_like(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
                 if r.set_name == like and r.curve.domains == 1
             )
             yield from points(Measured(curves=curves), record)
+
+
+def moved_links(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
+    """One generation of NVSwitch hosts from another's curves and the links of both."""
+    sets = ("a100_80gb_sxm", "h100_sxm", "b200_sxm")
+    for record in records:
+        for other in sets:
+            if record.set_name not in sets or other == record.set_name or record.curve.domains > 1:
+                continue
+            curves = tuple(r.curve for r in records if r.set_name == other and r.curve.domains == 1)
+            model = Measured(curves=curves, measured_on=load_system(other).links)
+            yield from points(model, record)
 
 
 def over_hosts(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
@@ -119,6 +133,7 @@ def main() -> None:
         ("ranks: 8 from 2 and 4", lambda: left_out_ranks(records, 8)),
         ("links: ramp, nothing measured", lambda: from_links(records, Ramp())),
         ("links: alpha-beta, nothing measured", lambda: from_links(records, AlphaBeta())),
+        ("moved: A100, H100, B200 by their links", lambda: moved_links(records)),
         ("like: H100 from H200, H200 from H100", lambda: from_like(records)),
         ("hosts: from one host and link rates", lambda: over_hosts(records)),
         ("validate: never fitted", lambda: never_fitted(records)),

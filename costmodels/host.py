@@ -1,45 +1,217 @@
 """Host time: what the CPU thread of a rank spends to issue the work of an iteration.
 
 Per operator the host spends T1 (gap between operators) + T2 (before the first launch) + T3 (after
-the last), and T4 per kernel launch; terms as in Lin et al. 2022 (arXiv 2201.07821), section 4.
-A captured CUDA graph replays without them.
+the last), T4 per kernel launch and T5 between the launches of one operator; terms as in Lin et al.
+2022 (arXiv 2201.07821), section 4. What they are depends on the software, so they are named
+profiles. All are counted in kernel launches of the system, whose time a machine tells by itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+from costmodels.dense.base import Layer
+from costmodels.workload import HostProfile, Workload
 
-FloatArray = NDArray[np.float64]
+_NUMBER_BYTES: Final = 4
+"""Dense features, labels and weights of indices arrive as fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLaunches:
+    """A profile: host time of each kind of work over one kernel launch of the system.
+
+    Attributes:
+        operator_ratio: T1 + T2 + T3 of one operator of the forward pass.
+        backward_ratio: host time of a backward pass over that of its forward pass.
+        per_gradient_ratio: adding one tensor's gradient up.
+        per_update_ratio: zeroing one tensor's gradient and updating the tensor.
+        update_ratio: the optimizer's step and its zeroing of gradients, beside the tensors.
+        lookup_forward_ratio: T1 + T2 + T3 of a fused lookup.
+        lookup_backward_ratio: the same of its backward.
+        collective_ratio: issuing one collective.
+        copy_ratio: issuing one copy of an input tensor to the device.
+        loss_ratio: the loss, forward and backward.
+        between_steps_ratio: reading the loss, fetching the next batch; the device has no work.
+        launch_ratio: T4; 0 where a captured graph is replayed.
+        copies_block: the host waits for copies, as it does from memory that is not pinned.
+        source: where the figures come from.
+    """
+
+    operator_ratio: float
+    backward_ratio: float
+    per_gradient_ratio: float
+    per_update_ratio: float
+    update_ratio: float
+    lookup_forward_ratio: float
+    lookup_backward_ratio: float
+    collective_ratio: float
+    copy_ratio: float
+    loss_ratio: float
+    between_steps_ratio: float
+    launch_ratio: float
+    copies_block: bool
+    source: str
+
+
+_EAGER: Final = HostLaunches(
+    operator_ratio=4.0,
+    backward_ratio=2.0,
+    per_gradient_ratio=0.0,
+    per_update_ratio=0.0,
+    update_ratio=0.0,
+    lookup_forward_ratio=12.0,
+    lookup_backward_ratio=12.0,
+    collective_ratio=8.0,
+    copy_ratio=0.0,
+    loss_ratio=0.0,
+    between_steps_ratio=0.0,
+    launch_ratio=1.0,
+    copies_block=False,
+    source="medians of Lin et al.'s traces over one launch of 5 us: 20 us per operator, 60 us per "
+    "lookup, 40 us per collective; a fused optimizer and pinned copies are not counted",
+)
+_UNPROFILED: Final = 0.38
+"""Host time without the profiler over that in its traces, from the 36 iterations of Lin et al. 2022
+together with the time between steps; ``shardplan validate published --what single-gpu`` prints what
+comes of it when models or GPUs are left out."""
+_US: Final = _UNPROFILED / 5.0
+"""One microsecond of the traces, in launches of 5 us."""
+_EAGER_2021: Final = HostLaunches(
+    operator_ratio=58.0 * _US,
+    backward_ratio=1.67,
+    per_gradient_ratio=39.0 * _US,
+    per_update_ratio=60.0 * _US,
+    update_ratio=172.0 * _US,
+    lookup_forward_ratio=105.3 * _US,
+    lookup_backward_ratio=135.2 * _US,
+    collective_ratio=91.6 * _US,
+    copy_ratio=52.5 * _US,
+    loss_ratio=190.0 * _US,
+    between_steps_ratio=420.0,
+    launch_ratio=10.4 * _US,
+    copies_block=True,
+    source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
+    "(configs/published/lin22_host_overheads.csv); their share without the profiler and the time "
+    "between steps from their 36 measured iterations",
+)
+_CUDA_GRAPH: Final = HostLaunches(
+    operator_ratio=0.0,
+    backward_ratio=0.0,
+    per_gradient_ratio=0.0,
+    per_update_ratio=0.0,
+    update_ratio=0.0,
+    lookup_forward_ratio=0.0,
+    lookup_backward_ratio=0.0,
+    collective_ratio=0.0,
+    copy_ratio=0.0,
+    loss_ratio=0.0,
+    between_steps_ratio=0.0,
+    launch_ratio=0.0,
+    copies_block=False,
+    source="a captured CUDA graph is replayed without the host",
+)
+PROFILES: Final = {
+    HostProfile.EAGER: _EAGER,
+    HostProfile.EAGER_2021: _EAGER_2021,
+    HostProfile.CUDA_GRAPH: _CUDA_GRAPH,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Seconds per operator (T1 + T2 + T3), by kind, and per kernel launch (T4)."""
+    """Seconds that the host of a rank takes under a profile."""
 
-    operator_s: float
-    lookup_s: float
-    collective_s: float
+    profile: HostLaunches
     launch_s: float
 
     @classmethod
-    def of(cls, launch_latency_s: float, *, cuda_graph: bool) -> HostCosts:
-        """Costs of a host whose kernel launch takes ``launch_latency_s``.
+    def of(cls, launch_latency_s: float, profile: HostProfile) -> HostCosts:
+        """Costs of a host whose kernel launch takes ``launch_latency_s``."""
+        return cls(profile=PROFILES[profile], launch_s=launch_latency_s)
 
-        The ratios to one launch (about 5 us there) are medians of Lin et al.'s traces: 20 us per
-        operator, 60 us per embedding lookup, 40 us per collective.
+    def forward_s(self, layers: Sequence[Layer]) -> float:
+        """Issuing the forward pass of layers before the device is busy.
+
+        Of blocks that repeat only the first holds the device up; see :meth:`repeats_s`.
         """
-        if cuda_graph:
-            return cls(operator_s=0.0, lookup_s=0.0, collective_s=0.0, launch_s=0.0)
-        return cls(
-            operator_s=4.0 * launch_latency_s,
-            lookup_s=12.0 * launch_latency_s,
-            collective_s=8.0 * launch_latency_s,
-            launch_s=launch_latency_s,
-        )
+        calls = sum(layer.first_calls for layer in layers)
+        kernels = sum(layer.first_kernels for layer in layers)
+        return self._operators_s(calls, kernels)
 
-    def operators(self, num_operators: int, num_kernels: int) -> float:
-        """Host seconds to issue ordinary operators."""
-        return num_operators * self.operator_s + num_kernels * self.launch_s
+    def repeats_s(self, layers: Sequence[Layer]) -> float:
+        """Issuing what repeats in the forward pass of layers, while the device computes."""
+        calls = sum(layer.num_calls - layer.first_calls for layer in layers)
+        kernels = sum(layer.num_kernels - layer.first_kernels for layer in layers)
+        return self._operators_s(calls, kernels)
+
+    def _operators_s(self, calls: int, kernels: int) -> float:
+        launches = calls * self.profile.operator_ratio + kernels * self.profile.launch_ratio
+        return launches * self.launch_s
+
+    def backward_s(self, layers: Sequence[Layer]) -> float:
+        """Issuing the backward pass of layers, with the sums of their gradients."""
+        gradients = _num_tensors(layers) * self.profile.per_gradient_ratio * self.launch_s
+        return self.profile.backward_ratio * self.forward_s(layers) + gradients
+
+    def optimizer_s(self, layers: Sequence[Layer]) -> float:
+        """Issuing the update of the layers' tensors."""
+        tensors = _num_tensors(layers)
+        updates = tensors * self.profile.per_update_ratio + (
+            self.profile.update_ratio if tensors else 0.0
+        )
+        return updates * self.launch_s
+
+    @property
+    def lookup_s(self) -> float:
+        """Issuing a fused lookup of three kernels."""
+        return (self.profile.lookup_forward_ratio + 3.0 * self.profile.launch_ratio) * self.launch_s
+
+    @property
+    def lookup_backward_s(self) -> float:
+        """Issuing the backward of a fused lookup, of three kernels."""
+        return (
+            self.profile.lookup_backward_ratio + 3.0 * self.profile.launch_ratio
+        ) * self.launch_s
+
+    @property
+    def collective_s(self) -> float:
+        """Issuing one collective."""
+        return self.profile.collective_ratio * self.launch_s
+
+    @property
+    def loss_s(self) -> float:
+        """Issuing the loss, forward and backward."""
+        return self.profile.loss_ratio * self.launch_s
+
+    def between_steps_s(self, workload: Workload) -> float:
+        """From the end of a step's work to the first operator of the next."""
+        given_s = workload.between_steps_s
+        return self.profile.between_steps_ratio * self.launch_s if given_s is None else given_s
+
+    def copies_s(self, workload: Workload) -> float:
+        """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
+        weighted = any(t.is_weighted for t in workload.tables)
+        tensors = 3 + bool(workload.dense.num_dense_features) + weighted
+        return tensors * self.profile.copy_ratio * self.launch_s
+
+
+def input_bytes(workload: Workload) -> float:
+    """Bytes of a rank's batch that are copied to its device.
+
+    Indices with a length per feature and sample, weights of weighted tables, dense features, and
+    one label per sample.
+    """
+    per_sample = _NUMBER_BYTES * (workload.dense.num_dense_features + 1.0)
+    for table in workload.tables:
+        per_index = workload.index_bytes + (_NUMBER_BYTES if table.is_weighted else 0)
+        per_sample += table.pooling_factor * per_index
+        per_sample += len(table.features) * workload.index_bytes
+    return workload.local_batch_size * per_sample
+
+
+def _num_tensors(layers: Sequence[Layer]) -> int:
+    """Trained tensors: a matrix per product, and a bias."""
+    return sum(len(layer.products) + 1 for layer in layers if layer.num_parameters)

@@ -78,7 +78,8 @@ class Operator:
     ``is_causal`` attention skips the half of the scores that its mask hides; its FLOP still count
     them, as ``torch.utils.flop_counter`` does. ``parameter_bytes`` are those of the trained
     elements, ``saved_bytes`` what is kept for the backward pass. The device runs ``num_kernels``
-    kernels, which the host issues as ``num_calls`` operators.
+    kernels, which the host issues as ``num_calls`` operators. ``num_sorted`` elements are picked by
+    an index, so that the backward pass sorts them to add their gradients up.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Operator:
     left_gradient: bool = True
     right_gradient: bool = True
     is_causal: bool = False
+    num_sorted: int = 0
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""
@@ -108,7 +110,7 @@ class Operator:
         good = all(0 <= size <= _MOST for size in self.shape)
         require(good, f"{where}: sizes of the shape must be 0..2^53, got {self.shape}")
         require(1 <= self.num_repeats <= _MOST, f"{where}: repeats must be 1..2^53")
-        for key in ("num_parameters", "num_kernels", "num_calls"):
+        for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted"):
             value = getattr(self, key)
             require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
         for key in ("read_bytes", "written_bytes", "parameter_bytes", "saved_bytes"):

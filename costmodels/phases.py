@@ -62,7 +62,8 @@ class PhaseModel:
         if self._pipeline.overlaps_bottom:
             return chain_s / fastest
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
-        return chain_s / fastest + self._stages.tail_all_reduce_s()
+        copy_s = self._stages.input_copy_s if self._pipeline.exposes_input_dist else 0.0
+        return chain_s / fastest + copy_s + self._stages.tail_all_reduce_s()
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

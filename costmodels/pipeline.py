@@ -266,7 +266,7 @@ class CostPipeline:
         return self._pipeline.program(self._stages.times(work, scale or Scale()))
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
-        notes = []
+        notes = list(self.models.collective.remarks(self.topology))
         if program.floor_s >= time_s > 0:
             notes.append("input bound: the data source, not the plan, sets the iteration time")
         host_s = sum(float(np.max(s.host_s)) for s in program.steps)

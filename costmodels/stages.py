@@ -15,7 +15,7 @@ from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.exchange import AbstractExchangeModel, Traffic
-from costmodels.host import HostCosts
+from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.roofline import Roofline as LookupRoofline
@@ -93,7 +93,7 @@ class StageModel:
         self.speeds = topology.speeds()
         self.dense: DenseTimes = models.dense.times(workload, topology)
         self._layers = dense_layers(workload)
-        self._host = HostCosts.of(topology.device.launch_latency_s, cuda_graph=workload.cuda_graph)
+        self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
         self.lengths_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
@@ -267,9 +267,10 @@ class StageModel:
             speeds: of the ranks, ``[W]``.
             scale: factors on all times.
         """
-        bottom_host_s, top_host_s = self._operators
+        issue, layers = self._host, self._layers
         dense, host, none = self.dense, scale.host_ratio, np.zeros(1)
-        bottom_s, top_s = (seconds * host for seconds in self._repeats_host_s)
+        bottom_s, top_s = (issue.repeats_s(part) * host for part in (layers.bottom, layers.top))
+        between_s = issue.between_steps_s(self.workload)
 
         def computed(seconds: float, issued_s: FloatArray) -> FloatArray:
             """Compute of a stage whose repeats the host issues meanwhile."""
@@ -290,10 +291,17 @@ class StageModel:
                 self._all_reduce_s(np.array(b)) * scale.collective_ratio for b in self._buckets[:-1]
             ),
             tail_bucket_s=none,
-            bottom_host_s=bottom_host_s * host,
-            top_host_s=top_host_s * host,
-            lookup_host_s=calls * (self._host.lookup_s + 3 * self._host.launch_s) * host,
-            collective_host_s=self._host.collective_s * host,
+            bottom_host_s=issue.forward_s(layers.bottom) * host,
+            top_host_s=(issue.forward_s(layers.top) + 0.4 * self._loss_s) * host,
+            top_backward_host_s=(issue.backward_s(layers.top) + 0.6 * self._loss_s) * host,
+            bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
+            optimizer_host_s=issue.optimizer_s((*layers.bottom, *layers.top)) * host,
+            lookup_host_s=calls * issue.lookup_s * host,
+            lookup_backward_host_s=calls * issue.lookup_backward_s * host,
+            collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
+            input_copy_s=self.input_copy_s * host,
+            copy_host_s=(issue.copies_s(self.workload) + between_s) * host,
+            copy_blocks_host=issue.profile.copies_block,
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
@@ -320,30 +328,17 @@ class StageModel:
         seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
         return seconds * (num_bytes > 0)
 
-    @cached_property
-    def _operators(self) -> tuple[float, float]:
-        """Host seconds to issue the forward of bottom and top, before the device is busy.
+    @property
+    def input_copy_s(self) -> float:
+        """Copying a rank's batch to its device; nothing where the ranks are CPU cores."""
+        if self.topology.device.single_stream:
+            return 0.0
+        return input_bytes(self.workload) / self.topology.host.device_link_bandwidth_bytes_per_s
 
-        Of blocks that repeat, only the first holds the device up.
-        """
-        layers = self._layers
-        bottom, top = (
-            self._host.operators(
-                sum(x.first_calls for x in part), sum(x.first_kernels for x in part)
-            )
-            for part in (layers.bottom, layers.top)
-        )
-        return bottom, top
-
-    @cached_property
-    def _repeats_host_s(self) -> tuple[float, float]:
-        """Host seconds to issue what repeats in the forward of bottom and top."""
-        layers = self._layers
-        bottom, top = (
-            self._host.operators(sum(x.num_calls for x in part), sum(x.num_kernels for x in part))
-            for part in (layers.bottom, layers.top)
-        )
-        return bottom - self._operators[0], top - self._operators[1]
+    @property
+    def _loss_s(self) -> float:
+        """Host seconds of the loss where there is a dense part."""
+        return self._host.loss_s if self._layers.top else 0.0
 
     @cached_property
     def _buckets(self) -> tuple[float, ...]:

@@ -101,6 +101,15 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The three link levels of a system, see :class:`Topology`."""
+
+    host: Link
+    domain: Link
+    network: Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """``num_hosts`` hosts with ``local_world_size`` ranks each.
 
@@ -168,6 +177,17 @@ class Topology:
     def compute_device(self) -> str:
         """What TorchRec runs on: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise."""
         return "cpu" if self.calibration else "cuda"
+
+    @property
+    def links(self) -> Links:
+        """All link levels."""
+        return Links(host=self.host_link, domain=self.domain_link, network=self.network_link)
+
+    def with_links(self, links: Links) -> Topology:
+        """The same ranks on other links."""
+        return replace(
+            self, host_link=links.host, domain_link=links.domain, network_link=links.network
+        )
 
     def host_of(self, rank: int) -> int:
         """Index of the host of ``rank``."""

@@ -63,6 +63,18 @@ class Pipeline(StrEnum):
     HUGECTR = "hugectr"
 
 
+class HostProfile(StrEnum):
+    """Software that issues the work of a training step, by what it costs the host.
+
+    Today's eager PyTorch, that of 2021 with its optimizer of one update per tensor and copies that
+    the host waits for, and a captured CUDA graph. Figures are in :mod:`costmodels.host`.
+    """
+
+    EAGER = "eager"
+    EAGER_2021 = "eager_2021"
+    CUDA_GRAPH = "cuda_graph"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """One input looked up in a table: ``pooling_factor`` indices per sample on average."""
@@ -202,7 +214,11 @@ class DenseArch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model and how one training step of it is run. ``local_batch_size`` is samples per rank."""
+    """A model and how one training step of it is run. ``local_batch_size`` is samples per rank.
+
+    ``between_steps_s`` is host time between steps in which the device has no work, such as reading
+    the loss; None means that of the host profile.
+    """
 
     name: str
     tables: tuple[Table, ...]
@@ -214,6 +230,8 @@ class Workload:
     index_bytes: int = 8
     pipeline: Pipeline = Pipeline.SPARSE_DIST
     cuda_graph: bool = False
+    host_profile: HostProfile = HostProfile.EAGER
+    between_steps_s: float | None = None
     reserved_bytes: float = 0.0
     input_samples_per_s: float | None = None
 
@@ -239,7 +257,13 @@ class Workload:
             require(table.name not in seen, f"table name {table.name!r} appears twice")
             seen.add(table.name)
         require(self.index_bytes in (4, 8), f"index_bytes must be 4 or 8, got {self.index_bytes}")
+        require(
+            not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
+            "cuda_graph true contradicts host_profile eager_2021; remove one of them",
+        )
         require(self.reserved_bytes >= 0, "the memory reserve must not be negative")
+        between_s = self.between_steps_s
+        require(between_s is None or 0 <= between_s <= 3600, "between_steps must be 0 to 1 hour")
         rate = self.input_samples_per_s
         require(rate is None or rate > 0, f"input rate must be positive, got {rate}")
 
@@ -254,6 +278,11 @@ class Workload:
                 return table
         msg = f"the workload {self.name!r} has no table {name!r}"
         raise InvalidValueError(msg)
+
+    @property
+    def issued_by(self) -> HostProfile:
+        """The host profile, with ``cuda_graph`` as the short form of the one of that name."""
+        return HostProfile.CUDA_GRAPH if self.cuda_graph else self.host_profile
 
     @property
     def weight_bytes(self) -> int:

@@ -27,6 +27,7 @@ from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.calibration_file import load_constants, read_calibration
 from planner.io.collective_curves import load_curves, shipped_curves
+from planner.io.measured_links import links_measured
 from planner.io.residual_file import load_residual, residual_path
 from planner.problem import PlanningProblem
 
@@ -124,7 +125,9 @@ def cpu_models(constants: CpuConstants) -> CostModels:
 def collective_model(topology: Topology) -> AbstractCollectiveModel:
     """Curves that the system names; alpha-beta where it names none."""
     curves = load_curves(topology)
-    return Measured(curves=curves) if curves else AlphaBeta()
+    if not curves:
+        return AlphaBeta()
+    return Measured(curves=curves, measured_on=links_measured(topology))
 
 
 def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:

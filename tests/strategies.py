@@ -26,6 +26,7 @@ from costmodels.workload import (
     DataType,
     DenseArch,
     Feature,
+    HostProfile,
     Interaction,
     Optimizer,
     Pipeline,
@@ -219,6 +220,7 @@ def workloads(
 ) -> Workload:
     """Any small workload."""
     count = draw(st.integers(1, max_tables))
+    profile = draw(st.sampled_from(list(HostProfile)))
     return Workload(
         name="random",
         tables=tuple(draw(tables(f"t{i}")) for i in range(count)),
@@ -229,7 +231,9 @@ def workloads(
         gradient_dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),
         index_bytes=draw(st.sampled_from([4, 8])),
         pipeline=draw(st.sampled_from(pipelines)),
-        cuda_graph=draw(st.booleans()),
+        cuda_graph=profile is not HostProfile.EAGER_2021 and draw(st.booleans()),
+        host_profile=profile,
+        between_steps_s=draw(st.sampled_from([None, None, 1e-3])),
         input_samples_per_s=draw(st.sampled_from([None, None, 1e5])),
     )
 

@@ -22,6 +22,7 @@ from costmodels.collective._law import (
     bus_factor,
     busiest_factor,
     fabric_law,
+    longer_s,
     network_law,
 )
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
@@ -45,6 +46,10 @@ _ONE_VERSION: Final = (0.15, 0.08)
 harness differ by in nine cases of ten (``benchmarks/collectives.py``, repeats)."""
 _OTHER_SYSTEM: Final = 0.10
 """Added spread of figures that come from a like system."""
+_OTHER_LINKS: Final = (0.55, 0.30)
+"""Added, below and above 1 MiB, where curves are rescaled to another link: within this factor nine
+in ten points of A100, H100 and B200 are predicted from one another's curves and the links of both
+(``benchmarks/collectives.py``, moved)."""
 _OTHER_CLUSTER: Final = 0.15
 _ONE_CLUSTER: Final = 0.45
 """Added spread across a network: clusters of one nominal rate differ by more than repeats. Where
@@ -62,6 +67,7 @@ class Found(NamedTuple):
     table: Table
     curves: tuple[CollectiveCurve, ...]
     same_shape: bool
+    other_links: bool = False
 
 
 class Catalogue:
@@ -70,29 +76,42 @@ class Catalogue:
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves; tables are made when first asked for."""
         self._curves = tuple(curves)
-        self._known: dict[tuple[Collective, Group], Found | None] = {}
+        self._known: dict[tuple[Collective, Group, Group | None], Found | None] = {}
         self._spreads: dict[tuple[Collective, Group, bool], float] = {}
 
-    def find(self, collective: Collective, group: Group) -> Found | None:
-        """What is known of a collective in a group; None where no curve helps."""
-        key = (collective, group)
+    def find(
+        self, collective: Collective, group: Group, there: Group | None = None
+    ) -> Found | None:
+        """What is known of a collective in a group; None where no curve helps.
+
+        Args:
+            collective: which.
+            group: who takes part, on the links of the system.
+            there: the same members on the links that the curves were measured on; None where the
+                curves hold for the system's own links.
+        """
+        there = None if there == group else there
+        key = (collective, group, there)
         if key not in self._known:
-            self._known[key] = self._search(collective, group) if group.ranks > 1 else None
+            self._known[key] = self._search(collective, group, there) if group.ranks > 1 else None
         return self._known[key]
 
     def confidence(
-        self, collective: Collective, group: Group, size_bytes: float
+        self, collective: Collective, group: Group, size_bytes: float, there: Group | None = None
     ) -> Confidence | None:
-        """Measured inside a curve's range, extrapolated for other shapes and sizes."""
-        found = self.find(collective, group)
+        """Measured inside a curve's range, extrapolated for other shapes, sizes and links."""
+        found = self.find(collective, group, there)
         if found is None:
             return None
         large = bool(size_bytes >= _LARGE_BYTES)
         carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
+        carried += _OTHER_LINKS[large] if found.other_links else 0.0
         if not found.same_shape:
             spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
             return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
-        spread = carried + self._spread(collective, group, found, large=large)
+        known = group if there is None or not found.other_links else there
+        as_measured = self.find(collective, known) or found
+        spread = carried + self._spread(collective, known, as_measured, large=large)
         if len({c.version for c in found.curves}) == 1:
             spread = math.hypot(spread, _ONE_VERSION[large])
         if group.domains > 1:
@@ -102,6 +121,8 @@ class Catalogue:
         largest = max(c.size_bytes[-1] for c in found.curves)
         if not smallest <= size_bytes <= largest:
             return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
+        if found.other_links:
+            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
         basis = Basis.CALIBRATED if carried else Basis.MEASURED
         return Confidence(basis=basis, spread_ratio=spread)
 
@@ -112,7 +133,25 @@ class Catalogue:
             self._spreads[key] = _spread(found, factor, large=large)
         return self._spreads[key]
 
-    def _search(self, collective: Collective, group: Group) -> Found | None:
+    def _search(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
+        """As measured, or carried over from the links there to those here."""
+        if there is None:
+            return self._measured(collective, group)
+        found = self.find(collective, there)
+        if found is None:
+            return None
+        known, law = fabric_law(collective, there), fabric_law(collective, group)
+        if group.domains > 1:
+            inside = self.find(collective, there.within_domain)
+            here = self.find(collective, group.within_domain, there.within_domain)
+            known = network_law(collective, there, inside.table.law if inside else None)
+            law = network_law(collective, group, here.table.law if here else None)
+        longer = longer_s(collective, there, group)
+        if law == known and longer == 0.0:
+            return found
+        return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
+
+    def _measured(self, collective: Collective, group: Group) -> Found | None:
         search = self._inside if group.domains == 1 else self._across
         found = search(collective, group)
         if found is None and collective in _MIRRORED:

@@ -16,6 +16,8 @@ from costmodels.collective.base import Collective, CollectiveCurve, FloatArray
 _STEPS_PER_INTERVAL: Final = 8
 _OLDER_VERSION_WEIGHT: Final = 0.5
 """Each older library version counts half of the next: newest fits, the others are repeats."""
+_DOUBLINGS_BEYOND: Final = 24
+"""Sizes beyond a table's last that a change of its floor is still added to."""
 _SHOWS_FLOOR_BYTES: Final = 128 * 1024
 """A curve that starts above this size has not seen the floor."""
 
@@ -63,6 +65,25 @@ class Table:
         lower.log_bytes, lower.log_time = self.log_bytes, self.log_time
         lower._fine_bytes, lower._fine_time = self._fine_bytes, self._fine_bytes + least
         return lower
+
+    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> Table:
+        """The table when the link's law changes from ``known`` to ``law``.
+
+        Bytes count by the new rate. What the floor grows by, and ``longer_s`` at least, is added at
+        every size, so that a longer latency is felt by large messages too. A shorter latency takes
+        its share of the measured floor away, which leaves every time above 0.
+        """
+        wider = math.log(law.rate / known.rate)
+        added = max(law.floor_s - known.floor_s, longer_s)
+        kept = min(law.floor_s / known.floor_s, 1.0)
+        added -= (1.0 - kept) * math.exp(float(self._fine_time[0]))
+        beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
+        fine = np.append(self._fine_bytes, beyond)
+        times = np.log(np.exp(self.log_time_at(fine)) + added)
+        other = Table.__new__(Table)
+        other.log_bytes, other.log_time = fine + wider, times
+        other._fine_bytes, other._fine_time = other.log_bytes, np.maximum.accumulate(times)
+        return other
 
     def moved(self, law: Law) -> Table:
         """The same shape between another floor and another rate."""

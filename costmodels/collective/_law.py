@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective.base import Collective, FloatArray, Level
-from costmodels.topology import Topology
+from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
 _REFERENCE_RANKS: Final = 8
@@ -34,6 +34,9 @@ _FLOORS: Final = {
 }
 """Empty collective over n ranks: a n^b latencies of the fabric, up to 8 ranks."""
 _SMALLEST_FLOOR_S: Final = 1e-7
+_NVLINK: Final = 2.0
+"""Least rate of a fabric of its own over that of the network: among the shipped systems 7 and more
+for NVLink, 0.4 to 1.2 for PCIe."""
 _FLOOR_PER_DOUBLING: Final = 0.35
 """Growth of the floor per doubling beyond 8 ranks, where trees take over."""
 _HOPS: Final = {
@@ -82,26 +85,25 @@ class Law(NamedTuple):
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
 
-def group_of(topology: Topology, *, within_host: bool = False) -> Group:
-    """All ranks, or those of one host."""
+def group_of(topology: Topology, *, within_host: bool = False, links: Links | None = None) -> Group:
+    """All ranks, or those of one host; on other links than the system's if given."""
     local = topology.local_world_size
     ranks = local if within_host else topology.world_size
     per_domain = min(ranks, topology.domain_size)
-    crosses = per_domain > local
-    return _group(topology, ranks, per_domain, crosses_hosts=crosses)
+    return _group(links or topology.links, ranks, per_domain, crosses_hosts=per_domain > local)
 
 
-def group_of_peers(send: FloatArray, topology: Topology) -> Group:
+def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = None) -> Group:
     """Who exchanges ``send``, ``[..., R, levels]``: all ranks, or one rank of each host."""
     hosts = topology.num_hosts
     if send.shape[-2] == topology.world_size:
-        return group_of(topology)
+        return group_of(topology, links=links)
     per_domain = min(hosts, topology.domain_size // topology.local_world_size)
-    return _group(topology, hosts, per_domain, crosses_hosts=per_domain > 1)
+    return _group(links or topology.links, hosts, per_domain, crosses_hosts=per_domain > 1)
 
 
-def _group(topology: Topology, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
-    host, domain, network = topology.host_link, topology.domain_link, topology.network_link
+def _group(links: Links, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
+    host, domain, network = links.host, links.domain, links.network
     rate, latency = host.bandwidth_bytes_per_s, host.latency_s
     if crosses_hosts:
         rate = min(rate, domain.bandwidth_bytes_per_s)
@@ -122,14 +124,17 @@ def busiest_bytes(
     """Bytes on the fabric and on the network in the busier direction, ``[..., R]`` each.
 
     Those to other hosts of a domain share the fabric with those inside the host; each counts by
-    the time of its own link.
+    the time of its own link. A fabric less than twice as fast as the network is PCIe, through which
+    network cards are reached as well: there all bytes count.
     """
     busiest = np.maximum(send, receive)
     host, domain = topology.host_link, topology.domain_link
     fabric = busiest[..., Level.HOST] * (group.fabric_rate / host.bandwidth_bytes_per_s) + busiest[
         ..., Level.DOMAIN
     ] * (group.fabric_rate / domain.bandwidth_bytes_per_s)
-    return fabric, busiest[..., Level.NETWORK]
+    network = busiest[..., Level.NETWORK]
+    shares = group.per_domain > 1 and group.fabric_rate < _NVLINK * group.network_rate
+    return (fabric + network if shares else fabric), network
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
@@ -143,6 +148,27 @@ def busiest_factor(collective: Collective, group: Group) -> float:
     if collective is Collective.ALL_TO_ALL and group.domains > 1:
         return (group.ranks - group.per_domain) / group.ranks
     return bus_factor(collective, group.ranks)
+
+
+def num_steps(collective: Collective, domains: int) -> int:
+    """Network hops that follow one another at least, from domain to domain.
+
+    An all-to-all sends everything at once; the others reach every domain in as many rounds as it
+    doubles from one to all.
+    """
+    if domains <= 1:
+        return 0
+    return 1 if collective is Collective.ALL_TO_ALL else math.ceil(math.log2(domains))
+
+
+def longer_s(collective: Collective, there: Group, here: Group) -> float:
+    """Seconds that longer latencies add to every collective, whatever its size; at least 0.
+
+    One hop of the fabric, and one of the network for each step over it.
+    """
+    fabric_s = max(here.fabric_latency_s - there.fabric_latency_s, 0.0) * (here.per_domain > 1)
+    network_s = max(here.network_latency_s - there.network_latency_s, 0.0)
+    return fabric_s + network_s * num_steps(collective, here.domains)
 
 
 def fabric_law(collective: Collective, group: Group) -> Law:

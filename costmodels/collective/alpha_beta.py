@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, FloatArray, Level
 from costmodels.topology import Topology
+
+_NVLINK: Final = 2.0
+"""Least rate of a fabric of its own over that of the network."""
 
 
 @final
@@ -17,9 +20,11 @@ class AlphaBeta(AbstractCollectiveModel):
     """t = alpha + max(scale-up bytes / b, network bytes / b_network) on the busiest direction.
 
     Scale-up links (host and domain) are one fabric, so their times add; the network works beside
-    them. Links are full duplex: the larger of sent and received counts. Reduce-scatter and
-    all-gather of S bytes over n members move S (n - 1) / n per rank; across domains every rank of a
-    domain of d ranks drives its own network link, so the rings run at min(b_fabric, d b_network).
+    them, unless the fabric is less than twice as fast: that is PCIe, through which network cards
+    are reached as well. Links are full duplex: the larger of sent and received counts.
+    Reduce-scatter and all-gather of S bytes over n members move S (n - 1) / n per rank; across
+    domains every rank of a domain of d ranks drives its own network link, so the rings run at
+    min(b_fabric, d b_network), with one latency per doubling of the domains.
 
     Valid for messages large enough to reach the achieved bandwidth (some MiB); below that the
     latency term dominates and carries the interval.
@@ -47,7 +52,10 @@ class AlphaBeta(AbstractCollectiveModel):
             busiest[..., Level.HOST] / topology.host_link.bandwidth_bytes_per_s
             + busiest[..., Level.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         )
-        network_s = busiest[..., Level.NETWORK] / topology.network_link.bandwidth_bytes_per_s
+        network, fabric_rate = busiest[..., Level.NETWORK], topology.host_link.bandwidth_bytes_per_s
+        network_s = network / topology.network_link.bandwidth_bytes_per_s
+        if fabric_rate < _NVLINK * topology.network_link.bandwidth_bytes_per_s:
+            fabric_s = fabric_s + network / fabric_rate
         return np.maximum(fabric_s, network_s)
 
     def reduce_scatter(

@@ -194,6 +194,11 @@ class AbstractCollectiveModel(ABC):
         del topology
         return None
 
+    def remarks(self, topology: Topology) -> tuple[str, ...]:
+        """What people should know about the times on this system, in whole sentences."""
+        del topology
+        return ()
+
     def subadditive(self) -> AbstractCollectiveModel:
         """This model, or one nowhere above it in which two collectives never take less than one.
 
@@ -209,7 +214,9 @@ class AbstractCollectiveModel(ABC):
     def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
         ranks = topology.local_world_size if within_host else topology.world_size
         across = not within_host and topology.num_hosts > 1
-        return self.fixed_s(topology, ranks=ranks, across_hosts=across)
+        domains = -(-topology.world_size // topology.domain_size) if across else 1
+        rounds = max(1, math.ceil(math.log2(domains)))
+        return rounds * self.fixed_s(topology, ranks=ranks, across_hosts=across)
 
 
 @final

@@ -108,6 +108,10 @@ class Hierarchical(AbstractCollectiveModel):
         """As the inner model."""
         return self.inner.plan_spread_ratio(topology)
 
+    def remarks(self, topology: Topology) -> tuple[str, ...]:
+        """As the inner model."""
+        return self.inner.remarks(topology)
+
 
 def _has_two_steps(topology: Topology) -> bool:
     """Several whole domains of more than one rank."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective._catalogue import Catalogue
+from costmodels.collective._catalogue import Catalogue, Found
 from costmodels.collective._curve import Table
 from costmodels.collective._law import (
     Group,
@@ -24,7 +24,8 @@ from costmodels.collective.base import (
     FloatArray,
     default_model,
 )
-from costmodels.topology import Topology
+from costmodels.topology import Link, Links, Topology
+from costmodels.units import format_rate, format_time
 
 _TYPICAL_BYTES: Final = 16.0 * 2**20
 """A rank's pooled embeddings of some thousand samples."""
@@ -47,11 +48,14 @@ class Measured(AbstractCollectiveModel):
         curves: of this system, or of like ones with a priority above 0.
         otherwise: prices what no curve covers.
         is_subadditive: read curves where their time per byte never rises with size, for bounds.
+        measured_on: links that the curves hold for; on a system with other links they are rescaled.
+            None where they hold for the links of every system that is asked about.
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
     otherwise: AbstractCollectiveModel = field(default_factory=default_model)
     is_subadditive: bool = False
+    measured_on: Links | None = None
     _catalogue: Catalogue = field(init=False, repr=False, compare=False)
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -70,8 +74,7 @@ class Measured(AbstractCollectiveModel):
         if ranks <= 1:
             return 0.0
         within = not across_hosts and ranks == topology.local_world_size
-        group = group_of(topology, within_host=within)
-        found = self._catalogue.find(Collective.ALL_TO_ALL, group)
+        found = self._find(Collective.ALL_TO_ALL, topology, within_host=within)
         if found is None:
             return self.otherwise.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
         return found.table.law.floor_s
@@ -79,7 +82,7 @@ class Measured(AbstractCollectiveModel):
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Bytes over the best rate, on fabric and network side by side."""
         group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group)
+        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
         if tables is None:
             return self.otherwise.all_to_all(send, receive, topology)
         moved = busiest_bytes(send, receive, topology, group)
@@ -95,7 +98,8 @@ class Measured(AbstractCollectiveModel):
         """Bytes over the best rate of reduce-scatter and all-gather."""
         group = group_of(topology, within_host=within_host)
         both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-        found = [f for c in both if (f := self._catalogue.find(c, group)) is not None]
+        each = (self._find(c, topology, within_host=within_host) for c in both)
+        found = [f for f in each if f is not None]
         if not found:
             return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
         rate = max(f.table.law.rate for f in found)
@@ -106,7 +110,7 @@ class Measured(AbstractCollectiveModel):
     ) -> FloatArray:
         """Bytes over the best rate."""
         group = group_of(topology, within_host=within_host)
-        found = self._catalogue.find(Collective.ALL_REDUCE, group)
+        found = self._find(Collective.ALL_REDUCE, topology, within_host=within_host)
         if found is None:
             return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
         factor = bus_factor(Collective.ALL_REDUCE, group.ranks)
@@ -117,22 +121,26 @@ class Measured(AbstractCollectiveModel):
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The curve at each rank's busier direction, on fabric and network side by side."""
         group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group)
+        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
         if tables is None:
             return self.otherwise.all_to_all_s(send, receive, topology)
-        moved = busiest_bytes(send, receive, topology, group)
-        seconds = np.zeros_like(moved[0])
-        for num_bytes, table in zip(moved, tables, strict=True):
-            if table is not None:
-                seconds = np.maximum(seconds, self._read(table, num_bytes))
+        fabric, network = busiest_bytes(send, receive, topology, group)
+        seconds = np.zeros_like(fabric)
+        if tables[0] is not None:
+            there = group_of_peers(send, topology, self.measured_on)
+            hop_s = max(group.network_latency_s - there.network_latency_s, 0.0)
+            seconds = self._read(tables[0], fabric) + hop_s * (group.domains > 1)
+        if tables[1] is not None:
+            seconds = np.maximum(seconds, self._read(tables[1], network))
         return seconds
 
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """The curve of reduce-scatter."""
-        group = group_of(topology, within_host=within_host)
-        seconds = self._curve_s(Collective.REDUCE_SCATTER, num_bytes, group)
+        seconds = self._curve_s(
+            Collective.REDUCE_SCATTER, num_bytes, topology, within_host=within_host
+        )
         if seconds is None:
             return self.otherwise.reduce_scatter_s(num_bytes, topology, within_host=within_host)
         return seconds
@@ -141,8 +149,7 @@ class Measured(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """The curve of all-gather."""
-        group = group_of(topology, within_host=within_host)
-        seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, group)
+        seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, topology, within_host=within_host)
         if seconds is None:
             return self.otherwise.all_gather_s(num_bytes, topology, within_host=within_host)
         return seconds
@@ -151,8 +158,7 @@ class Measured(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """The curve of all-reduce."""
-        group = group_of(topology, within_host=within_host)
-        seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, group)
+        seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, topology, within_host=within_host)
         if seconds is None:
             return self.otherwise.all_reduce_s(num_bytes, topology, within_host=within_host)
         return seconds
@@ -161,7 +167,8 @@ class Measured(AbstractCollectiveModel):
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
         """Measured inside a curve's range, extrapolated for other shapes and sizes."""
-        known = self._catalogue.confidence(collective, group_of(topology), size_bytes)
+        group, there = group_of(topology), group_of(topology, links=self.measured_on)
+        known = self._catalogue.confidence(collective, group, size_bytes, there)
         return known or self.otherwise.confidence(collective, size_bytes, topology)
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
@@ -169,6 +176,24 @@ class Measured(AbstractCollectiveModel):
         if topology.world_size == 1:
             return 0.0
         return self.confidence(Collective.ALL_TO_ALL, _TYPICAL_BYTES, topology).spread_ratio
+
+    def remarks(self, topology: Topology) -> tuple[str, ...]:
+        """Which links differ from those that the curves were measured on."""
+        then = self.measured_on
+        if then is None or topology.world_size == 1:
+            return ()
+        crossed = [("host", then.host, topology.host_link)]
+        if min(topology.domain_size, topology.world_size) > topology.local_world_size:
+            crossed.append(("domain", then.domain, topology.domain_link))
+        if topology.world_size > topology.domain_size:
+            crossed.append(("network", then.network, topology.network_link))
+        told = [text for name, was, link in crossed for text in _changed(name, was, link)]
+        if not told:
+            return ()
+        return (
+            "the measured curves of collectives were rescaled, so that their times are "
+            f"extrapolated: {', '.join(told)} on the machine they were measured on",
+        )
 
     def subadditive(self) -> Measured:
         """The same curves, lowered where their time per byte rises with size."""
@@ -180,23 +205,51 @@ class Measured(AbstractCollectiveModel):
         """Seconds for bytes on the busiest link."""
         return (table.subadditive if self.is_subadditive else table).time_s(num_bytes)
 
+    def _find(
+        self, collective: Collective, topology: Topology, *, within_host: bool
+    ) -> Found | None:
+        group = group_of(topology, within_host=within_host)
+        there = group_of(topology, within_host=within_host, links=self.measured_on)
+        return self._catalogue.find(collective, group, there)
+
     def _curve_s(
-        self, collective: Collective, num_bytes: FloatArray, group: Group
+        self,
+        collective: Collective,
+        num_bytes: FloatArray,
+        topology: Topology,
+        *,
+        within_host: bool,
     ) -> FloatArray | None:
-        if group.ranks <= 1:
+        ranks = group_of(topology, within_host=within_host).ranks
+        if ranks <= 1:
             return np.zeros_like(num_bytes)
-        found = self._catalogue.find(collective, group)
+        found = self._find(collective, topology, within_host=within_host)
         if found is None:
             return None
-        moved = np.asarray(num_bytes) * bus_factor(collective, group.ranks)
-        return self._read(found.table, moved)
+        return self._read(found.table, np.asarray(num_bytes) * bus_factor(collective, ranks))
 
-    def _all_to_all_tables(self, group: Group) -> tuple[Table | None, Table | None] | None:
+    def _all_to_all_tables(
+        self, group: Group, there: Group
+    ) -> tuple[Table | None, Table | None] | None:
         """Tables of fabric and network, None for a level that the group lacks or nothing tells."""
-        fabric = self._catalogue.find(Collective.ALL_TO_ALL, group.within_domain)
+        fabric = self._catalogue.find(
+            Collective.ALL_TO_ALL, group.within_domain, there.within_domain
+        )
         if group.domains == 1:
             return None if fabric is None else (fabric.table, None)
-        network = self._catalogue.find(Collective.ALL_TO_ALL, group)
+        network = self._catalogue.find(Collective.ALL_TO_ALL, group, there)
         if network is None:
             return None
         return (fabric.table if fabric is not None else None), network.table
+
+
+def _changed(name: str, measured: Link, link: Link) -> list[str]:
+    """How a link differs from the one that was measured, in words."""
+    told = []
+    if link.bandwidth_bytes_per_s != measured.bandwidth_bytes_per_s:
+        rates = (link.bandwidth_bytes_per_s, measured.bandwidth_bytes_per_s)
+        told.append("links.{}.bandwidth is {} instead of {}".format(name, *map(format_rate, rates)))
+    if link.latency_s != measured.latency_s:
+        times = (link.latency_s, measured.latency_s)
+        told.append("links.{}.latency is {} instead of {}".format(name, *map(format_time, times)))
+    return told

@@ -17,6 +17,7 @@ from costmodels.collective._law import (
     group_of,
     group_of_peers,
     network_law,
+    num_steps,
 )
 from costmodels.collective.base import AbstractCollectiveModel, Collective, FloatArray
 from costmodels.topology import Topology
@@ -80,7 +81,7 @@ class Ramp(AbstractCollectiveModel):
             seconds = _law(Collective.ALL_TO_ALL, group.within_domain).time_s(fabric)
         if group.domains > 1:
             law = _law(Collective.ALL_TO_ALL, group)
-            seconds = np.maximum(seconds, law.time_s(network))
+            seconds = np.maximum(seconds + group.network_latency_s, law.time_s(network))
         return seconds
 
     def reduce_scatter_s(
@@ -113,5 +114,10 @@ class Ramp(AbstractCollectiveModel):
 @lru_cache(maxsize=4096)
 def _law(collective: Collective, group: Group) -> Law:
     if group.domains > 1:
-        return network_law(collective, group)
+        law = network_law(collective, group)
+        inside_s = 0.5 * group.network_latency_s
+        if group.per_domain > 1:
+            inside_s = fabric_law(collective, group).floor_s
+        hops_s = num_steps(collective, group.domains) * group.network_latency_s
+        return law._replace(floor_s=inside_s + hops_s)
     return fabric_law(collective, group)

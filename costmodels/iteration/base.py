@@ -21,6 +21,7 @@ BoolArray = NDArray[np.bool_]
 
 LOOKUP_FORWARD: Final = "lookup forward"
 LOOKUP_BACKWARD: Final = "lookup backward"
+INPUT_COPY: Final = "input copy"
 
 
 class Stream(StrEnum):
@@ -30,6 +31,7 @@ class Stream(StrEnum):
     COMMUNICATION = "communication"
     DATA_DIST = "data_dist"
     PREFETCH = "prefetch"
+    COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ class StageTimes:
     """Durations of everything in an iteration.
 
     ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
-    issue each kind of step. On a ``single_stream`` everything runs one after the other.
+    issue each kind of step. On a ``single_stream`` everything runs one after the other, and inputs
+    are not copied. ``input_copy_s`` is the copy of a batch to the device; the host waits for it if
+    ``copy_blocks_host``.
     """
 
     bottom_forward_s: FloatArray
@@ -113,6 +117,13 @@ class StageTimes:
     floor_s: float
     single_stream: bool = False
     has_tables: bool = True
+    top_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    bottom_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    lookup_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    optimizer_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    input_copy_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    copy_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    copy_blocks_host: bool = False
 
 
 class AbstractPipeline(ABC):
@@ -198,6 +209,23 @@ class ProgramBuilder:
     def _stream(self, stream: Stream) -> Stream:
         return Stream.COMPUTE if self.times.single_stream else stream
 
+    def input_copy(self, stream: Stream) -> tuple[int, ...]:
+        """Copy of a batch to the device, of the next but one beside this one's work.
+
+        Nothing where ranks compute where their inputs are.
+        """
+        t = self.times
+        if t.single_stream:
+            return ()
+        step = self.add(
+            INPUT_COPY,
+            stream,
+            t.input_copy_s,
+            host_s=t.copy_host_s,
+            blocks_host=t.copy_blocks_host and stream is Stream.COMPUTE,
+        )
+        return (step,)
+
     def input_splits(self) -> int:
         """Exchange of split sizes; the host reads them, so it waits. None without tables."""
         splits_s = self.times.input_splits_s
@@ -249,7 +277,7 @@ class ProgramBuilder:
                 Stream.COMPUTE,
                 t.top_backward_s / count,
                 after=after if i == 0 else (),
-                host_s=2.0 * t.top_host_s / count,
+                host_s=t.top_backward_host_s / count,
             )
             if i < len(t.bucket_s):
                 name = f"gradient all-reduce {i + 1}"
@@ -261,18 +289,24 @@ class ProgramBuilder:
             Stream.COMPUTE,
             t.lookup_backward_s,
             after=arrived,
-            host_s=t.lookup_host_s,
+            host_s=t.lookup_backward_host_s,
         )
         bottom = self.add(
             "bottom MLP backward",
             Stream.COMPUTE,
             t.bottom_backward_s,
-            host_s=2.0 * t.bottom_host_s,
+            host_s=t.bottom_backward_host_s,
         )
         tail = self.collective(
             "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
         )
-        return self.add("dense optimizer", Stream.COMPUTE, t.optimizer_s, after=(*buckets, tail))
+        return self.add(
+            "dense optimizer",
+            Stream.COMPUTE,
+            t.optimizer_s,
+            after=(*buckets, tail),
+            host_s=t.optimizer_host_s,
+        )
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of pooled embeddings, per sharding type; returns the last step of each."""

@@ -55,6 +55,7 @@ class HugeCtr(AbstractPipeline):
         )
         arrived = builder.output_dist(lookup)
         builder.input_dist(())
+        builder.input_copy(Stream.COPY)
         builder.add(
             "bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s
         )
@@ -69,11 +70,14 @@ class HugeCtr(AbstractPipeline):
             "interaction and top MLP backward",
             Stream.COMPUTE,
             t.top_backward_s,
-            host_s=2.0 * t.top_host_s,
+            host_s=t.top_backward_host_s,
         )
         gradients = builder.gradient_dist(top)
         bottom = builder.add(
-            "bottom MLP backward", Stream.COMPUTE, t.bottom_backward_s, host_s=2.0 * t.bottom_host_s
+            "bottom MLP backward",
+            Stream.COMPUTE,
+            t.bottom_backward_s,
+            host_s=t.bottom_backward_host_s,
         )
         seconds = sum(t.bucket_s, start=t.tail_bucket_s)
         reduced = builder.collective(
@@ -84,7 +88,13 @@ class HugeCtr(AbstractPipeline):
             Stream.COMPUTE,
             t.lookup_backward_s,
             after=gradients,
-            host_s=t.lookup_host_s,
+            host_s=t.lookup_backward_host_s,
         )
-        builder.add("dense optimizer", Stream.COMPUTE, t.optimizer_s, after=(reduced,))
+        builder.add(
+            "dense optimizer",
+            Stream.COMPUTE,
+            t.optimizer_s,
+            after=(reduced,),
+            host_s=t.optimizer_host_s,
+        )
         return builder.build()

@@ -11,7 +11,7 @@ from costmodels.iteration.base import AbstractPipeline, Program, ProgramBuilder,
 @final
 @dataclass(frozen=True, slots=True)
 class Unpipelined(AbstractPipeline):
-    """Index exchange, cache fetch, forward, backward, one after the other."""
+    """Copy of the batch, index exchange, cache fetch, forward, backward, one after the other."""
 
     @property
     def exposes_input_dist(self) -> bool:
@@ -31,6 +31,7 @@ class Unpipelined(AbstractPipeline):
     def program(self, times: StageTimes) -> Program:
         """Steps in issue order."""
         builder = ProgramBuilder(times)
+        builder.input_copy(Stream.COMPUTE)
         splits = builder.input_splits()
         indices = builder.input_dist((splits,))
         fetch = builder.add("cache fetch", Stream.COMPUTE, times.cache_fetch_s, after=indices)

@@ -35,5 +35,6 @@ class PrefetchSparseDist(AbstractPipeline):
         builder.add("cache prefetch", Stream.PREFETCH, times.cache_fetch_s)
         top = builder.forward(())
         builder.input_dist((splits,))
+        builder.input_copy(Stream.COPY)
         builder.backward((top,))
         return builder.build()

@@ -35,5 +35,6 @@ class SparseDist(AbstractPipeline):
         fetch = builder.add("cache fetch", Stream.COMPUTE, times.cache_fetch_s)
         top = builder.forward((fetch,))
         builder.input_dist((splits,))
+        builder.input_copy(Stream.COPY)
         builder.backward((top,))
         return builder.build()

@@ -138,7 +138,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     )
     product = replace(product, kind=OperatorKind.BATCHED_MATMUL)
     chosen = streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
-    chosen = replace(chosen, num_kernels=2)
+    chosen = replace(chosen, num_kernels=2, num_sorted=batch * pairs)
     passed = 0 if flow.is_input else flow.width
     return (concat, product, chosen), _without_vectors(flow, pairs + passed)
 

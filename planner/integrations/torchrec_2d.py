@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
@@ -27,8 +26,8 @@ from planner.integrations.torchrec_workload import (
     WorkloadHints,
     describe_model,
 )
-from planner.models import default_models
 from planner.result import PlanningResult
+from planner.tuning.groups import group_topology, sync_time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ def group_choices(
     last: InfeasibleError | None = None
     for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
         for between_hosts in (False, True):
-            group = group_topology(topology, size, between_hosts=between_hosts)
+            group = _group(topology, size, between_hosts=between_hosts)
             if group is None:
                 continue
             try:
@@ -129,34 +128,19 @@ def _check(world: int, sizes: Sequence[int], sync_interval: int) -> None:
         raise InvalidInputError(message)
 
 
-def group_topology(topology: Topology, size: int, *, between_hosts: bool) -> Topology | None:
-    """The ranks of one group; None if the hosts cannot be split that way.
+def _group(topology: Topology, size: int, *, between_hosts: bool) -> Topology | None:
+    """The ranks of one group; None if ``DMPCollection`` cannot split the hosts that way.
 
-    Without ``between_hosts`` copies lie side by side on each host, and a group takes every
-    ``copies``-th rank; with it a group is a block of consecutive ranks.
+    Interleaved, every group needs ranks on every host; blocks need more hosts than one, and more
+    than one copy.
     """
-    local, hosts = topology.local_world_size, topology.num_hosts
     copies = topology.world_size // size
+    local = topology.local_world_size
     if not between_hosts:
-        if local % copies:
-            return None
-        return topology.resized(hosts, local // copies)
-    if hosts == 1 or copies == 1:
+        return None if local % copies else group_topology(topology, size)
+    if topology.num_hosts == 1 or copies == 1:
         return None
-    if size % local == 0:
-        return topology.resized(size // local, local)
-    return topology.resized(1, size) if local % size == 0 else None
-
-
-def sync_time_s(
-    topology: Topology, num_copies: int, bytes_per_rank: float, *, between_hosts: bool
-) -> float:
-    """One all-reduce of a rank's weights and optimizer state over its copies, in seconds."""
-    if num_copies == 1:
-        return 0.0
-    across = topology.resized(num_copies, 1) if between_hosts else topology.resized(1, num_copies)
-    seconds = default_models(across).collective.all_reduce_s(np.array([bytes_per_rank]), across)
-    return float(np.max(seconds))
+    return group_topology(topology, size, between_hosts=True)
 
 
 def _choice(
@@ -171,8 +155,9 @@ def _choice(
         model.workload, group, constraints=model.constraints, time_limit_s=time_limit_s
     )
     copies = topology.world_size // group.world_size
-    held = max(r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in result.best.memory.ranks)
-    sync_s = sync_time_s(topology, copies, held, between_hosts=between_hosts)
+    sync_s = sync_time_s(
+        topology, group.world_size, result.best.memory, between_hosts=between_hosts
+    )
     return GroupChoice(
         sharding_group_size=group.world_size,
         num_copies=copies,

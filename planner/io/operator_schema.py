@@ -36,6 +36,7 @@ class OperatorSchema(Strict):
     left_gradient: bool = True
     right_gradient: bool = True
     is_causal: bool = False
+    num_sorted: Count = 0
 
 
 class OperatorListSchema(Strict):

@@ -219,6 +219,8 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         index_bytes=training.index_bytes,
         pipeline=training.pipeline,
         cuda_graph=training.cuda_graph,
+        host_profile=training.host_profile,
+        between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,
         input_samples_per_s=training.input_samples_per_s,
     )

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
+from costmodels.workload import DataType, HostProfile, Interaction, Optimizer, Pipeline, Pooling
 from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
-from planner.io.fields import Bytes, Count, Name, PoolingFactor, Positive, Width
+from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Width
 from planner.io.layer_entries import KINDS
 from planner.io.operator_schema import OperatorListSchema
 from planner.io.problems import Strict
@@ -81,6 +81,8 @@ class TrainingSchema(Strict):
     pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
     index_bytes: Literal[4, 8] = 8
     cuda_graph: bool = False
+    host_profile: Annotated[HostProfile, Field(strict=False)] = HostProfile.EAGER
+    between_steps: Duration | None = None
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
 
 

@@ -17,7 +17,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.workload import DenseArch, Pooling, Table, Workload
+from costmodels.workload import DenseArch, HostProfile, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
 from planner.io.layer_entries import entry_of
@@ -110,6 +110,10 @@ def _training(workload: Workload) -> dict[str, Any]:
     }
     if workload.cuda_graph:
         values["cuda_graph"] = True
+    if workload.host_profile is not HostProfile.EAGER:
+        values["host_profile"] = workload.host_profile.value
+    if workload.between_steps_s is not None:
+        values["between_steps"] = f"{workload.between_steps_s!r} s"
     if workload.input_samples_per_s is not None:
         values["input_samples_per_s"] = workload.input_samples_per_s
     return values

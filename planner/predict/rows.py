@@ -108,6 +108,14 @@ def predict_collectives(
     return tuple(found)
 
 
+def collective_remarks(table: Table, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
+    """What to know about the times of :func:`predict_collectives`; the same arguments."""
+    shapes = {(r.nodes * r.gpus_per_node, r.gpus_per_node) for r in parsed(table, _collective_row)}
+    systems = [system(*shape) for shape in sorted(shapes)]
+    told = (text for t in systems for text in collective_model_of_device(t).remarks(t))
+    return tuple(dict.fromkeys(told))
+
+
 def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
     """As the model says; of a calibrated machine, as its fit says."""
     if not topology.calibration:

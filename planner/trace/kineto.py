@@ -19,7 +19,7 @@ import numpy as np
 
 import costmodels
 from costmodels.iteration._events import Simulation
-from costmodels.iteration.base import Program, Step, Stream
+from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -32,6 +32,7 @@ STREAM_IDS: Final = {
     Stream.COMMUNICATION: 20,
     Stream.DATA_DIST: 24,
     Stream.PREFETCH: 28,
+    Stream.COPY: 32,
 }
 """Thread ids of the streams: CUDA's default stream is 7 in the profiler's files."""
 
@@ -219,7 +220,7 @@ def _us(seconds: float) -> float:
 
 
 def _copies(step: Step) -> bool:
-    return step.name == "cache fetch"
+    return step.name in ("cache fetch", INPUT_COPY)
 
 
 def _kernel_name(step: Step) -> str:

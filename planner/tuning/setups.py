@@ -6,20 +6,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
-from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.estimates import MemoryLedger
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline
 from planner import api
 from planner.errors import InvalidInputError
-from planner.models import collective_model, pipeline_of
+from planner.models import pipeline_of
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 from planner.settings import SearchSettings
+from planner.tuning.groups import group_topology, sync_time_s
 
 COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
 """Least widths of a column piece: narrow pieces balance better, wide ones make fewer options."""
@@ -171,42 +168,25 @@ def restricted(problem: PlanningProblem, setup: Setup) -> PlanningProblem:
     return replace(
         problem,
         workload=replace(problem.workload, pipeline=setup.pipeline),
-        topology=group_topology(problem.topology, setup.group_size),
+        topology=_group(problem.topology, setup.group_size),
         constraints=replace(constraints, tables=(*constraints.tables, rule)),
     )
 
 
-def group_topology(topology: Topology, group_size: int) -> Topology:
+def _group(topology: Topology, group_size: int) -> Topology:
     """The ranks of one group.
 
-    TorchRec interleaves groups (``DMPCollection``: group i has ranks i, i + step, ..., with step
-    the number of copies), so that copies of one shard are neighbours inside a host as far as they
-    fit there. A group then spreads over all hosts with few ranks on each.
+    Raises:
+        InvalidInputError: the groups of this size have uneven numbers of ranks on hosts.
     """
-    copies = topology.world_size // group_size
-    if copies == 1:
-        return topology
-    local = max(1, topology.local_world_size // copies)
-    return topology.resized(group_size // local, local)
-
-
-def sync_time_s(topology: Topology, group_size: int, memory: MemoryLedger) -> float:
-    """Seconds of averaging weights and optimizer state over the copies of a shard, once.
-
-    An all-reduce over the copies for each rank; the fullest rank sets the pace.
-    """
-    copies = topology.world_size // group_size
-    if copies == 1:
-        return 0.0
-    local = min(copies, topology.local_world_size)
-    peers = topology.resized(copies // local, local)
-    shared = max(r.weights_bytes + r.optimizer_bytes for r in memory.ranks)
-    return _all_reduce_s(collective_model(peers), shared, peers)
-
-
-def _all_reduce_s(model: AbstractCollectiveModel, num_bytes: float, topology: Topology) -> float:
-    inside = topology.num_hosts == 1
-    return float(model.all_reduce_s(np.array(num_bytes), topology, within_host=inside))
+    group = group_topology(topology, group_size)
+    if group is None:
+        message = (
+            f"groups of {group_size} of {topology.world_size} ranks have uneven numbers of ranks "
+            f"on hosts of {topology.local_world_size}; use another size"
+        )
+        raise InvalidInputError(message)
+    return group
 
 
 def _group_sizes(topology: Topology) -> tuple[int, ...]:
@@ -214,4 +194,5 @@ def _group_sizes(topology: Topology) -> tuple[int, ...]:
     world, local = topology.world_size, topology.local_world_size
     sizes = [s for s in range(world, 0, -1) if world % s == 0]
     copies = {s: world // s for s in sizes}
-    return tuple(s for s in sizes if local % copies[s] == 0 or copies[s] % local == 0)
+    nested = (s for s in sizes if local % copies[s] == 0 or copies[s] % local == 0)
+    return tuple(s for s in nested if group_topology(topology, s) is not None)

@@ -270,7 +270,14 @@ def test_the_host_sets_the_pace_when_launches_are_slow() -> None:
     The bottom backward then takes 2, the all-reduce 3, the optimizer 1.
     """
     times = stage_times(
-        bottom_host_s=10.0, lookup_host_s=30.0, top_host_s=20.0, collective_host_s=1.0
+        bottom_host_s=10.0,
+        lookup_host_s=30.0,
+        top_host_s=20.0,
+        collective_host_s=1.0,
+        top_backward_host_s=40.0,
+        lookup_backward_host_s=30.0,
+        bottom_backward_host_s=20.0,
+        optimizer_host_s=0.0,
     )
     host = 1 + 0.5 + 10 + 30 + 1 + 20 + 1 + 40 + 1 + 30 + 20
     assert time_of(pipeline_named("sparse_dist").program(times)) == host + 2 + 3 + 1

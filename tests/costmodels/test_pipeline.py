@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import matrix_by_level
+from costmodels.dense.base import dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
@@ -23,7 +24,7 @@ from costmodels.stages import CostModels, StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import KINDS, sampled_factors, sigmas
 from costmodels.work import CALLS, FAMILIES, NUM_COLUMNS, OUTPUT, REPLICATED
-from costmodels.workload import DenseArch, Pipeline, Pooling, Table, Workload
+from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
 from tests.strategies import (
     make_device,
     make_placement,
@@ -178,11 +179,20 @@ def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
 
 
 def test_host_costs_scale_with_the_launch() -> None:
-    costs = HostCosts.of(5e-6, cuda_graph=False)
-    assert costs.operators(3, 7) == pytest.approx(3 * 20e-6 + 7 * 5e-6)
-    assert costs.lookup_s == pytest.approx(60e-6)
+    layers = dense_layers(make_workload()).bottom
+    kernels = sum(layer.num_kernels for layer in layers)
+    costs = HostCosts.of(5e-6, HostProfile.EAGER)
+    forward_s = 2 * len(layers) * 20e-6 + kernels * 5e-6
+    assert costs.forward_s(layers) == pytest.approx(forward_s)
+    assert costs.backward_s(layers) == pytest.approx(2 * forward_s)
+    assert costs.lookup_s == pytest.approx(75e-6)
     assert costs.collective_s == pytest.approx(40e-6)
-    assert HostCosts.of(5e-6, cuda_graph=True).operators(3, 7) == 0
+    for profile in HostProfile:
+        one, two = (HostCosts.of(n * 5e-6, profile) for n in (1, 2))
+        assert two.backward_s(layers) == pytest.approx(2 * one.backward_s(layers))
+        assert two.copies_s(make_workload()) == pytest.approx(2 * one.copies_s(make_workload()))
+    graph = HostCosts.of(5e-6, HostProfile.CUDA_GRAPH)
+    assert graph.forward_s(layers) == graph.lookup_s == graph.optimizer_s(layers) == 0
 
 
 # ------------------------------------------------------------------ ranks that differ

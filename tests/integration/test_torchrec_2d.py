@@ -22,7 +22,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_2d import group_choices, group_topology, sync_time_s
+from planner.integrations.torchrec_2d import _group, group_choices
 from planner.integrations.torchrec_cache import DistributionStatistics, with_cache_statistics
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from tests.integration.builders import make_topology
@@ -46,16 +46,8 @@ def ranks(topology: Topology | None) -> tuple[int, int] | None:
 def test_groups_lie_across_hosts_or_side_by_side(
     size: int, beside: tuple[int, int] | None, between: tuple[int, int] | None
 ) -> None:
-    assert ranks(group_topology(TOPOLOGY, size, between_hosts=False)) == beside
-    assert ranks(group_topology(TOPOLOGY, size, between_hosts=True)) == between
-
-
-def test_a_sync_costs_what_it_sends() -> None:
-    assert sync_time_s(TOPOLOGY, 1, 1e9, between_hosts=True) == 0.0
-    near = sync_time_s(TOPOLOGY, 2, 1e9, between_hosts=False)
-    far = sync_time_s(TOPOLOGY, 2, 1e9, between_hosts=True)
-    assert 0 < near < far
-    assert sync_time_s(TOPOLOGY, 2, 2e9, between_hosts=True) == pytest.approx(2 * far, rel=0.01)
+    assert ranks(_group(TOPOLOGY, size, between_hosts=False)) == beside
+    assert ranks(_group(TOPOLOGY, size, between_hosts=True)) == between
 
 
 def test_every_group_size_is_planned_and_the_fastest_comes_first() -> None:

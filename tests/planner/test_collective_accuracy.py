@@ -50,4 +50,4 @@ def test_intervals_hold_for_versions_that_were_left_out() -> None:
 def test_the_report_runs(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     printed = capsys.readouterr().out
-    assert printed.count("\n  all ") == 10
+    assert printed.count("\n  all ") == 11

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_data, write_json
+from planner.cli.console import Settings, remark, warn, write_data, write_json
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
+    from costmodels.topology import Topology
     from planner.predict.rows import Predicted, Table, Unmodelled
 
 EXAMPLES = """\b
@@ -70,13 +71,15 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
     from planner import io
-    from planner.predict.rows import predict_collectives, read_table
+    from planner.predict.rows import collective_remarks, predict_collectives, read_table
+
+    def sized(gpus: int, per_host: int) -> Topology:
+        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
 
     table = read_table(file, COLLECTIVE_COLUMNS)
-    found = predict_collectives(
-        table, lambda gpus, per_host: io.load_system(system, gpus=gpus, gpus_per_host=per_host)
-    )
-    return show(settings, table, found, output)
+    code = show(settings, table, predict_collectives(table, sized), output)
+    warn(settings, collective_remarks(table, sized))
+    return code
 
 
 @command.command("lookup", short_help="Embedding lookups, forward and backward.")

@@ -21,6 +21,7 @@ EXAMPLES = """\b
 Examples:
   shardplan validate published
   shardplan validate published --json > errors.json
+  shardplan validate published --what single-gpu
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --skew
   shardplan validate intervals
@@ -33,14 +34,25 @@ def command() -> None:
 
 
 @command.command("published", short_help="Systems measured and published by others.")
+@click.option(
+    "--what",
+    type=click.Choice(["systems", "single-gpu"]),
+    default="systems",
+    show_default=True,
+    help="MLPerf systems, or iterations of three models on one GPU (Lin et al. 2022).",
+)
 @output_options
 @click.pass_obj
-def published(settings: Settings) -> int:
-    """Predict every shipped measured system and print the errors.
+def published(settings: Settings, *, what: str) -> int:
+    """Predict what others measured and print the errors.
 
-    Each case prices the plan that its log printed. The last column is a naive serial roofline on
-    the same inputs. Sources of the measurements are in configs/published.
+    Systems: each case prices the plan that its log printed; the last column is a naive serial
+    roofline on the same inputs. Single GPU: the host sets the pace; the two numbers of its profile
+    that were fitted are fitted again without the model, or without the GPU, of each case. Sources
+    of the measurements are in configs/published.
     """
+    if what == "single-gpu":
+        return _single_gpu(settings)
     from planner.validation.published import load_cases, predict
 
     predictions = tuple(predict(case) for case in load_cases())
@@ -48,6 +60,19 @@ def published(settings: Settings) -> int:
         write_json(_as_json(predictions))
     else:
         _print(predictions)
+    return 0
+
+
+def _single_gpu(settings: Settings) -> int:
+    from planner.cli.printing import validate_single_gpu as show
+    from planner.validation.single_gpu import predictions
+
+    found = predictions()
+    if settings.json:
+        write_json(show.as_json(found))
+    else:
+        show.print_cases(found)
+        show.print_errors(found)
     return 0
 
 

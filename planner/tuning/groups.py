@@ -1,0 +1,115 @@
+"""2D parallelism: copies of all tables on groups of ranks, laid out as by ``DMPCollection``.
+
+Every group holds one copy of the tables under one and the same plan. ``DMPCollection`` interleaves
+groups by default: with c copies, group i has ranks i, i + c, i + 2 c and so on, so that the copies
+of a shard lie side by side. With ``use_inter_host_allreduce`` a group is a block of consecutive
+ranks instead. This module says what system one group sees, and what averaging the copies costs; the
+study of setups and the integration of TorchRec both ask here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.estimates import MemoryLedger
+from costmodels.topology import Topology
+from planner.models import default_models
+
+IntArray = NDArray[np.int64]
+
+
+def members(topology: Topology, group_size: int, *, between_hosts: bool = False) -> IntArray:
+    """Ranks of every group, ``[copies, group_size]``; column r holds the copies of one shard.
+
+    Args:
+        topology: all ranks of the job.
+        group_size: ranks that share one copy of the tables; divides the number of ranks.
+        between_hosts: groups are blocks of consecutive ranks instead of being interleaved.
+    """
+    copies = topology.world_size // group_size
+    ranks = np.arange(topology.world_size)
+    if between_hosts:
+        return ranks.reshape(copies, group_size)
+    return ranks.reshape(group_size, copies).T
+
+
+def group_topology(
+    topology: Topology, group_size: int, *, between_hosts: bool = False
+) -> Topology | None:
+    """The system as one group sees it; None where a group has uneven numbers of ranks on hosts.
+
+    A host's memory is shared by the groups that have ranks there, in proportion to those ranks: all
+    of them hold the same shards. Where ranks or hosts differ, each place of a group counts as the
+    weakest that any group has there, because one plan serves them all.
+    """
+    if group_size == topology.world_size:
+        return topology
+    return _part(topology, members(topology, group_size, between_hosts=between_hosts))
+
+
+def sync_time_s(
+    topology: Topology, group_size: int, memory: MemoryLedger, *, between_hosts: bool = False
+) -> float:
+    """Seconds of averaging weights and optimizer state over the copies of every shard, once.
+
+    An all-reduce over the copies for each rank, all at the same time; the rank that holds most sets
+    the pace. Tables in host memory are averaged too: their bytes cross the link between device and
+    host once in each direction besides.
+
+    Args:
+        topology: all ranks of the job.
+        group_size: ranks that share one copy of the tables.
+        memory: ledger of the plan of one group.
+        between_hosts: as in :func:`members`.
+    """
+    if group_size == topology.world_size:
+        return 0.0
+    peers = _part(topology, members(topology, group_size, between_hosts=between_hosts).T)
+    if peers is None:
+        peers = replace(topology.resized(topology.world_size // group_size, 1), domain_size=1)
+    model = default_models(peers).collective
+    held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
+    on_host = np.array([r.host_bytes for r in memory.ranks])
+    seconds = model.all_reduce_s(held, peers, within_host=peers.num_hosts == 1) * (held > 0)
+    copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
+    return float((seconds + copied).max())
+
+
+def _part(topology: Topology, groups: IntArray) -> Topology | None:
+    """What the ranks of the first group are to one another, with the weakest place of all groups.
+
+    Args:
+        topology: all ranks of the job.
+        groups: ``[groups, ranks of each]``, each in rising order.
+    """
+    hosts = groups // topology.local_world_size
+    size, local = groups.shape[1], int((hosts[0] == hosts[0, 0]).sum())
+    if size % local:
+        return None
+    by_host = hosts.reshape(len(groups), -1, local)
+    if (by_host != by_host[..., :1]).any():
+        return None
+    domains = groups[0] // topology.domain_size
+    domain = int((domains == domains[0]).sum())
+    share = local / topology.local_world_size
+    sized = topology.resized(size // local, local)
+    return replace(
+        sized,
+        domain_size=max(local, domain - domain % local),
+        hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacities(), groups)
+        if topology.hbm_capacity_by_rank_bytes
+        else (),
+        speed_by_rank_ratio=_weakest(topology.speeds(), groups)
+        if topology.speed_by_rank_ratio
+        else (),
+        ddr_capacity_by_host_bytes=tuple(
+            (topology.ddr_capacities()[by_host[..., 0]].min(axis=0) * share).tolist()
+        ),
+    )
+
+
+def _weakest(values: NDArray[np.float64], places: IntArray) -> tuple[float, ...]:
+    return tuple(values[places].min(axis=0).tolist())

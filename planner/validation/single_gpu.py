@@ -1,0 +1,187 @@
+"""Iterations on one GPU, published by Lin et al. 2022 (``validate published --what single-gpu``).
+
+What decides them is the host: launches take longer than kernels, and inputs are copied. The profile
+``eager_2021`` has the shape of the traces' overheads (T1 to T5) and two numbers that only whole
+iterations tell: what launches cost without the profiler, and the time between steps. The shipped
+profile has them from all cases, so that its own error says little. Each case is therefore predicted
+with both numbers fitted to other cases too: of other models on the same GPU, of other models on all
+GPUs, and of other GPUs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io as text_io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.estimates import Estimate
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.topology import Topology
+from costmodels.validation.metrics import ErrorSummary, summarize_errors
+from costmodels.workload import Workload
+from planner import io
+from planner.io.library import configs_folder
+from planner.models import default_models
+
+FloatArray = NDArray[np.float64]
+_FILE: Final = "lin22_single_gpu.csv"
+_FOLDER: Final = "lin22"
+_LAUNCHES: Final = np.geomspace(0.5, 2.5, 33)
+"""Launch latencies that are tried, over the system's."""
+_BETWEEN_S: Final = np.linspace(0.0, 3e-3, 31)
+"""Times between steps that are tried."""
+_ISSUED: Final = (
+    "bottom_host_s",
+    "top_host_s",
+    "top_backward_host_s",
+    "bottom_backward_host_s",
+    "optimizer_host_s",
+    "lookup_host_s",
+    "lookup_backward_host_s",
+    "copy_host_s",
+)
+
+AS_SHIPPED: Final = "as shipped (fitted to all)"
+LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
+    "model left out, same GPU": lambda case, other: (
+        case.gpu == other.gpu and case.model != other.model
+    ),
+    "model left out, all GPUs": lambda case, other: case.model != other.model,
+    "GPU left out": lambda case, other: case.gpu != other.gpu,
+}
+"""Which other cases a case may be fitted to, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleGpuCase:
+    """One measured iteration."""
+
+    name: str
+    gpu: str
+    model: str
+    workload: Workload
+    topology: Topology
+    measured_s: float
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleGpuPrediction:
+    """A case with its predictions by what they were fitted to: ``AS_SHIPPED`` and ``LEFT_OUT``."""
+
+    case: SingleGpuCase
+    predicted: dict[str, Estimate]
+
+
+def load_cases() -> tuple[SingleGpuCase, ...]:
+    """Every shipped case, in file order.
+
+    Raises:
+        InvalidInputError: a file cannot be read.
+    """
+    folder = configs_folder() / "published"
+    text = (folder / _FILE).read_text(encoding="utf-8")
+    return tuple(_case(row, folder / _FOLDER) for row in csv.DictReader(text_io.StringIO(text)))
+
+
+def predictions() -> tuple[SingleGpuPrediction, ...]:
+    """All cases predicted."""
+    cases = load_cases()
+    errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
+    return tuple(
+        SingleGpuPrediction(
+            case=case,
+            predicted={
+                AS_SHIPPED: _estimate(case),
+                **{
+                    name: _estimate(case, errors[[known(case, other) for other in cases]])
+                    for name, known in LEFT_OUT.items()
+                },
+            },
+        )
+        for case in cases
+    )
+
+
+def summarize(found: Sequence[SingleGpuPrediction]) -> dict[str, ErrorSummary]:
+    """Errors by what was fitted to."""
+    measured = [p.case.measured_s for p in found]
+    return {
+        name: summarize_errors(
+            [p.predicted[name].time_s for p in found],
+            measured,
+            low=[p.predicted[name].low_s for p in found],
+            high=[p.predicted[name].high_s for p in found],
+        )
+        for name in found[0].predicted
+    }
+
+
+def _tried_s(case: SingleGpuCase) -> FloatArray:
+    """Seconds of a case ``[N]`` with every launch latency and every time between steps."""
+    launches, between_s = (
+        a.reshape(-1, 1) for a in np.meshgrid(_LAUNCHES, _BETWEEN_S, indexing="ij")
+    )
+    pipeline = _pipeline(replace(case.workload, between_steps_s=0.0), case.topology)
+    times = pipeline.stage_times(pipeline.plan_work(_plan(case.workload)))
+    issued = {name: getattr(times, name) * launches for name in _ISSUED}
+    issued["copy_host_s"] = issued["copy_host_s"] + between_s
+    return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
+
+
+def _estimate(case: SingleGpuCase, errors: FloatArray | None = None) -> Estimate:
+    """As shipped, or with the pair of both numbers that has the least mean of ``errors`` [n, N]."""
+    workload, topology = case.workload, case.topology
+    if errors is not None:
+        best = int(errors.mean(axis=0).argmin())
+        launches, between_s = divmod(best, _BETWEEN_S.size)
+        latency_s = float(_LAUNCHES[launches]) * topology.device.launch_latency_s
+        topology = replace(topology, device=replace(topology.device, launch_latency_s=latency_s))
+        workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
+    return _pipeline(workload, topology).estimate(_plan(workload)).time
+
+
+def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
+    return CostPipeline(workload, topology, default_models(topology))
+
+
+def _plan(workload: Workload) -> Plan:
+    """Every table whole on the one rank."""
+    return Plan(
+        placements=tuple(
+            place(
+                ShardingOption(
+                    table=table.name,
+                    sharding_type=ShardingType.TABLE_WISE,
+                    kernel=ComputeKernel.FUSED,
+                    column_widths=(table.embedding_dim,),
+                ),
+                table.num_embeddings,
+                (0,),
+                world_size=1,
+                local_world_size=1,
+            )
+            for table in workload.tables
+        )
+    )
+
+
+def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
+    own = folder / f"{row['system']}.yaml"
+    workload = io.load_workload(folder / f"{row['workload']}.yaml")
+    return SingleGpuCase(
+        name=row["case"],
+        gpu=row["gpu"],
+        model=row["model"],
+        workload=replace(workload, local_batch_size=int(row["batch_size"])),
+        topology=io.load_system(own if own.is_file() else row["system"], gpus=1, gpus_per_host=1),
+        measured_s=float(row["measured_ms"]) * 1e-3,
+        reference=row["source"],
+    )

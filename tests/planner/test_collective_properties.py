@@ -1,0 +1,114 @@
+"""What holds for collectives on every shipped system, at every size, in every shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Collective,
+    FloatArray,
+    balanced_s,
+)
+from costmodels.collective.ramp import Ramp
+from costmodels.topology import Topology
+from planner import io
+from planner.io.library import names
+from planner.models import collective_model
+
+EVERY = tuple(Collective)
+SIZES = np.geomspace(256.0, 2.0**33, 50)
+SYSTEMS = tuple(n for n in names("systems") if not io.load_system(n).calibration)
+WITHOUT_CURVES = tuple(n for n in SYSTEMS if not io.load_system(n).collective_curves)
+
+
+def times(topology: Topology, collective: Collective) -> FloatArray:
+    return balanced_s(collective_model(topology), collective, SIZES, topology)
+
+
+def later(topology: Topology, *, host_s: float = 0.0, network_s: float = 0.0) -> Topology:
+    """The system with longer latencies."""
+    links = topology.links
+    host = replace(links.host, latency_s=links.host.latency_s + host_s)
+    network = replace(links.network, latency_s=links.network.latency_s + network_s)
+    domain = replace(links.domain, latency_s=links.domain.latency_s + host_s)
+    return topology.with_links(replace(links, host=host, domain=domain, network=network))
+
+
+def steps(collective: Collective, topology: Topology) -> int:
+    """Hops over the network that follow one another: one, or a round per doubling of domains."""
+    domains = math.ceil(topology.world_size / topology.domain_size)
+    return 1 if collective is Collective.ALL_TO_ALL else math.ceil(math.log2(domains))
+
+
+def shapes() -> st.SearchStrategy[tuple[int, int]]:
+    """(hosts, ranks per host), 2 ranks at least."""
+    pairs = st.tuples(st.sampled_from([1, 2, 3, 4, 8, 32]), st.sampled_from([1, 2, 4, 8]))
+    return pairs.filter(lambda shape: shape[0] * shape[1] > 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(SYSTEMS),
+    shape=shapes(),
+    collective=st.sampled_from(EVERY),
+    longer_s=st.sampled_from([1e-6, 50e-6, 5e-3]),
+)
+def test_every_hop_is_felt_at_every_size(
+    name: str, shape: tuple[int, int], collective: Collective, longer_s: float
+) -> None:
+    hosts, local = shape
+    base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
+    here = times(base, collective)
+    assert (np.diff(here) >= -1e-15).all()
+    slack = 1.0 - 1e-6
+    if base.world_size > base.domain_size:
+        far = times(later(base, network_s=longer_s), collective)
+        assert (far - here >= slack * steps(collective, base) * longer_s).all()
+    else:
+        near = times(later(base, host_s=longer_s), collective)
+        assert (near - here >= slack * longer_s).all()
+
+
+@pytest.mark.parametrize("model", [AlphaBeta(), Ramp()])
+@pytest.mark.parametrize("collective", EVERY)
+def test_every_hop_is_felt_by_the_models_without_curves(
+    model: AbstractCollectiveModel, collective: Collective
+) -> None:
+    for hosts, local in ((2, 1), (2, 8), (8, 8), (32, 4), (64, 1)):
+        base = io.load_system("h100_sxm", gpus=hosts * local, gpus_per_host=local)
+        for longer_s in (1e-6, 5e-3):
+            slow = balanced_s(model, collective, SIZES, later(base, network_s=longer_s))
+            rise = slow - balanced_s(model, collective, SIZES, base)
+            assert (rise >= (1 - 1e-6) * steps(collective, base) * longer_s).all()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_more_hosts_make_nothing_faster(name: str) -> None:
+    """Systems with curves of several shapes may do so by as much as those differ."""
+    least = 1.0 - 1e-9 if name in WITHOUT_CURVES else 0.85
+    for collective in EVERY:
+        for local in (2, 8):
+            before = np.zeros_like(SIZES)
+            for hosts in (1, 2, 4, 8, 32):
+                base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
+                now = times(base, collective)
+                assert (now >= least * before).all()
+                before = now
+
+
+@pytest.mark.parametrize("name", WITHOUT_CURVES)
+def test_without_curves_an_all_reduce_is_its_two_halves(name: str) -> None:
+    for hosts, local in ((1, 2), (1, 8), (2, 8), (8, 8), (64, 1)):
+        base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
+        halves = times(base, Collective.REDUCE_SCATTER) + times(base, Collective.ALL_GATHER)
+        ratio = halves / times(base, Collective.ALL_REDUCE)
+        assert (ratio >= 0.8).all()
+        assert (ratio <= 1.3).all()
