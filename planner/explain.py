@@ -336,6 +336,7 @@ def _describe(rule: TableConstraint) -> str:
     parts = [f"{rule.pattern}:"]
     parts += [t.value for t in rule.sharding_types]
     parts += [k.value for k in rule.kernels]
+    parts += [f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs]
     if rule.ranks:
         parts.append(f"ranks {', '.join(map(str, rule.ranks))}")
     if rule.hosts:

@@ -18,7 +18,9 @@ from costmodels.workload import Workload
 class TableConstraint:
     """Limits on the options of the tables whose name matches ``pattern`` (shell-style wildcards).
 
-    Empty tuples mean no limit. ``min_column_width`` forbids narrower column pieces.
+    Empty tuples mean no limit. ``pairs`` lists the allowed combinations of a sharding type and a
+    kernel, where not every allowed type goes with every allowed kernel. ``min_column_width``
+    forbids narrower column pieces.
     """
 
     pattern: str
@@ -28,6 +30,11 @@ class TableConstraint:
     hosts: tuple[int, ...] = ()
     min_column_width: int = 4
     cache_load_factors: tuple[float, ...] = ()
+    pairs: tuple[tuple[ShardingType, ComputeKernel], ...] = ()
+
+    def allows_pair(self, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
+        """Whether the rule on combinations leaves this one."""
+        return not self.pairs or (sharding_type, kernel) in self.pairs
 
     def matches(self, table: str) -> bool:
         """Whether the pattern covers ``table``."""

@@ -66,8 +66,10 @@ def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float |
         limit_s: what the user asked for, if anything.
     """
     timeout_s = _timeout_s(pg)
-    if limit_s is None or timeout_s is None or limit_s <= _SHARE_OF_TIMEOUT * timeout_s:
+    if timeout_s is None or (limit_s is not None and limit_s <= _SHARE_OF_TIMEOUT * timeout_s):
         return limit_s
+    if limit_s is None:
+        return _SHARE_OF_TIMEOUT * timeout_s
     shortened = _SHARE_OF_TIMEOUT * timeout_s
     logger.warning(
         "timeout_seconds=%g does not leave the waiting ranks time before the process group's "

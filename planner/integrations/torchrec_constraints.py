@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
 
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_key_value import KERNELS
 from planner.integrations.torchrec_plan import our_kernel
-from planner.options.torchrec_rules import legal_types_and_kernels
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 
-ROW_TYPES: Final = (
+GUARDED: Final = (ShardingType.GRID_SHARD,)
+"""Types that TorchRec's enumerator lists for a table only when its constraint names them."""
+
+GUARDED_BEHIND_PROCESSORS: Final = (
     ShardingType.ROW_WISE,
     ShardingType.TABLE_ROW_WISE,
     ShardingType.GRID_SHARD,
 )
-"""Types that TorchRec gives feature-processed modules only when a constraint names them.
+"""The same for tables of feature-processed modules."""
 
-Quantized tables are never cut by column here, for their columns are bytes of whole rows.
-"""
+OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
+"""Device of ours whose rules hold on one of TorchRec's."""
 
 
 def table_constraints(
@@ -40,12 +45,9 @@ def table_constraints(
 ) -> Constraints:
     """Limits of a search that obeys TorchRec's rules, its sharders, and the user's constraints.
 
-    On cpu the list that a sharder gives for cuda holds, for its list for cpu leaves out row-wise
-    types that TorchRec's cpu runtime trains.
-
     Args:
         requests: each table with its sharder and its constraint, if any.
-        compute_device: ``cuda`` or ``cpu``.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``.
         towers: tables of one embedding tower each, which must lie on one host.
 
     Raises:
@@ -56,17 +58,13 @@ def table_constraints(
     tables = []
     kernels: set[ComputeKernel] = set()
     for table, sharder, given in requests:
-        legal = legal_types_and_kernels(table, compute_device)
+        legal = legal_types_and_kernels(table, OUR_DEVICE.get(compute_device, compute_device))
         kernels |= {k for options in legal.values() for k in options}
         try:
-            tables.append(_one_table(table, sharder, given or ParameterConstraints(), legal))
+            limit = given or ParameterConstraints()
+            tables.append(_one_table(table, sharder, limit, legal, compute_device))
         except InvalidInputError as error:
             problems += [f"table {table.name!r}: {p}" for p in error.problems]
-        if given is not None and given.device_group not in (None, compute_device):
-            problems.append(
-                f"table {table.name!r}: device_group {given.device_group!r} differs from the "
-                f"compute device {compute_device!r}; plan such tables apart"
-            )
     if problems:
         raise InvalidInputError(problems)
     return Constraints(
@@ -85,45 +83,132 @@ def _one_table(
     sharder: ModuleSharder[nn.Module],
     given: ParameterConstraints,
     legal: dict[ShardingType, tuple[ComputeKernel, ...]],
+    compute_device: str,
 ) -> TableConstraint:
-    supported = _known(ShardingType, sharder.sharding_types("cuda"))
-    if "FeatureProcessed" in type(sharder).__name__ and not given.sharding_types:
-        supported = [t for t in supported if t not in ROW_TYPES]
-    if "Quant" in type(sharder).__name__:
-        supported = [t for t in supported if t != ShardingType.COLUMN_WISE]
-    asked_types = _known(ShardingType, given.sharding_types or list(ShardingType))
-    asked_kernels = _kernels(given.compute_kernels or list(ComputeKernel))
-    usable: dict[ShardingType, set[ComputeKernel]] = {}
-    for kind, kernels in legal.items():
-        if kind in supported and kind in asked_types:
-            offered = _kernels(sharder.compute_kernels(str(kind), "cuda"))
-            left = {k for k in kernels if k in offered and k in asked_kernels}
-            if left:
-                usable[kind] = left
-    if not usable:
+    offered = offered_pairs(sharder, compute_device)
+    left = _asked(offered, sharder, given)
+    pairs = [
+        (kind, kernel)
+        for kind, kernel in dict.fromkeys(pair for pair in map(_our_pair, left) if pair)
+        if kernel in legal.get(kind, ())
+    ]
+    if not pairs:
         message = (
-            f"no sharding option is left: its sharder offers {[str(t) for t in supported]}, rules "
-            f"allow {[str(t) for t in legal]}, constraints ask for types {given.sharding_types} "
-            f"and kernels {given.compute_kernels}; widen the constraints"
+            f"no sharding option is left: its sharder offers {_listed(offered)}, rules allow "
+            f"{[str(t) for t in legal]}, constraints ask for types {given.sharding_types} and "
+            f"kernels {given.compute_kernels}; widen the constraints"
         )
         raise InvalidInputError(message)
-    ratio = given.cache_params.load_factor if given.cache_params else None
-    if ratio is not None and not 0 < ratio < 1:
-        message = f"cache_params.load_factor must lie between 0 and 1, got {ratio}"
-        raise InvalidInputError(message)
+    types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
+    ratio = pinned_load_factor(sharder, given)
+    every = {(t, k) for t in types for k in kernels if k in legal[t]}
     return TableConstraint(
         pattern=glob.escape(table.name),
-        sharding_types=tuple(usable),
-        kernels=tuple(k for k in ComputeKernel if any(k in left for left in usable.values())),
-        min_column_width=given.min_partition or 4,
+        sharding_types=tuple(t for t in ShardingType if t in types),
+        kernels=tuple(k for k in ComputeKernel if k in kernels),
+        min_column_width=given.min_partition or COLUMN_MULTIPLE,
         cache_load_factors=() if ratio is None else (ratio,),
+        pairs=() if every == set(pairs) else tuple(pairs),
     )
 
 
-def _known(kind: type[ShardingType], values: Iterable[str]) -> list[str]:
-    """The values that are ours too."""
-    ours = {str(k) for k in kind}
-    return [str(v) for v in values if str(v) in ours]
+def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
+    """Without types that need whole intra-node groups, where the ranks do not fill them.
+
+    TorchRec's runtime gives such a table every rank of a group of ``intra_group_size``.
+    """
+    if topology.world_size % topology.intra_group_size == 0:
+        return constraints
+    left = tuple(t for t in constraints.sharding_types if SPREAD[t] is not Spread.HOSTS)
+    return replace(constraints, sharding_types=left)
+
+
+def has_other_groups(
+    constraints: Mapping[str, ParameterConstraints] | None, compute_device: str
+) -> bool:
+    """Whether a constraint names a ``device_group`` that is planned apart from this device."""
+    return any(in_other_group(c, compute_device) for c in (constraints or {}).values())
+
+
+def in_other_group(given: ParameterConstraints | None, compute_device: str) -> bool:
+    """Whether a table belongs to another device group, so that it is planned apart from this."""
+    group = given.device_group if given else None
+    return bool(group) and group != compute_device
+
+
+def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> list[tuple[str, str]]:
+    """(sharding type, kernel) that a sharder offers, by TorchRec's names and in its order.
+
+    A sharder is asked for the device that is planned. TorchRec's own methods are the exception on
+    cpu: they are asked for cuda, because their list for cpu leaves out row-wise types, which
+    TorchRec's cpu runtime trains with the same result (``tests/integration/test_shardings.py``).
+    """
+    types = sharder.sharding_types(_device_to_ask(sharder.sharding_types, compute_device))
+    device = _device_to_ask(sharder.compute_kernels, compute_device)
+    return [
+        (str(kind), str(kernel))
+        for kind in types
+        for kernel in sharder.compute_kernels(str(kind), device)
+    ]
+
+
+def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
+    own = str(getattr(method, "__module__", "")).startswith("torchrec.")
+    return "cuda" if own and compute_device == "cpu" else compute_device
+
+
+def _asked(
+    offered: Iterable[tuple[str, str]],
+    sharder: ModuleSharder[nn.Module],
+    given: ParameterConstraints,
+) -> list[tuple[str, str]]:
+    """Those that a constraint leaves, with the guards of TorchRec's enumerator where it is open."""
+    behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
+    guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
+    types = [str(t) for t in given.sharding_types or ()]
+    kernels = [str(k) for k in given.compute_kernels or ()]
+    return [
+        (kind, kernel)
+        for kind, kernel in offered
+        if (kind in types if types else kind not in guarded) and (not kernels or kernel in kernels)
+    ]
+
+
+def _our_pair(pair: tuple[str, str]) -> tuple[ShardingType, ComputeKernel] | None:
+    """The pair in our nouns; None for kernels and types that no plan of ours uses."""
+    try:
+        return ShardingType(pair[0]), our_kernel(pair[1])
+    except ValueError:
+        return None
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, list[str]] = {}
+    for kind, kernel in pairs:
+        found.setdefault(kind, []).append(kernel)
+    return "; ".join(f"{kind} with {', '.join(kernels)}" for kind, kernels in found.items())
+
+
+def pinned_load_factor(
+    sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None
+) -> float | None:
+    """The cache size that the user set for a table, as TorchRec's kernels find it.
+
+    First ``cache_params.load_factor`` of its constraint, then ``cache_load_factor`` among the
+    ``fused_params`` of its sharder; None if neither is set.
+
+    Raises:
+        InvalidInputError: the one that counts does not lie between 0 and 1.
+    """
+    cache = given.cache_params if given else None
+    ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
+    if ratio is None:
+        fused = getattr(sharder, "fused_params", None) or {}
+        ratio, name = fused.get("cache_load_factor"), "fused_params['cache_load_factor']"
+    if ratio is not None and not 0 < ratio < 1:
+        message = f"{name} must lie between 0 and 1, got {ratio}"
+        raise InvalidInputError(message)
+    return None if ratio is None else float(ratio)
 
 
 def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
@@ -160,11 +245,22 @@ def narrowed_to_options(
     tables = []
     for limit, (table, place) in zip(constraints.tables, places.items(), strict=True):
         found = listed.get(place, [])
-        types = tuple(t for t in limit.sharding_types if any(str(t) == a for a, _ in found))
-        offered = {_searched_as(b) for _, b in found}
-        kernels = tuple(k for k in limit.kernels if k in offered)
-        if not types or not kernels:
+        offered = {(kind, _searched_as(kernel)) for kind, kernel in found}
+        pairs = tuple(
+            (kind, kernel)
+            for kind in limit.sharding_types
+            for kernel in limit.kernels
+            if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
+        )
+        if not pairs:
             message = f"table {table!r}: the enumerator lists no option that can be planned"
             raise InvalidInputError(message)
-        tables.append(replace(limit, sharding_types=types, kernels=kernels))
+        types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
+        narrowed = replace(
+            limit,
+            sharding_types=tuple(t for t in limit.sharding_types if t in types),
+            kernels=tuple(k for k in limit.kernels if k in kernels),
+            pairs=pairs,
+        )
+        tables.append(narrowed)
     return replace(constraints, tables=tuple(tables))

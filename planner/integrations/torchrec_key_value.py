@@ -25,7 +25,7 @@ from torchrec.distributed.planner.constants import (
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
-from costmodels.estimates import IterationEstimate
+from costmodels.estimates import Estimate, IterationEstimate
 from costmodels.memory import FloatArray
 from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
@@ -33,7 +33,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.work import MEMORY, Memory
-from costmodels.workload import Workload
+from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 
 ON_SSD: Final = "key_value"
@@ -193,10 +193,12 @@ class KeyValuePipeline(CostPipeline):
         models: CostModels | None = None,
         *,
         key_values: Mapping[str, KeyValueTable] | None = None,
+        knows_optimizer: bool = True,
     ) -> None:
-        """Key-value tables by the names they have in the workload."""
+        """Key-value tables by their names in the workload; whether its optimizer is a guess."""
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
+        self.knows_optimizer = knows_optimizer
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of unplaced options, those of key-value tables with the memory of a cache alone."""
@@ -224,6 +226,8 @@ class KeyValuePipeline(CostPipeline):
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         found = super().estimate(plan)
+        if not self.knows_optimizer:
+            found = replace(found, time=self._of_any_optimizer(found.time, plan))
         if not self.key_values:
             return found
         cached, missed = (
@@ -236,6 +240,15 @@ class KeyValuePipeline(CostPipeline):
         time = found.time
         wide = replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high))
         return replace(found, time=wide)
+
+    def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
+        """From an optimizer without state to twice what the planned one takes beyond that."""
+        without = replace(self.workload, optimizer=Optimizer.SGD)
+        least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
+        planned = self.sampled_times(plan)
+        low, high = float(np.quantile(least, 0.05)), float(np.quantile(planned, 0.95))
+        added = max(time.time_s - float(np.median(least)), 0.0)
+        return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + added)
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
         """The plan with its key-value tables under another kernel; only its times mean anything."""

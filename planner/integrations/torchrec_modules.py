@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.embedding_configs import (
+    BaseEmbeddingConfig,
+    EmbeddingBagConfig,
+    PoolingType,
+    dtype_to_data_type,
+)
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import ShardableTable
 
 
 def shardable_modules(
@@ -28,7 +38,12 @@ def shardable_modules(
 
 
 def table_configs(owner: nn.Module) -> dict[str, Any] | None:
-    """Table configurations by name: of the module, or of the collections that it wraps."""
+    """Table configurations by name: of the module, or of the collections that it wraps.
+
+    Of a plain ``nn.EmbeddingBag`` its own shape, under its parameter's name.
+    """
+    if isinstance(owner, nn.EmbeddingBag):
+        return {"weight": _of_bag(owner)}
     towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
     names = ("_embedding_bag_collection", "_embedding_module", "embedding")
     inner = [getattr(owner, n, None) for n in names] + [t.embedding for t in towers]
@@ -42,6 +57,40 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
         if found and not towers:
             break
     return found or None
+
+
+def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
+    """A configuration of a plain ``nn.EmbeddingBag``, whose one feature has the table's name."""
+    return EmbeddingBagConfig(
+        name="weight",
+        num_embeddings=owner.num_embeddings,
+        embedding_dim=owner.embedding_dim,
+        feature_names=["weight"],
+        data_type=dtype_to_data_type(owner.weight.dtype),
+        pooling=PoolingType.MEAN if owner.mode == "mean" else PoolingType.SUM,
+    )
+
+
+def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
+    """Why the rows of a managed-collision table cannot be cut for so many ranks; None if they can.
+
+    Such a table is cut by rows, and TorchRec's runtime needs every cut between two buckets.
+    """
+    if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
+        return None
+    collisions = entry.module._managed_collision_collection
+    buckets = int(collisions.table_to_number_buckets().get(entry.parameter_name) or 1)
+    rows = entry.table.num_embeddings
+    if buckets == 1 or buckets % world_size == 0 or rows % buckets:
+        return None
+    block = -(-rows // world_size)
+    if all(min(rank * block, rows) % (rows // buckets) == 0 for rank in range(world_size)):
+        return None
+    return (
+        f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
+        f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
+        f"use a number of buckets that is a multiple of {world_size}"
+    )
 
 
 def tower_of(path: str, owner: nn.Module, table: str) -> str | None:

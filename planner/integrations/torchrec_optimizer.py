@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from torch import nn
 from torchrec.distributed.types import ModuleSharder
 
 from costmodels.workload import Optimizer
-from planner.errors import InvalidInputError
 
 OPTIMIZERS: Final = {
     "sgd": Optimizer.SGD,
@@ -27,38 +27,68 @@ OPTIMIZERS: Final = {
     "partial_row_wise_adam": Optimizer.ROWWISE_ADAM,
     "partialrowwiselamb": Optimizer.ROWWISE_ADAM,
     "partial_row_wise_lamb": Optimizer.ROWWISE_ADAM,
+    "row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
+    "exact_row_wise_weighted_adagrad": Optimizer.ROWWISE_ADAGRAD,
+    "ema_in_place_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
+    "ensemble_row_wise_adagrad": Optimizer.ROWWISE_ADAM,
+    "none": Optimizer.NONE,
 }
 """Class names of ``torch.optim`` and ``torchrec.optim`` in lower case, and values of FBGEMM's
-``EmbOptimType``. LARS and LAMB stand in for the optimizer with as much state per weight."""
+``EmbOptimType``. Optimizers of another update stand in for the one with as much state per weight:
+LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
+
+UNKNOWN_AS: Final = Optimizer.ADAM
+"""What an optimizer that is not known is planned as: the one with the most state."""
 
 
-def optimizer_name(parameter: nn.Parameter, sharder: ModuleSharder[nn.Module]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class PlannedOptimizer:
+    """The one optimizer that a workload is priced with.
+
+    ``is_known`` is False if some table's optimizer has no known cost; predictions then get a wide
+    interval. ``warnings`` say what was assumed.
+    """
+
+    priced_as: Optimizer
+    is_known: bool
+    warnings: tuple[str, ...]
+
+
+def optimizer_name(
+    parameter: nn.Parameter, sharder: ModuleSharder[nn.Module] | None, owner: nn.Module
+) -> str:
     """The optimizer of one table, as TorchRec finds it.
 
-    First what ``apply_optimizer_in_backward`` left on the parameter, then the sharder's
-    ``fused_params``, else FBGEMM's default, SGD.
+    First what ``apply_optimizer_in_backward`` left on the parameter, then the one that a fused
+    module was made with, then the sharder's ``fused_params``, else FBGEMM's default, SGD.
     """
     classes = getattr(parameter, "_optimizer_classes", None)
     if classes:
         return str(classes[0].__name__).lower()
+    own = getattr(owner, "optimizer_type", None)
+    if callable(own):
+        return str(own().__name__).lower()
     fused = getattr(sharder, "fused_params", None) or {}
     chosen = fused.get("optimizer")
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
-def planned_optimizer(names: Iterable[str]) -> tuple[Optimizer, list[str]]:
+def planned_optimizer(names: Iterable[str]) -> PlannedOptimizer:
     """One optimizer for a workload: the one with the most state, and a warning if they differ.
 
-    Raises:
-        InvalidInputError: an optimizer whose state is not known.
+    An optimizer that is not known is planned as :data:`UNKNOWN_AS`, with a warning.
     """
     used = sorted(set(names))
     unknown = [n for n in used if n not in OPTIMIZERS]
+    candidates = {OPTIMIZERS.get(n, UNKNOWN_AS) for n in used}
+    chosen = max(candidates, key=lambda o: (o.state_bytes_per_row(128), o.value))
+    warnings = []
     if unknown:
-        known = ", ".join(sorted(OPTIMIZERS))
-        message = f"optimizers {unknown} of the tables cannot be planned; use one of {known}"
-        raise InvalidInputError(message)
-    chosen = max((OPTIMIZERS[n] for n in used), key=lambda o: o.state_bytes_per_row(128))
-    if len({OPTIMIZERS[n] for n in used}) == 1:
-        return chosen, []
-    return chosen, [f"tables use optimizers {used}: all are planned as {chosen}"]
+        warnings.append(
+            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
+            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
+            f"twice what {UNKNOWN_AS} adds to it"
+        )
+    if len(candidates) > 1:
+        warnings.append(f"tables use optimizers {used}: all are planned as {chosen}")
+    return PlannedOptimizer(priced_as=chosen, is_known=not unknown, warnings=tuple(warnings))

@@ -86,8 +86,8 @@ def workload_of(
         )
         tables.append(table)
         sharder = sharders.get(sharder_name(type(owner)))
-        optimizers.append(optimizer_name(option.tensor, sharder))
-    optimizer, _ = planned_optimizer(optimizers)
+        optimizers.append(optimizer_name(option.tensor, sharder, owner))
+    optimizer = planned_optimizer(optimizers).priced_as
     return Workload(
         name=hints.name,
         tables=tuple(tables),

@@ -61,7 +61,7 @@ from planner.integrations.torchrec_option_workload import (
 )
 from planner.integrations.torchrec_options import to_sharding_options
 from planner.integrations.torchrec_system import base_system
-from planner.integrations.torchrec_topology import topology_from_torchrec
+from planner.integrations.torchrec_topology import require_whole_groups, topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, ShardableTable, WorkloadHints
 from planner.models import default_models
 
@@ -74,7 +74,12 @@ Sharders = Sequence[ModuleSharder[nn.Module]]
 
 
 def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> Topology:
-    """Ranks and memories of TorchRec's topology, with the rates of a system if one is named."""
+    """Ranks and memories of TorchRec's topology, with the rates of a system if one is named.
+
+    Raises:
+        InvalidInputError: the ranks do not fill whole hosts, as TorchRec's partitioner needs.
+    """
+    require_whole_groups(topology)
     base = base_system(system, topology.compute_device)
     return topology_from_torchrec(topology, base, rates_from_base=system is not None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
@@ -90,12 +91,18 @@ def to_sharding_plan(
     return ShardingPlan(modules)
 
 
-def from_sharding_plan(sharding_plan: ShardingPlan, workload: Workload) -> Plan:
+def from_sharding_plan(
+    sharding_plan: ShardingPlan,
+    workload: Workload,
+    load_factors: Mapping[str, float] = MappingProxyType({}),
+) -> Plan:
     """A plan of TorchRec's in our form.
 
     Args:
         sharding_plan: any plan of the workload's modules.
         workload: shapes of the tables, and which module owns each.
+        load_factors: cache size of tables, by our name, that their sharder sets and the plan does
+            not name.
 
     Raises:
         InvalidInputError: names each table that is missing, unknown, contradicts itself (the list
@@ -118,7 +125,8 @@ def from_sharding_plan(sharding_plan: ShardingPlan, workload: Workload) -> Plan:
             problems.append(f"table {key[1]!r} of module {key[0]!r} is not in the sharding plan")
             continue
         try:
-            placements.append(_placement(planned[key], table))
+            default = load_factors.get(table.name, DEFAULT_LOAD_FACTOR)
+            placements.append(_placement(planned[key], table, default))
         except ValueError as error:
             where = f"table {table.name!r}: "
             problems.append(where + str(error).removeprefix(where))
@@ -152,12 +160,12 @@ def cache_params(placed: TablePlacement, given: ParameterConstraints) -> CachePa
     return replace(own, load_factor=placed.cache_load_factor_ratio)
 
 
-def _placement(sharding: ParameterSharding, table: Table) -> TablePlacement:
+def _placement(sharding: ParameterSharding, table: Table, default_factor: float) -> TablePlacement:
     kernel = our_kernel(sharding.compute_kernel)
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = sharding.cache_params.load_factor if sharding.cache_params else None
-        ratio = DEFAULT_LOAD_FACTOR if given is None else given
+        ratio = default_factor if given is None else given
     return TablePlacement(
         table=table.name,
         sharding_type=ShardingType(sharding.sharding_type),

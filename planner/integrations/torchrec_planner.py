@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner.constants import BATCH_SIZE
 from torchrec.distributed.planner.planners import (
-    EmbeddingPlannerBase,
     EmbeddingShardingPlanner,
     validate_compute_kernels,
     validate_modules_inclusion_in_sharding_plan,
@@ -36,31 +34,37 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ModuleSharder, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from planner.integrations.torchrec_collective import limit_within, plan_on_first_rank
-from planner.integrations.torchrec_constraints import narrowed_to_options
-from planner.integrations.torchrec_errors import ShardPlannerError, as_failure
+from planner.integrations.torchrec_constraints import OUR_DEVICE, has_other_groups
+from planner.integrations.torchrec_errors import as_failure
+from planner.integrations.torchrec_headroom import require_headroom
+from planner.integrations.torchrec_log import planning_block
 from planner.integrations.torchrec_memory import counts_dense_part, default_reservation
 from planner.integrations.torchrec_options import to_sharding_options
-from planner.integrations.torchrec_rival import LazyEnumerator, rival_plan
+from planner.integrations.torchrec_remarks import topology_warnings
+from planner.integrations.torchrec_rival import LazyEnumerator, Rival, rival_plan
 from planner.integrations.torchrec_saved_plan import load_for_model, stored_options
-from planner.integrations.torchrec_search import (
-    Memories,
-    best_plan,
-    memories_left,
-    require_room,
+from planner.integrations.torchrec_search import Memories, best_plan, require_room
+from planner.integrations.torchrec_steps import (
+    TIME_LIMIT_S,
+    Sharders,
+    require_runnable,
+    reserved_memories,
+    search_left,
+    search_limits,
+    warn_of_replaced,
 )
 from planner.integrations.torchrec_system import (
     base_system,
     default_topology,
     pod_size_mismatch,
 )
-from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ModelDescription,
@@ -68,27 +72,14 @@ from planner.integrations.torchrec_workload import (
     describe_model,
     table_bytes,
 )
-from planner.options.torchrec_rules import layout_problems
-from planner.problem import Constraints
 from planner.result import PlanningResult
 
 logger: Final = logging.getLogger(__name__)
 
-TIME_LIMIT_S: Final = 10.0
-"""Seconds of search when ``timeout_seconds`` is None; TorchRec would search without end."""
-
-REPLACED_PARTS: Final = {
-    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
-    "partitioner": "its search places shards itself",
-    "performance_model": "it minimises its own predicted iteration time; see system=",
-}
-"""Parts of TorchRec's search that are accepted and not used, and what stands in for each."""
-
-Sharders = list[ModuleSharder[nn.Module]]
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
 
 
-class ShardPlanner(EmbeddingPlannerBase):
+class ShardPlanner(EmbeddingShardingPlanner):
     """Plans a TorchRec model for the shortest training iteration.
 
     The positional arguments are those of ``EmbeddingShardingPlanner``; a call to that class works
@@ -108,7 +99,8 @@ class ShardPlanner(EmbeddingPlannerBase):
         constraints: TorchRec's constraints by table name.
         debug: passed to the statistics.
         callbacks: each maps the chosen options to others before the plan is made.
-        timeout_seconds: time limit of the search in seconds; 10 if None.
+        timeout_seconds: time limit of the planning in seconds; 300 if None. It is a safety: the
+            search ends by the work it has done, so that the same job gets the same plan.
         plan_loader: a stored TorchRec plan that is used instead of a search if it has one.
         system: a system of ours (or its name) whose rates are used; its memory too if no
             ``topology`` is given.
@@ -117,6 +109,10 @@ class ShardPlanner(EmbeddingPlannerBase):
         objective: ``iteration`` or another objective of :func:`planner.api.plan`.
         seed: seed of the search.
         plan_file: a saved plan that is used instead of a search; see :meth:`from_plan`.
+        max_evaluations: the search ends with work worth the pricing of so many plans; if None, a
+            number that follows from the size of the model and the ranks.
+        memory_headroom: share, 0 to below 1, of the memory that the storage reservation leaves,
+            which has to stay free on every rank. Planning fails where no plan leaves it.
 
     After a search ``result`` holds the prediction, the bound and the memory per rank, on the rank
     that searched.
@@ -144,6 +140,8 @@ class ShardPlanner(EmbeddingPlannerBase):
         objective: str = "iteration",
         seed: int = 0,
         plan_file: str | Path | None = None,
+        max_evaluations: int | None = None,
+        memory_headroom: float = 0.0,
     ) -> None:
         self._rates_from_base = topology is None or system is not None
         chosen = topology or default_topology(system)
@@ -153,36 +151,37 @@ class ShardPlanner(EmbeddingPlannerBase):
             enumerator=enumerator
             or LazyEnumerator(chosen, batch_size or BATCH_SIZE, constraints=constraints),
             storage_reservation=storage_reservation or default_reservation(),
+            proposer=proposer,
+            partitioner=partitioner,
+            performance_model=performance_model,
             stats=stats,
             constraints=constraints,
             debug=debug,
             callbacks=callbacks,
             timeout_seconds=timeout_seconds,
+            plan_loader=plan_loader,
         )
-        parts = (proposer, partitioner, performance_model)
-        for (part, why), value in zip(REPLACED_PARTS.items(), parts, strict=True):
-            if value is not None:
-                message = f"ShardPlanner does not use {part}: {why}"
-                warnings.warn(message, UserWarning, stacklevel=2)
-        self.plan_loader = plan_loader
+        warn_of_replaced(proposer, partitioner, performance_model)
         self.result: PlanningResult | None = None
         self._user_enumerator = enumerator
         self._base = base_system(system, chosen.compute_device)
         self._hints = hints
         self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
-        self._limit_s = TIME_LIMIT_S if timeout_seconds is None else float(timeout_seconds)
+        self._search["max_evaluations"] = max_evaluations
+        self._headroom_ratio = require_headroom(memory_headroom)
+        self._limit_s = None if timeout_seconds is None else float(timeout_seconds)
+        self._started_s = self._planning_limit_s = 0.0
+        self._rival = Rival()
+        self._best_plan: list[ShardingOption] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
-        self._num_proposals = 0
-        self._num_plans = 0
-        self._best_plan: list[ShardingOption] | None = None
 
     @classmethod
     def from_plan(cls, path: str | Path, **arguments: Any) -> ShardPlanner:
-        """A planner that returns a saved plan after checking it against the model.
+        """A planner that returns a saved plan, ours or TorchRec's, checked against the model.
 
         Args:
-            path: a ``plan.json``, ours or TorchRec's.
+            path: of the ``plan.json``.
             arguments: any argument of the class.
         """
         return cls(plan_file=path, **arguments)
@@ -238,9 +237,11 @@ class ShardPlanner(EmbeddingPlannerBase):
         self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
         chosen = list(get_default_sharders() if sharders is None else sharders)
-        self.result, self._best_plan = None, None
+        self.result, self._best_plan, self._rival = None, None, Rival()
         self._num_proposals = self._num_plans = 0
-        self._search["time_limit_s"] = limit_s
+        self._started_s = time.perf_counter()
+        asked_s = TIME_LIMIT_S if self._limit_s is None else self._limit_s
+        self._planning_limit_s = asked_s if limit_s is None else min(asked_s, limit_s)
         try:
             return self._plan(module, chosen)
         except (planner.errors.PlannerError, CostModelError) as error:
@@ -249,15 +250,16 @@ class ShardPlanner(EmbeddingPlannerBase):
             raise as_failure(error).raised() from error
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
-        start_s = time.perf_counter()
         if isinstance(self._enumerator, LazyEnumerator):
             self._enumerator.pending = (module, sharders)
-        require_room(table_bytes(module, sharders), self._topology, self._storage_reservation)
+        device = self._topology.compute_device
+        asked_bytes = table_bytes(module, sharders, self._constraints, device)
+        require_room(asked_bytes, self._topology, self._storage_reservation)
         model = describe_model(
             module,
             sharders,
             batch_size=self._batch_size,
-            compute_device=self._topology.compute_device,
+            compute_device=device,
             constraints=self._constraints,
             hints=self._hints,
             world_size=self._topology.world_size,
@@ -281,44 +283,48 @@ class ShardPlanner(EmbeddingPlannerBase):
             options = callback(options)
         self._best_plan = options
         sharding_plan = options_to_sharding_plan(options, self._topology)
-        self._log_stats(sharding_plan, options, sharders, time.perf_counter() - start_s)
-        validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
+        seconds = time.perf_counter() - self._started_s
+        self._log_stats(sharding_plan, options, sharders, seconds)
+        if self.result is not None:
+            block = planning_block(self.result, self._rival, options, self._topology, seconds)
+            logger.info("%s", block)
+        if not has_other_groups(self._constraints, device):
+            validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
         validate_rank_assignment(sharding_plan, self._topology)
         validate_compute_kernels(options)
         return sharding_plan
 
     def _memories(self, module: nn.Module, sharders: Sharders) -> Memories:
-        def left_by(reservation: StorageReservation) -> Topology:
-            reserved = reservation.reserve(
-                topology=self._topology,
-                batch_size=self._batch_size,
-                module=module,
-                sharders=sharders,
-                constraints=self._constraints,
-            )
-            return topology_from_torchrec(
-                reserved, self._base, rates_from_base=self._rates_from_base
-            )
-
-        kept_bytes = self._hints.reserved_bytes
-        return memories_left(
-            left_by, self._storage_reservation, kept_bytes, by_user=not self._default_reservation
+        return reserved_memories(
+            self._topology,
+            self._base,
+            self._storage_reservation,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=self._constraints,
+            kept_bytes=self._hints.reserved_bytes,
+            by_user=not self._default_reservation,
+            headroom_ratio=self._headroom_ratio,
+            rates_from_base=self._rates_from_base,
         )
 
     def _placed(
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, else the best one found; nothing that TorchRec cannot run."""
-        device, topology = self._topology.compute_device, memories.ledger
+        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
             return load_for_model(self._plan_file, model, topology, device)
-        for warning in model.warnings:
-            logger.warning(warning)
+        said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
+        for line in (*model.warnings, *said):
+            logger.warning(line)
         workload = model.workload
         if not self._default_reservation and counts_dense_part(self._storage_reservation):
             workload = replace(workload, reserved_bytes=memories.kept_bytes)
-        limits = self._limits(model, module, sharders)
-        rival = rival_plan(
+        size = len(workload.tables) * topology.world_size
+        limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
+        self._rival = rival_plan(
             module,
             sharders,
             self._topology,
@@ -327,30 +333,23 @@ class ShardPlanner(EmbeddingPlannerBase):
             enumerator=self._enumerator,
             reservation=self._storage_reservation,
             constraints=self._constraints,
+            ours=topology,
+            limits=limits,
         )
         self.result = best_plan(
-            workload, memories, limits, self._search, rival, key_values=model.key_values
+            workload,
+            memories,
+            limits,
+            search_left(self._search, self._planning_limit_s, self._started_s, size),
+            self._rival.plan,
+            key_values=model.key_values,
+            knows_optimizer=model.knows_optimizer,
         )
         for warning in self.result.warnings:
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
-        problems = layout_problems(self.result.plan, workload, topology, device=device)
-        if problems:
-            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
-            raise ShardPlannerError(message)
+        require_runnable(self.result.plan, workload, topology, device)
         return self.result.plan
-
-    def _limits(
-        self, model: ModelDescription, module: nn.Module, sharders: Sharders
-    ) -> Constraints:
-        if self._user_enumerator is None:
-            return model.constraints
-        options = self._user_enumerator.enumerate(module=module, sharders=sharders)
-        return narrowed_to_options(
-            model.constraints,
-            {t.table.name: (t.path, t.parameter_name) for t in model.tables},
-            [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
-        )
 
     def _loaded_options(self) -> list[ShardingOption]:
         """The stored plan of the plan loader, if it has one made for the same inputs."""

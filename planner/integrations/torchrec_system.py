@@ -19,7 +19,11 @@ from planner.integrations.torchrec_topology import topology_to_torchrec
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
-DEFAULT_SYSTEMS: Final = {"cuda": "torchrec_defaults", "cpu": "cpu_gloo"}
+DEFAULT_SYSTEMS: Final = {
+    "cuda": "torchrec_defaults",
+    "cpu": "cpu_gloo",
+    "mtia": "torchrec_defaults",
+}
 
 
 def base_system(system: Topology | str | None, compute_device: str) -> Topology:
@@ -31,7 +35,7 @@ def base_system(system: Topology | str | None, compute_device: str) -> Topology:
     if isinstance(system, Topology):
         return system
     if system is None and compute_device not in DEFAULT_SYSTEMS:
-        message = f"compute device {compute_device!r} is not supported; use cuda or cpu"
+        message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
         raise InvalidInputError(message)
     return io.load_system(system or DEFAULT_SYSTEMS[compute_device])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +28,9 @@ def topology_from_torchrec(
     """Our topology with the ranks and memories of TorchRec's.
 
     A host of ours is TorchRec's intra-node group (``pod_size`` hosts), for that is how its runtime
-    places table_row_wise and grid_shard tables. A cpu rank's device memory is its share of DDR.
+    places table_row_wise and grid_shard tables. Where the ranks do not fill whole groups, a host is
+    the largest part of a group that all groups can be cut into (:func:`host_size`). A cpu rank's
+    device memory is its share of DDR.
 
     Args:
         topology: TorchRec's; capacities in bytes, bandwidths in bytes per ms.
@@ -35,15 +38,9 @@ def topology_from_torchrec(
         rates_from_base: keep the bandwidths of ``base`` too.
 
     Raises:
-        InvalidInputError: the ranks do not fill whole hosts.
         InfeasibleError: a rank has no memory left after the reservation.
     """
-    group, world = topology.intra_group_size, topology.world_size
-    if world % group:
-        message = (
-            f"world size {world} is no multiple of the {group} ranks of a host; give whole hosts"
-        )
-        raise InvalidInputError(message)
+    group, world = host_size(topology), topology.world_size
     caps = _device_memory(topology)
     same_size = (base.world_size, base.local_world_size) == (world, group)
     sized = base if same_size else base.resized(world // group, group)
@@ -57,6 +54,28 @@ def topology_from_torchrec(
         hbm_capacity_by_rank_bytes=() if len(set(caps)) == 1 else tuple(caps),
     )
     return sized if rates_from_base else _with_rates(sized, topology)
+
+
+def host_size(topology: TorchrecTopology) -> int:
+    """Ranks of a host of ours: the greatest common divisor of the group and the world.
+
+    With 12 ranks on hosts of 8 that is 4, so that a host of ours never reaches over two of theirs.
+    """
+    return math.gcd(topology.intra_group_size, topology.world_size)
+
+
+def require_whole_groups(topology: TorchrecTopology) -> None:
+    """Refuse ranks that do not fill whole intra-node groups.
+
+    Raises:
+        InvalidInputError: they do not.
+    """
+    group, world = topology.intra_group_size, topology.world_size
+    if world % group:
+        message = (
+            f"world size {world} is no multiple of the {group} ranks of a host; give whole hosts"
+        )
+        raise InvalidInputError(message)
 
 
 def topology_to_torchrec(

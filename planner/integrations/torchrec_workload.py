@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import torch
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -25,7 +26,7 @@ from costmodels.workload import (
     Workload,
 )
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_constraints import table_constraints
+from planner.integrations.torchrec_constraints import in_other_group, table_constraints
 from planner.integrations.torchrec_dense import dense_arch, dense_reserve_bytes
 from planner.integrations.torchrec_key_value import (
     MOST_ROWS,
@@ -34,19 +35,19 @@ from planner.integrations.torchrec_key_value import (
     planned_as,
     without_cache,
 )
-from planner.integrations.torchrec_modules import shardable_modules, table_configs, tower_of
+from planner.integrations.torchrec_modules import (
+    bucket_problem,
+    shardable_modules,
+    table_configs,
+    tower_of,
+)
 from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
+from planner.integrations.torchrec_remarks import (
+    DATA_TYPES,
+    assumption_warnings,
+    planned_output_dtype,
+)
 from planner.problem import Constraints
-
-DATA_TYPES: Final = {
-    "FP32": DataType.FP32,
-    "FP16": DataType.FP16,
-    "BF16": DataType.BF16,
-    "FP8": DataType.FP8,
-    "NFP8": DataType.FP8,
-    "INT8": DataType.INT8,
-    "UINT8": DataType.INT8,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +101,15 @@ class ShardableTable:
 class ModelDescription:
     """A model seen by the planner: the workload, the limits, and where each table lives.
 
-    ``warnings`` say what was assumed.
+    ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
+    False if a table trains with an optimizer whose cost is not known.
     """
 
     workload: Workload
     constraints: Constraints
     tables: tuple[ShardableTable, ...]
     warnings: tuple[str, ...]
+    knows_optimizer: bool = True
 
     @property
     def key_values(self) -> dict[str, KeyValueTable]:
@@ -130,7 +133,7 @@ def describe_model(
         module: the model; embedding modules may lie at any depth and on the meta device.
         sharders: which modules are sharded, and how they may be; TorchRec's default if None.
         batch_size: samples per rank.
-        compute_device: ``cuda`` or ``cpu``.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``; other device groups' tables are left out.
         constraints: TorchRec's constraints by table name.
         hints: what the model does not say.
         world_size: ranks; each has a cache of its own for a virtual table.
@@ -142,40 +145,47 @@ def describe_model(
         InvalidInputError: names every table or constraint that cannot be planned.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given = dict(constraints or {})
-    problems: list[str] = []
-    found = _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
-    found = _with_unique_names(found)
+    given, problems = dict(constraints or {}), list[str]()
+    found = _with_unique_names(
+        _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
+    )
+    problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
     if problems:
         raise InvalidInputError(problems)
     if not found:
         return None
-    limits = _limits(found, given, compute_device, world_size)
-    warnings = _assumption_warnings(found, given, hints)
+    warnings = assumption_warnings(found, given, hints)
     dense = hints.dense or dense_arch(module)
-    reserved = hints.reserved_bytes
-    if dense is None:
-        unseen = dense_reserve_bytes(module, [f.parameter for f in found])
-        reserved += unseen
-        warnings += [_UNSEEN_DENSE] if unseen else []
-    optimizer, mixed = planned_optimizer(optimizer_name(f.parameter, f.sharder) for f in found)
+    unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
+    warnings += [_UNSEEN_DENSE] if unseen else []
+    optimizer = planned_optimizer(optimizer_name(f.parameter, f.sharder, f.module) for f in found)
+    output_dtype, narrowed = planned_output_dtype(found, given, hints)
     workload = Workload(
         name=hints.name,
         tables=tuple(f.table for f in found),
         local_batch_size=batch_size,
         dense=dense or DenseArch(),
-        optimizer=optimizer,
-        output_dtype=hints.output_dtype or _output_dtype(found, given),
+        optimizer=optimizer.priced_as,
+        output_dtype=output_dtype,
         pipeline=hints.pipeline,
-        reserved_bytes=reserved,
+        reserved_bytes=hints.reserved_bytes + unseen,
     )
     return ModelDescription(
-        workload=workload, constraints=limits, tables=tuple(found), warnings=(*warnings, *mixed)
+        workload=workload,
+        constraints=_limits(found, given, compute_device, world_size),
+        tables=tuple(found),
+        warnings=(*warnings, *narrowed, *optimizer.warnings),
+        knows_optimizer=optimizer.is_known,
     )
 
 
-def table_bytes(module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> float:
-    """Bytes of all tables that would be sharded, without optimizer state.
+def table_bytes(
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+    compute_device: str = "cuda",
+) -> float:
+    """Bytes of all tables that would be sharded on a device, without optimizer state.
 
     Virtual tables have rows in name only and count nothing.
     """
@@ -183,6 +193,8 @@ def table_bytes(module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]])
     for _, owner, sharder in shardable_modules(module, sharders):
         configs = table_configs(owner) or {}
         for name, parameter in sharder.shardable_parameters(owner).items():
+            if in_other_group((constraints or {}).get(name), compute_device):
+                continue
             if not getattr(configs.get(name), "use_virtual_table", False):
                 total += parameter.numel() * parameter.element_size()
     return float(total)
@@ -210,11 +222,22 @@ def _shardable_tables(
             )
             continue
         for name, parameter in sharder.shardable_parameters(owner).items():
+            if in_other_group(constraints.get(name), compute_device):
+                continue
             where = f"table {name!r} of module {path!r}"
             try:
                 limit = constraints.get(name)
                 kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-                table = make_table(name, path, configs[name], limit, batch_size, hints, owner=owner)
+                table = make_table(
+                    name,
+                    path,
+                    configs[name],
+                    limit,
+                    batch_size,
+                    hints,
+                    owner=owner,
+                    stored=parameter,
+                )
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
                 continue
@@ -248,8 +271,15 @@ def _limits(
             own = planned_as(entry.key_value, own, float(table.weight_bytes), world_size)
         elif has_key_values and (own is None or not own.compute_kernels):
             own = without_cache(own)
+        if table.embedding_dim != _dimension(entry):
+            own = replace(own or ParameterConstraints(), min_partition=table.embedding_dim)
         requests.append((table, entry.sharder, own))
     return table_constraints(requests, compute_device, _tables_by_tower(found))
+
+
+def _dimension(entry: ShardableTable) -> int:
+    """Columns of a table by its configuration; its stored rows have more, or fewer, bytes."""
+    return int((table_configs(entry.module) or {})[entry.parameter_name].embedding_dim)
 
 
 def _as_stored(table: Table, parameter: nn.Parameter) -> Table:
@@ -277,13 +307,26 @@ def make_table(
     hints: WorkloadHints,
     *,
     owner: nn.Module,
+    stored: torch.Tensor | None = None,
 ) -> Table:
     """One table of a module from its TorchRec configuration.
+
+    Args:
+        name: the table.
+        path: of the module that owns it.
+        config: TorchRec's configuration of the table.
+        constraint: the user's, if any.
+        batch_size: samples per rank.
+        hints: what the model does not say.
+        owner: the module.
+        stored: the weights; rows of a quantized table are bytes, whatever its data type is called.
 
     Raises:
         InvalidInputError: a data type that cannot be planned.
     """
     data_type = DATA_TYPES.get(config.data_type.name)
+    if stored is not None and stored.dtype in (torch.uint8, torch.int8):
+        data_type = DataType.INT8
     if data_type is None:
         known = ", ".join(DATA_TYPES)
         message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
@@ -300,7 +343,10 @@ def make_table(
         distribution=law or make(rows),
         dtype=data_type,
         pooling=_pooling(config),
-        is_weighted=bool(getattr(owner, "is_weighted", lambda: False)()),
+        is_weighted=bool(
+            getattr(owner, "is_weighted", lambda: False)()
+            or (constraint is not None and constraint.is_weighted)
+        ),
         module=path,
     )
 
@@ -347,51 +393,3 @@ def _with_unique_names(found: list[ShardableTable]) -> list[ShardableTable]:
         else replace(f, table=replace(f.table, name=f"{f.path}.{f.parameter_name}"))
         for f in found
     ]
-
-
-# ------------------------------------------------------------------ the rest of the workload
-
-
-def _output_dtype(
-    found: Sequence[ShardableTable], constraints: Mapping[str, ParameterConstraints]
-) -> DataType:
-    """The type that constraints give to every table, else fp32."""
-    types = {
-        constraints[f.parameter_name].output_dtype if f.parameter_name in constraints else None
-        for f in found
-    }
-    only = types.pop() if len(types) == 1 else None
-    return DataType.FP32 if only is None else DATA_TYPES.get(only.name, DataType.FP32)
-
-
-def _assumption_warnings(
-    found: Sequence[ShardableTable],
-    constraints: Mapping[str, ParameterConstraints],
-    hints: WorkloadHints,
-) -> list[str]:
-    warnings = []
-    names = {f.parameter_name for f in found}
-    unmatched = sorted(set(constraints) - names)
-    if unmatched:
-        warnings.append(f"constraints name tables that the model does not have: {unmatched[:5]}")
-    bare = [f.table.name for f in found if f.parameter_name not in constraints]
-    if bare:
-        warnings.append(
-            f"{len(bare)} tables have no pooling factor (constraints); 1 index per feature "
-            f"assumed: {bare[:5]}"
-        )
-    kept = [f.table.name for f in found if f.key_value is not None]
-    if kept:
-        warnings.append(
-            f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
-            f"host memory behind their cache, host and SSD bytes not counted: {kept[:5]}; no other "
-            "table goes to fused_uvm_caching unless its constraint names that kernel"
-        )
-    if hints.default_distribution is None:
-        uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]
-        if uniform:
-            warnings.append(
-                f"{len(uniform)} tables have no index distribution (hints); uniform assumed: "
-                f"{uniform[:5]}"
-            )
-    return warnings

@@ -74,8 +74,14 @@ def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[Shardi
     for general, *others in alike:
         users = [limit for limit in limits if any(limit.allows(t) for t in (general, *others))]
         if general not in stands_for and all(limit.allows(general) for limit in users):
-            stands_for.update({t: general for t in others if t not in stands_for})
+            covered = [t for t in others if all(_covers(limit, general, t) for limit in users)]
+            stands_for.update({t: general for t in covered if t not in stands_for})
     return Names(stands_for=tuple(stands_for.items()))
+
+
+def _covers(limit: TableLimits, general: ShardingType, other: ShardingType) -> bool:
+    """Whether a table may have every kernel of one type with the other type too."""
+    return set(limit.kernels.get(other, ())) <= set(limit.kernels.get(general, ()))
 
 
 def table_cuts(

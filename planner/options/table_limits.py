@@ -115,6 +115,7 @@ def _limit(
             k
             for k in choices
             if _kernel_allowed(problem, table, k)
+            and all(r.allows_pair(sharding_type, k) for r in rules)
             and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
         )
         if left:

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from costmodels.option_work import WorkPool
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, TablePlacement, place
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+    place,
+)
 from planner.errors import InvalidInputError
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
@@ -257,15 +265,19 @@ class SearchSpace:
         for general, plain in self.listing.names.plain.items():
             users = [t for t, o in enumerate(options) if o.sharding_type is general]
             whole = all(len(options[t].column_widths) == 1 for t in users)
-            if whole and all(self._allows(t, plain) for t in users):
+            if whole and all(self._allows(t, plain, options[t].kernel) for t in users):
                 names[general] = plain
         return names
 
-    def _allows(self, table: int, sharding_type: ShardingType) -> bool:
+    def _allows(self, table: int, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
         constraints = self.problem.constraints
         item = self.problem.workload.tables[table]
         rules = constraints.for_table(item.name)
-        named = all(not r.sharding_types or sharding_type in r.sharding_types for r in rules)
+        named = all(
+            (not r.sharding_types or sharding_type in r.sharding_types)
+            and r.allows_pair(sharding_type, kernel)
+            for r in rules
+        )
         legal = sharding_type in legal_types_and_kernels(item, self.problem.topology.compute_device)
         return legal and named and sharding_type in constraints.sharding_types
 

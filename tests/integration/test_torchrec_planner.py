@@ -103,6 +103,7 @@ class Search:
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
     monkeypatch.setattr(torchrec_planner, "best_plan", fake)
+    monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
     return fake
 
 
@@ -116,7 +117,7 @@ def model() -> Model:
 
 
 def test_the_search_is_asked_the_right_question(search: Search) -> None:
-    shard_planner = make(timeout_seconds=9, strategy="s", objective="o", seed=3)
+    shard_planner = make(timeout_seconds=9, strategy="s", objective="o", seed=3, max_evaluations=5)
     plan = shard_planner.plan(model(), SHARDERS)
     assert search.asked is not None
     assert [t.name for t in search.asked["workload"].tables] == ["a", "b", "c"]
@@ -125,8 +126,9 @@ def test_the_search_is_asked_the_right_question(search: Search) -> None:
     assert search.asked["topology"].local_world_size == 2
     kept = int(0.85 * 2**30)
     assert search.asked["topology"].device.hbm_capacity_bytes == pytest.approx(kept, abs=1)
-    asked = {k: search.asked[k] for k in ("strategy", "objective", "seed", "time_limit_s")}
-    assert asked == {"strategy": "s", "objective": "o", "seed": 3, "time_limit_s": 9.0}
+    asked = {k: search.asked[k] for k in ("strategy", "objective", "seed", "max_evaluations")}
+    assert asked == {"strategy": "s", "objective": "o", "seed": 3, "max_evaluations": 5}
+    assert 0 < search.asked["time_limit_s"] <= 9.0
     assert isinstance(search.asked["constraints"], Constraints)
     assert isinstance(plan, ShardingPlan)
     assert set(plan.plan) == {"sparse.bags", "history"}

@@ -19,6 +19,7 @@ from torchrec.distributed.planner.types import (
 
 from costmodels.units import GIB
 from planner.errors import InfeasibleError, InvalidInputError
+from planner.integrations.torchrec_parts import our_topology
 from planner.integrations.torchrec_system import POD_SIZE_VARIABLE, pod_size_mismatch
 from planner.integrations.torchrec_topology import topology_from_torchrec, topology_to_torchrec
 from tests.integration.builders import make_topology
@@ -127,9 +128,14 @@ def test_no_memory_left_is_infeasible() -> None:
     assert caught.value.shortfall_bytes == 5
 
 
-def test_ranks_must_fill_hosts() -> None:
+def test_ranks_that_do_not_fill_hosts_are_cut_into_smaller_ones() -> None:
+    ours = topology_from_torchrec(torchrec_topology(12, 8), make_topology(), rates_from_base=True)
+    assert (ours.num_hosts, ours.local_world_size) == (3, 4)
+
+
+def test_parts_of_torchrecs_planner_need_whole_hosts() -> None:
     with pytest.raises(InvalidInputError, match="world size 6 is no multiple of the 4"):
-        topology_from_torchrec(torchrec_topology(6, 4), make_topology(), rates_from_base=True)
+        our_topology(torchrec_topology(6, 4), None)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

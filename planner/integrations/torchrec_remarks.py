@@ -1,0 +1,248 @@
+"""What is assumed of a TorchRec model, and which of its settings no cost model sees, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import constants
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ShardingType
+
+from costmodels.workload import DataType
+from planner.integrations.torchrec_topology import host_size
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import ShardableTable, WorkloadHints
+
+DATA_TYPES: Final = {
+    "FP32": DataType.FP32,
+    "FP16": DataType.FP16,
+    "BF16": DataType.BF16,
+    "FP8": DataType.FP8,
+    "NFP8": DataType.FP8,
+    "INT8": DataType.INT8,
+    "UINT8": DataType.INT8,
+}
+"""Types that can be planned, by the names that TorchRec and FBGEMM give them."""
+
+MULTIPLIERS: Final = {
+    "bwd_compute_multiplier": constants.BWD_COMPUTE_MULTIPLIER,
+    "weighted_feature_bwd_compute_multiplier": constants.WEIGHTED_FEATURE_BWD_COMPUTE_MULTIPLIER,
+    "uneven_sharding_perf_multiplier": 1.0,
+    "ssd_mem_bw": constants.SSD_MEM_BW,
+}
+"""Settings of a ``Topology`` that only TorchRec's estimates read, with TorchRec's defaults."""
+
+_SHOWN: Final = 5
+
+Given = Mapping[str, ParameterConstraints]
+
+
+def assumption_warnings(
+    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints
+) -> list[str]:
+    """One line for each thing that was assumed, or that was set and is not priced.
+
+    Args:
+        found: the tables that are planned.
+        constraints: TorchRec's constraints by table name.
+        hints: what the model does not say.
+    """
+    warnings = []
+    unmatched = sorted(set(constraints) - {f.parameter_name for f in found})
+    unmatched = [n for n in unmatched if not constraints[n].device_group]
+    if unmatched:
+        warnings.append(
+            f"constraints name tables that the model does not have: {unmatched[:_SHOWN]}"
+        )
+    bare = [f.table.name for f in found if f.parameter_name not in constraints]
+    if bare:
+        warnings.append(
+            f"{len(bare)} tables have no pooling factor (constraints); 1 index per feature "
+            f"assumed: {bare[:_SHOWN]}"
+        )
+    kept = [f.table.name for f in found if f.key_value is not None]
+    if kept:
+        warnings.append(
+            f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
+            f"host memory behind their cache, host and SSD bytes not counted: {kept[:_SHOWN]}; no "
+            "other table goes to fused_uvm_caching unless its constraint names that kernel"
+        )
+    if hints.default_distribution is None:
+        uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]
+        if uniform:
+            warnings.append(
+                f"{len(uniform)} tables have no index distribution (hints); uniform assumed: "
+                f"{uniform[:_SHOWN]}"
+            )
+    return warnings + _unpriced(found, constraints) + _unknown_names(constraints)
+
+
+def _unpriced(found: Sequence[ShardableTable], constraints: Given) -> list[str]:
+    """Settings of constraints and sharders that change nothing in our prices."""
+    given = [(f, constraints.get(f.parameter_name)) for f in found]
+    lines = []
+    chosen = [f.table.name for f, c in given if _lacks_load_factor(f, c)]
+    if chosen:
+        lines.append(
+            f"{len(chosen)} tables have cache_params without a load_factor; the search chooses it "
+            f"if it caches them: {chosen[:_SHOWN]}"
+        )
+    measured = [f.table.name for f, c in given if c and c.cache_params and c.cache_params.stats]
+    if measured:
+        lines.append(
+            f"cache_params.stats of {len(measured)} tables reach the plan but are not priced; say "
+            f"how their indices fall with hints=WorkloadHints(distributions=...): "
+            f"{measured[:_SHOWN]}"
+        )
+    differing = [f.table.name for f, c in given if c and c.feature_names and _other_names(f, c)]
+    if differing:
+        lines.append(
+            "feature_names of constraints differ from those of the model, whose names are used: "
+            f"{differing[:_SHOWN]}"
+        )
+    weighted = [f.table.name for f, c in given if c and c.is_weighted and not _is_weighted(f)]
+    if weighted:
+        lines.append(
+            f"is_weighted is set for tables of modules without weights: priced with weights: "
+            f"{weighted[:_SHOWN]}"
+        )
+    nominal = [
+        f.table.name
+        for f, c in given
+        if c and c.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
+    ]
+    if nominal:
+        lines.append(
+            "use_virtual_table is set for tables whose configuration says otherwise; they are "
+            f"planned as ordinary ones: {nominal[:_SHOWN]}"
+        )
+    return lines + _compressed(found) + _counting(found)
+
+
+def _counting(found: Iterable[ShardableTable]) -> list[str]:
+    own = sorted(
+        {
+            type(f.sharder).__name__
+            for f in found
+            if not str(getattr(f.sharder.storage_usage, "__module__", "")).startswith("torchrec.")
+        }
+    )
+    if not own:
+        return []
+    return [f"storage_usage of {own} is not read: the search counts memory by its own ledger"]
+
+
+def _compressed(found: Iterable[ShardableTable]) -> list[str]:
+    codecs = sorted(
+        {
+            type(f.sharder).__name__
+            for f in found
+            if getattr(f.sharder, "qcomm_codecs_registry", None)
+        }
+    )
+    if not codecs:
+        return []
+    return [
+        f"qcomm_codecs_registry of {codecs} is used in training but not priced: exchanges are "
+        "priced as if they were not compressed, also with objective='torchrec'"
+    ]
+
+
+def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None) -> bool:
+    if entry.key_value is not None or given is None or given.cache_params is None:
+        return False
+    fused = getattr(entry.sharder, "fused_params", None) or {}
+    return given.cache_params.load_factor is None and fused.get("cache_load_factor") is None
+
+
+def _other_names(entry: ShardableTable, given: ParameterConstraints) -> bool:
+    return list(given.feature_names or ()) != [f.name for f in entry.table.features]
+
+
+def _is_weighted(entry: ShardableTable) -> bool:
+    return bool(getattr(entry.module, "is_weighted", lambda: False)())
+
+
+def _unknown_names(constraints: Given) -> list[str]:
+    """Names in constraints that TorchRec does not know, or that no plan here uses."""
+    types = {str(t.value) for t in ShardingType}
+    kernels = {str(k.value) for k in EmbeddingComputeKernel}
+    asked_types = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
+    asked_kernels = {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    unknown = sorted((asked_types - types) | (asked_kernels - kernels))
+    return [f"constraints name sharding types or kernels that do not exist: {unknown}"] * bool(
+        unknown
+    )
+
+
+# ------------------------------------------------------------------ output type
+
+
+def planned_output_dtype(
+    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints
+) -> tuple[DataType, list[str]]:
+    """The type of all tables' outputs: the widest of what is set, and a warning if they differ.
+
+    For each table, first ``output_dtype`` of its constraint counts, then ``output_dtype`` among the
+    ``fused_params`` of its sharder, else fp32. A type of the hints replaces all of them.
+    """
+    if hints.output_dtype is not None:
+        return hints.output_dtype, []
+    types = {_output_of(f, constraints.get(f.parameter_name)) for f in found}
+    widest = max(types, key=lambda t: (t.num_bytes, t.value))
+    if len(types) == 1:
+        return widest, []
+    shown = sorted(t.value for t in types)
+    return widest, [f"tables have outputs of types {shown}: all are priced as {widest}"]
+
+
+def _output_of(entry: ShardableTable, given: ParameterConstraints | None) -> DataType:
+    fused = getattr(entry.sharder, "fused_params", None) or {}
+    chosen: Any = (given.output_dtype if given else None) or fused.get("output_dtype")
+    return DATA_TYPES.get(getattr(chosen, "name", "FP32"), DataType.FP32)
+
+
+# ------------------------------------------------------------------ topology
+
+
+def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> list[str]:
+    """Settings of TorchRec's topology that our prices do not see.
+
+    Args:
+        topology: TorchRec's.
+        rates_from_base: bandwidths come from a system of ours, and those of the topology are not
+            used.
+    """
+    changed = [
+        f"{name}={getattr(topology, '_' + name)}"
+        for name, default in MULTIPLIERS.items()
+        if getattr(topology, "_" + name, default) != default
+    ]
+    lines = []
+    if changed:
+        lines.append(
+            f"settings of the topology that only TorchRec's estimates read: {', '.join(changed)}; "
+            "our predicted times do not change with them"
+        )
+    bandwidths = topology.comms_bandwidths
+    if type(bandwidths).__name__ != "BasicCommsBandwidths" and not rates_from_base:
+        lines.append(
+            f"of {type(bandwidths).__name__} only intra_host_bw and inter_host_bw are used; pass "
+            "system= for links with latencies and measured curves"
+        )
+    group = topology.intra_group_size
+    if topology.world_size % group:
+        lines.append(
+            f"{topology.world_size} ranks do not fill hosts of {group}: planned and priced as "
+            f"hosts of {host_size(topology)}, without table_row_wise and grid_shard"
+        )
+    if topology.compute_device == "mtia":
+        lines.append(
+            "mtia has no cost model of its own: priced like a GPU with the topology's memories and "
+            "bandwidths"
+        )
+    return lines

@@ -1,0 +1,71 @@
+"""Combinations of sharding type and kernel that a table may have: none other is in any plan."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
+from planner import api
+from planner.options.enumeration import enumerate_options
+from planner.options.table_limits import table_limits
+from planner.options.torchrec_rules import legal_types_and_kernels
+from planner.prepare import search_pipeline
+from planner.problem import Constraints, PlanningProblem, TableConstraint
+from tests import strategies
+
+Pair = tuple[ShardingType, ComputeKernel]
+
+NAMES = ("t0", "t1", "t2")
+TABLES = [strategies.make_table(n, num_embeddings=400 * (i + 1)) for i, n in enumerate(NAMES)]
+EVERY = [(t, k) for t, kernels in legal_types_and_kernels(TABLES[0]).items() for k in kernels]
+SOME = st.lists(st.sampled_from(EVERY), min_size=1, max_size=4, unique=True)
+
+
+def problem(pairs: list[list[Pair]]) -> PlanningProblem:
+    limits = tuple(
+        TableConstraint(pattern=n, pairs=tuple(found))
+        for n, found in zip(NAMES, pairs, strict=True)
+    )
+    return PlanningProblem(
+        workload=strategies.make_workload(*TABLES),
+        topology=strategies.make_topology(2, 2),
+        constraints=Constraints(tables=limits),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(SOME, min_size=3, max_size=3), st.sampled_from(["iteration", "torchrec"]))
+def test_plans_have_allowed_pairs_alone(pairs: list[list[Pair]], objective: str) -> None:
+    asked = problem(pairs)
+    result = api.solve(
+        asked,
+        search=api.SearchSettings(objective=objective, max_evaluations=40, with_baselines=False),
+    )
+    for found in (result.best, *result.runners_up):
+        for placed, allowed in zip(found.plan.placements, pairs, strict=True):
+            assert (placed.sharding_type, placed.kernel) in allowed
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(SOME, min_size=3, max_size=3))
+def test_every_allowed_pair_is_listed_by_its_own_name_or_by_one_that_stands_for_it(
+    pairs: list[list[Pair]],
+) -> None:
+    asked = problem(pairs)
+    pipeline = search_pipeline(asked, CostPipeline)
+    listing = enumerate_options(asked, pipeline, every_kernel=True)
+    for table, allowed in zip(listing.tables, pairs, strict=True):
+        listed = {(o.sharding_type, o.kernel) for o in table.options}
+        wanted = {(listing.names.listed(kind), kernel) for kind, kernel in allowed}
+        assert listed == wanted
+
+
+def test_a_type_is_left_with_the_kernels_of_its_pairs() -> None:
+    pairs = [
+        (ShardingType.ROW_WISE, ComputeKernel.FUSED_UVM),
+        (ShardingType.TABLE_WISE, ComputeKernel.FUSED),
+    ]
+    first = table_limits(problem([pairs, EVERY, EVERY]))[0]
+    assert first.kernels == {kind: (kernel,) for kind, kernel in pairs}
