@@ -76,7 +76,11 @@ def dlrm(interaction: str) -> Workload:
 def test_prices_of_a_dlrm_are_those_from_before(interaction: str, multiprocessors: int) -> None:
     topology = make_topology(device=make_device(num_multiprocessors=multiprocessors))
     times = Roofline().times(dlrm(interaction), topology)
-    assert astuple(times) == pytest.approx(PRICES_S[interaction, multiprocessors], rel=1e-12)
+    before = list(PRICES_S[interaction, multiprocessors])
+    if interaction == "dot":
+        # Four vectors have six pairs; their gradients are added up by sorting.
+        before[2] += 2.7 * 6 * 2048 / topology.device.sort_rate_per_s
+    assert astuple(times) == pytest.approx(before, rel=1e-12)
 
 
 def in_layers(workload: Workload) -> list[Workload]:
@@ -266,7 +270,8 @@ def test_the_host_issues_repeats_while_the_device_computes() -> None:
     stages = StageModel(of(deep), topology, CostPipeline(of(deep), topology).models)
     computed = stages.dense.top_forward_s
     assert forward_s(deep, 8) < 1.05 * computed
-    issued = sum(stages._operators) + sum(stages._repeats_host_s)
+    parts, host = (stages._layers.bottom, stages._layers.top), stages._host
+    issued = sum(host.forward_s(part) + host.repeats_s(part) for part in parts)
     tiny = gpt2(layers=48, hidden=96, ffn=64, seq=8, vocabulary=100)
     assert forward_s(tiny, 1) == pytest.approx(issued, rel=0.1)
 

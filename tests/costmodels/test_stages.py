@@ -288,7 +288,11 @@ def ring_s(topology: Topology, num_bytes: float, *, within_host: bool) -> float:
             links.append(topology.domain_size * topology.network_link.bandwidth_bytes_per_s)
     across = not within_host and topology.num_hosts > 1
     moved = num_bytes * (members - 1) / members
-    return moved / min(links) + latency_s(topology, members, across_hosts=across)
+    once_s = latency_s(topology, members, across_hosts=across)
+    if across and topology.world_size > topology.domain_size:
+        # Every domain is reached in as many rounds as it doubles from one domain to all.
+        once_s *= math.ceil(math.log2(topology.world_size // topology.domain_size))
+    return moved / min(links) + once_s
 
 
 @CHECK

@@ -289,7 +289,9 @@ def _faults_of_plan(
         return [(Kind.CRASH, "neither a plan nor an error")]
     faults = []
     value, bound, best = answer.value, answer.bound, optimum.value
-    known = min([best, *(space.judge.price(p) for p in (found, *answer.others))])
+    # TorchRec's own plan is told also where it breaks rules that TorchRec does not know.
+    legal = [p for p in answer.others if not broken_rules(case, p) and not space.judge.overfull(p)]
+    known = min([best, *(space.judge.price(p) for p in (found, *legal))])
     if bound is not None and (math.isnan(bound) or _above(bound, known)):
         faults.append((Kind.BOUND, f"{bound:.9g}, optimum {known:.9g} ({_percent(bound, known)})"))
     if math.isnan(value) or (optimum.is_exact and _above(best, value)):

@@ -88,7 +88,7 @@ def test_a_model_becomes_a_workload_that_plans(run: Run, package: str, tmp_path:
     done = run("import", "module", f"{package}:build", "-o", output, "--batch-size", 64)
     assert done.code == 0, done.err
     assert "tables have no pooling factor" in done.err
-    workload = io.load_workload(output)
+    workload = io.load_workload_file(output).workload
     assert (workload.name, workload.local_batch_size) == ("build", 64)
     shapes = {t.name: (t.num_embeddings, t.embedding_dim, t.module) for t in workload.tables}
     assert shapes == {"user": (10**9, 64, "sparse"), "item": (5000, 32, "sparse")}

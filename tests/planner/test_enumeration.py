@@ -108,7 +108,7 @@ def test_rank_and_host_limits_exclude_what_spans_others() -> None:
     assert max(n for _, n in cuts(a)) == 4
     assert b.ranks == tuple(range(8))
     pinned = options(constraints=Constraints(tables=(TableConstraint(pattern="a", ranks=(2,)),)))[0]
-    assert cuts(pinned) == {(T.COLUMN_WISE, 1)}
+    assert cuts(pinned) == {(T.COLUMN_WISE, 1), *((T.COLUMN_WISE, n) for n in (2, 3, 4, 8))}
 
 
 def test_unpooled_and_odd_tables_and_cpu() -> None:

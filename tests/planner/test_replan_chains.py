@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from planner.objectives.named import objective_named
 
 from costmodels.sharding import Plan, Spread
 from planner import api
 from planner.explain import Explainer
+from planner.objectives import objective_named
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget
 from planner.space.evaluation import Budget, Evaluator, SearchSpace

@@ -54,7 +54,12 @@ class SummarySection(AbstractReportSection):
         incumbent, others = figures.split_baselines(result)
         facts = [
             lines.headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            lines.predicted(result.best, incumbent),
+            lines.predicted(
+                result.best,
+                incumbent,
+                keeps_rules=not figures.has_unknown_rules(result),
+                worst=figures.worst_scenario(result),
+            ),
             lines.baselines(result, others),
             lines.bottleneck(result.best),
             lines.memory(result.best),

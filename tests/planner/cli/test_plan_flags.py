@@ -75,7 +75,9 @@ def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
 ) -> None:
     """A variant that kept the workload's name goes by its file's."""
     weekend = tmp_path / "weekend.yaml"
-    weekend.write_text(workload_file.read_text().replace("pooling_factor: 8", "pooling_factor: 80"))
+    weekend.write_text(
+        workload_file.read_text().replace("pooling_factor: 8", "pooling_factor: 2000")
+    )
     done = plan("--time-limit", "1s", "--scenario", weekend, "-o", tmp_path / "run")
     assert done.code == 0, done.err
     data = json.loads((tmp_path / "run" / "plan.json").read_text())

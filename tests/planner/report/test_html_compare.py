@@ -10,7 +10,6 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from planner import api
 from planner.report._markdown import render_markdown
-from planner.report.html import timeline
 from planner.report.html._compare import (
     Comparison,
     compare_blocks,
@@ -19,6 +18,7 @@ from planner.report.html._compare import (
 )
 from planner.report.html._evidence import pipeline_of, view_of
 from planner.report.html._page import render_numbers
+from planner.report.sections import timeline
 from planner.result import Candidate, PlanningResult
 from tests.planner.report.page_reader import Page, csv_values, differing, read_page
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner.objectives.named import objective_named
 
 from costmodels.sharding import ShardingType
 from planner import api, load_system, load_workload
+from planner.objectives import objective_named
 from planner.search.improve.simplify import simplified
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator
