@@ -29,8 +29,8 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
-from planner.io.collective_curves import CurveRecord
-from planner.io.system_file import load_system
+from planner.io.system.collective_curves import CurveRecord
+from planner.io.system.system_file import load_system
 from planner.validation.held_out import (
     HeldOut,
     by_version,

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from costmodels.dense.base import activation_bytes, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
+from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
-from costmodels.work import MEMORY, Memory
 from costmodels.workload import Pooling, Workload
 
 FloatArray = NDArray[np.float64]

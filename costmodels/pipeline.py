@@ -12,27 +12,27 @@ import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.dense.base import dense_layers, dense_parameters
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
-from costmodels.floor import IterationFloor
+from costmodels.floors.floor import IterationFloor
+from costmodels.floors.phases import PhaseModel
 from costmodels.iteration._closed_form import Schedule, differing_ranks, on_ranks, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation
 from costmodels.iteration._traced import traced
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
-from costmodels.option_work import OptionWork
-from costmodels.phases import PhaseModel
+from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.work import NUM_COLUMNS, WorkModel
 from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages import CostModels, Scale, StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import faster_probability, sampled_factors, sigmas
-from costmodels.work import NUM_COLUMNS, WorkModel
 from costmodels.workload import Workload
 
 
 class CostPipeline:
     """Prices plans of one workload on one topology.
 
-    Work arrays are ``[..., W, num_features]`` with one row per rank (:mod:`costmodels.work`);
-    leading axes are plans priced together.
+    Work arrays are ``[..., W, num_features]`` with one row per rank
+    (:mod:`costmodels.shard_work.work`); leading axes are plans priced together.
     """
 
     num_features = NUM_COLUMNS

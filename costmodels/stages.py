@@ -19,9 +19,7 @@ from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.roofline import Roofline as LookupRoofline
-from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.topology import Topology
-from costmodels.work import (
+from costmodels.shard_work.work import (
     CALLS,
     FAMILIES,
     INPUT,
@@ -31,6 +29,8 @@ from costmodels.work import (
     REPLICATED,
     call_column,
 )
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import Topology
 from costmodels.workload import Pooling, Workload
 
 _BUCKET_BYTES = 25 * 1024**2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.shard_work.work import FAMILIES, OUTPUT
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
-from costmodels.work import FAMILIES, OUTPUT
 
 FloatArray = NDArray[np.float64]
 

@@ -94,8 +94,8 @@ def _output(words: str) -> str:
 
 def main() -> None:
     """Write every page that changed."""
-    from planner.integrations.torchrec_contract import contract_page
-    from planner.integrations.torchrec_contract_rows import ROWS
+    from planner.integrations.drop_in.contract import contract_page
+    from planner.integrations.drop_in.contract_rows import ROWS
 
     pages = {COMMANDS: commands_page(), CONTRACT: contract_page(ROWS)}
     for path in sorted(DOCS.rglob("*.md")):

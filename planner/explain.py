@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import FAMILIES, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import (
     Plan,
     ShardingOption,
@@ -19,7 +20,6 @@ from costmodels.sharding import (
     place,
 )
 from costmodels.topology import Topology
-from costmodels.work import FAMILIES, INPUT, OUTPUT, REPLICATED
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.prepare import search_objective, search_space

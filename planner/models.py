@@ -25,10 +25,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.io.calibration_file import load_constants, read_calibration
-from planner.io.collective_curves import load_curves, shipped_curves
-from planner.io.measured_links import links_measured
-from planner.io.residual_file import load_residual, residual_path
+from planner.io.system.calibration_file import load_constants, read_calibration
+from planner.io.system.collective_curves import load_curves, shipped_curves
+from planner.io.system.measured_links import links_measured
+from planner.io.system.residual_file import load_residual, residual_path
 from planner.problem import PlanningProblem
 
 FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {

@@ -15,10 +15,10 @@ import numpy as np
 
 from costmodels.estimates import MemoryLedger
 from costmodels.iteration.base import FloatArray
-from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.work import NUM_COLUMNS
 from costmodels.sharding import Plan, ShardingOption, ShardingType
-from costmodels.work import NUM_COLUMNS
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.space.objective import AbstractObjective, Cut

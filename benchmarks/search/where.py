@@ -28,7 +28,7 @@ import numpy as np
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import check_plan
 from planner import load_system, load_workload
-from planner.io.starter import placeholder_text
+from planner.io.workload.starter import placeholder_text
 from planner.models import default_models
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import enumerate_options

@@ -35,7 +35,7 @@ class ShardLoad:
 
 
 def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardLoad, ...]:
-    """Every shard with what arrives at it, as :class:`costmodels.work.WorkModel` counts it."""
+    """Every shard and what arrives at it, as in :class:`costmodels.shard_work.work.WorkModel`."""
     return tuple(_loads(workload, plan, world_size))
 
 

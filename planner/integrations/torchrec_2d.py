@@ -18,7 +18,6 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.torchrec_key_value import refuse_key_values
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -26,6 +25,7 @@ from planner.integrations.torchrec_workload import (
     WorkloadHints,
     describe_model,
 )
+from planner.integrations.translate.key_value import refuse_key_values
 from planner.result import PlanningResult
 from planner.tuning.groups import group_topology, sync_time_s
 

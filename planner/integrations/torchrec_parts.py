@@ -45,13 +45,12 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import FAMILIES, FloatArray
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.work import FAMILIES, FloatArray
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.integrations.torchrec_constraints import table_constraints
-from planner.integrations.torchrec_option_workload import (
+from planner.integrations.parts.option_workload import (
     Key,
     key_of,
     names_of,
@@ -59,10 +58,11 @@ from planner.integrations.torchrec_option_workload import (
     plan_of,
     workload_of,
 )
-from planner.integrations.torchrec_options import to_sharding_options
-from planner.integrations.torchrec_system import base_system
 from planner.integrations.torchrec_topology import require_whole_groups, topology_from_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, ShardableTable, WorkloadHints
+from planner.integrations.translate.constraints import table_constraints
+from planner.integrations.translate.options import to_sharding_options
+from planner.integrations.translate.system import base_system
 from planner.models import default_models
 
 logger: Final = logging.getLogger(__name__)

@@ -40,18 +40,15 @@ import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.integrations.torchrec_collective import limit_within, plan_on_first_rank
-from planner.integrations.torchrec_constraints import OUR_DEVICE, has_other_groups
-from planner.integrations.torchrec_errors import as_failure
-from planner.integrations.torchrec_headroom import require_headroom
-from planner.integrations.torchrec_log import planning_block
-from planner.integrations.torchrec_memory import counts_dense_part, default_reservation
-from planner.integrations.torchrec_options import to_sharding_options
-from planner.integrations.torchrec_remarks import topology_warnings
-from planner.integrations.torchrec_rival import LazyEnumerator, Rival, rival_plan
-from planner.integrations.torchrec_saved_plan import load_for_model, stored_options
-from planner.integrations.torchrec_search import Memories, best_plan, require_room
-from planner.integrations.torchrec_steps import (
+from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
+from planner.integrations.drop_in.headroom import require_headroom
+from planner.integrations.drop_in.log import planning_block
+from planner.integrations.drop_in.memory import counts_dense_part, default_reservation
+from planner.integrations.drop_in.remarks import topology_warnings
+from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
+from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
+from planner.integrations.drop_in.search import Memories, best_plan, require_room
+from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
     Sharders,
     require_runnable,
@@ -60,17 +57,20 @@ from planner.integrations.torchrec_steps import (
     search_limits,
     warn_of_replaced,
 )
-from planner.integrations.torchrec_system import (
-    base_system,
-    default_topology,
-    pod_size_mismatch,
-)
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ModelDescription,
     WorkloadHints,
     describe_model,
     table_bytes,
+)
+from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
+from planner.integrations.translate.errors import as_failure
+from planner.integrations.translate.options import to_sharding_options
+from planner.integrations.translate.system import (
+    base_system,
+    default_topology,
+    pod_size_mismatch,
 )
 from planner.result import PlanningResult
 

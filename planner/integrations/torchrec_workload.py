@@ -26,27 +26,27 @@ from costmodels.workload import (
     Workload,
 )
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_constraints import in_other_group, table_constraints
-from planner.integrations.torchrec_dense import dense_arch, dense_reserve_bytes
-from planner.integrations.torchrec_key_value import (
+from planner.integrations.drop_in.remarks import (
+    DATA_TYPES,
+    assumption_warnings,
+    planned_output_dtype,
+)
+from planner.integrations.translate.constraints import in_other_group, table_constraints
+from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
+from planner.integrations.translate.key_value import (
     MOST_ROWS,
     KeyValueTable,
     key_value_table,
     planned_as,
     without_cache,
 )
-from planner.integrations.torchrec_modules import (
+from planner.integrations.translate.modules import (
     bucket_problem,
     shardable_modules,
     table_configs,
     tower_of,
 )
-from planner.integrations.torchrec_optimizer import optimizer_name, planned_optimizer
-from planner.integrations.torchrec_remarks import (
-    DATA_TYPES,
-    assumption_warnings,
-    planned_output_dtype,
-)
+from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 from planner.problem import Constraints
 
 

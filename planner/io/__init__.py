@@ -4,11 +4,11 @@ from planner.io.atomic import write_text_atomic
 from planner.io.constraint_file import constraints_json_schema, load_constraints
 from planner.io.dataframe import workload_from_dataframe
 from planner.io.library import names, read_template
-from planner.io.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
+from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
+from planner.io.plan.result_json import plan_text, result_to_json, save_plan
 from planner.io.problem_file import load_problem
-from planner.io.result_json import plan_text, result_to_json, save_plan
-from planner.io.system_file import load_system, system_json_schema
-from planner.io.workload_file import (
+from planner.io.system.system_file import load_system, system_json_schema
+from planner.io.workload.workload_file import (
     WorkloadFile,
     load_workload,
     load_workload_file,

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, TypedDict, Unpack
 from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
-from planner.io.table_list import entry_of, known_column
-from planner.io.workload_file import workload_file_of
+from planner.io.workload.table_list import entry_of, known_column
+from planner.io.workload.workload_file import workload_file_of
 
 _PLACE: Final = Path("DataFrame")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.io.system_file import load_system
-from planner.io.workload_file import load_workload_file
+from planner.io.system.system_file import load_system
+from planner.io.workload.workload_file import load_workload_file
 from planner.problem import PlanningProblem
 
 

@@ -10,9 +10,9 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.type_floor import TypeFloor
 from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import FloatArray, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut
@@ -23,8 +23,8 @@ class IterationTime(AbstractNamedObjective):
     """Seconds per iteration.
 
     An iteration is a longest path, so its time is at least the length of every path: some constants
-    plus some of the phases. :class:`costmodels.floor.IterationFloor` has the paths that every plan
-    of a set of sharding types has; ``cut`` picks the longest one at given phases.
+    plus some of the phases. :class:`costmodels.floors.floor.IterationFloor` has the paths that
+    every plan of a set of sharding types has; ``cut`` picks the longest one at given phases.
     """
 
     name = "iteration"

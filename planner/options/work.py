@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from costmodels.option_work import OptionWork
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.option_work import OptionWork
 from costmodels.sharding import ShardingOption
 from planner.errors import StoppedError
 

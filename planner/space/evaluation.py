@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.option_work import WorkPool
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.option_work import WorkPool
 from costmodels.sharding import (
     ComputeKernel,
     Plan,

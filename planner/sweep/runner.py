@@ -11,7 +11,7 @@ from pathlib import Path
 
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
-from planner.io.result_json import inputs_hash
+from planner.io.plan.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.settings import SearchSettings

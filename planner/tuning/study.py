@@ -18,8 +18,8 @@ from costmodels.sharding import Plan
 from costmodels.workload import Pipeline
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.io.plan_file import plan_from_json, plan_to_json
-from planner.io.result_json import inputs_hash
+from planner.io.plan.plan_file import plan_from_json, plan_to_json
+from planner.io.plan.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status

@@ -12,8 +12,8 @@ from costmodels.collective.base import AbstractCollectiveModel, CollectiveCurve,
 from costmodels.collective.measured import Measured
 from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
-from planner.io.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
-from planner.io.system_file import load_system
+from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
+from planner.io.system.system_file import load_system
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of tuned network fabrics."""

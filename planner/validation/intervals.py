@@ -17,7 +17,7 @@ import numpy as np
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
-from planner.io.system_file import load_system
+from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
 from planner.validation.held_out import (

@@ -11,9 +11,7 @@ from costmodels.cpu.features import Access
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
-from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
-from costmodels.topology import Topology
-from costmodels.work import (
+from costmodels.shard_work.work import (
     FAMILIES,
     INPUT,
     MEMORY,
@@ -25,6 +23,8 @@ from costmodels.work import (
     call_column,
     lookup_columns,
 )
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
+from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 
 # ------------------------------------------------------------------ laws

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.workload import Pipeline, Workload
 from tests.strategies import (
     make_placement,

@@ -19,11 +19,11 @@ from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
 from costmodels.host import HostCosts
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import CALLS, FAMILIES, NUM_COLUMNS, OUTPUT, REPLICATED
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages import CostModels, StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import KINDS, sampled_factors, sigmas
-from costmodels.work import CALLS, FAMILIES, NUM_COLUMNS, OUTPUT, REPLICATED
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
 from tests.strategies import (
     make_device,

@@ -28,10 +28,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupWork,
 )
-from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.stages import CostModels, Scale, StageModel
-from costmodels.topology import Topology
-from costmodels.work import (
+from costmodels.shard_work.work import (
     FAMILIES,
     INPUT,
     NUM_COLUMNS,
@@ -40,6 +37,9 @@ from costmodels.work import (
     call_column,
     lookup_columns,
 )
+from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.stages import CostModels, Scale, StageModel
+from costmodels.topology import Topology
 from costmodels.workload import Pooling, Workload
 from tests.strategies import make_dense, make_device, make_table, make_topology, make_workload
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from costmodels.iteration.base import FloatArray
 from costmodels.lookup.base import LookupWork
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
-from costmodels.topology import Topology
-from costmodels.work import (
+from costmodels.shard_work.work import (
     CALLS,
     FAMILIES,
     INPUT,
@@ -26,6 +24,8 @@ from costmodels.work import (
     call_column,
     lookup_columns,
 )
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
+from costmodels.topology import Topology
 from costmodels.workload import DataType, Feature, Pooling, Table, Workload
 from tests.strategies import (
     make_placement,

@@ -15,7 +15,7 @@ from costmodels.dense.roofline import Roofline
 from costmodels.operators import Operator
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.io.documents import Document
-from planner.io.layer_entries import layers_of
+from planner.io.workload.layer_entries import layers_of
 from tests.integration.dense_modules import BATCH
 from tests.integration.test_dense_trace import traced
 from tests.strategies import make_device, make_table, make_topology

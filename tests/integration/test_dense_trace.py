@@ -20,9 +20,9 @@ from costmodels.layers.transformer import Transformer as TransformerLayer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DenseArch, OperatorList, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense_fold import folded
-from planner.integrations.dense_lookups import lookups_of, synchronized
-from planner.integrations.dense_trace import DenseTrace, trace_dense
+from planner.integrations.dense.fold import folded
+from planner.integrations.dense.lookups import lookups_of, synchronized
+from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.torchrec_workload import describe_model
 from tests.integration.dense_modules import BATCH, LARGE, PLAIN, WITH_TABLES
 from tests.strategies import make_device, make_topology

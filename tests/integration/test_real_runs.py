@@ -12,10 +12,10 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.designs import Effort
 from costmodels.validation.ranking import rank_tasks
 from planner.cli.printing.validate_runs import task_times
-from planner.integrations import calibrate_cpu, microbench_cpu
-from planner.integrations.gloo_ranks import RankError, run_on_ranks
-from planner.integrations.torchrec_runs import RunSettings
-from planner.integrations.validate_torchrec import validate_skew, validate_tasks
+from planner.integrations.measure import calibrate_cpu, microbench_cpu
+from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
+from planner.integrations.measure.runs import RunSettings
+from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
 from planner.validation.tasks import choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]

@@ -51,10 +51,10 @@ from torchrec.modules.mc_modules import (
 )
 from torchrec.optim import RowWiseAdagrad
 
-from planner.integrations.torchrec_contract import INTRODUCTION, Place, Row, Verdict, contract_page
-from planner.integrations.torchrec_contract_rows import ROWS
-from planner.integrations.torchrec_errors import ShardPlannerError
+from planner.integrations.drop_in.contract import INTRODUCTION, Place, Row, Verdict, contract_page
+from planner.integrations.drop_in.contract_rows import ROWS
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.translate.errors import ShardPlannerError
 from tests.integration.models import META, Model, bags, sequences, torchrec_topology
 
 pytestmark = pytest.mark.torchrec

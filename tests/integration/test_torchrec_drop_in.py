@@ -25,8 +25,8 @@ from torchrec.distributed.types import (
     ShardingPlan,
 )
 
-from planner.integrations.torchrec_errors import ShardPlannerError
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.translate.errors import ShardPlannerError
 from tests.integration.models import bags, torchrec_topology
 
 pytestmark = pytest.mark.torchrec

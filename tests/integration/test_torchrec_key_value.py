@@ -30,11 +30,11 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from costmodels.distribution.uniform import Uniform
 from planner.errors import InvalidInputError
-from planner.integrations.module_factory import import_module
 from planner.integrations.torchrec_2d import group_choices
-from planner.integrations.torchrec_errors import ShardPlannerError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints
+from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.module_factory import import_module
 from planner.io import save_plan
 from tests.integration.builders import make_topology
 

@@ -26,13 +26,13 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
-from planner.integrations import torchrec_search
-from planner.integrations.torchrec_effort import planning_evaluations, planning_work_s
-from planner.integrations.torchrec_errors import ShardPlannerError
-from planner.integrations.torchrec_headroom import fullest_ratio, roomier
-from planner.integrations.torchrec_key_value import KeyValuePipeline
+from planner.integrations.drop_in import search as torchrec_search
+from planner.integrations.drop_in.effort import planning_evaluations, planning_work_s
+from planner.integrations.drop_in.headroom import fullest_ratio, roomier
+from planner.integrations.drop_in.rival import CountedProposer, quiet
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_rival import CountedProposer, quiet
+from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.models import default_models
 from planner.pricing import objective_value
 from planner.problem import Constraints, TableConstraint
@@ -197,7 +197,7 @@ def test_one_block_tells_all(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_model_too_large_to_compare_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.integrations.torchrec_rival.MOST_SHARDS", 1)
+    monkeypatch.setattr("planner.integrations.drop_in.rival.MOST_SHARDS", 1)
     with caplog.at_level(logging.INFO, logger="planner"):
         made(2).plan(bags(TABLES), SHARDERS)
     assert "not asked for: more than 1 tables times ranks" in caplog.text

@@ -38,9 +38,9 @@ from costmodels.sharding import ShardingOption as Option
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
-from planner.integrations.torchrec_errors import ShardPlannerError
+from planner.integrations.drop_in.search import Memories
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_search import Memories
+from planner.integrations.translate.errors import ShardPlannerError
 from planner.problem import Constraints
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, sequences, torchrec_topology

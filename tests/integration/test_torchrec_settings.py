@@ -33,12 +33,12 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantBags
 from costmodels.sharding import ShardingType
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
+from planner.integrations.drop_in.remarks import topology_warnings
 from planner.integrations.torchrec_cache import DistributionStatistics
-from planner.integrations.torchrec_constraints import offered_pairs
-from planner.integrations.torchrec_errors import ShardPlannerError
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_remarks import topology_warnings
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
+from planner.integrations.translate.constraints import offered_pairs
+from planner.integrations.translate.errors import ShardPlannerError
 from tests.integration.models import META, Model, bags, torchrec_topology
 from tests.strategies import make_table
 

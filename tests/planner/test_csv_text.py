@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from costmodels.collective.base import Collective, CollectiveCurve
 from planner.cli.printing.sweep_show import as_csv
-from planner.io.collective_curves import CurveRecord, read_curves, write_curves
+from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.report._csv import render_csv
 from planner.support.csv_text import csv_text, guarded, unguarded

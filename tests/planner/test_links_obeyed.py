@@ -15,7 +15,7 @@ from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io
 from planner.io.library import configs_folder, names
-from planner.io.measured_links import links_measured
+from planner.io.system.measured_links import links_measured
 from planner.models import collective_model, collective_model_of_device
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture

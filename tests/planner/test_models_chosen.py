@@ -13,7 +13,7 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.stages import CostModels
 from planner import compare, estimate, load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.io.result_json import inputs_hash
+from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models, default_models, models_of
 
 MODEL = """

@@ -15,9 +15,9 @@ from costmodels.cpu.gloo import Gloo
 from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.calibrated_system import write_calibrated_system
 from planner.io.library import configs_folder
-from planner.io.residual_file import load_residual, residual_path, write_residual
+from planner.io.system.calibrated_system import write_calibrated_system
+from planner.io.system.residual_file import load_residual, residual_path, write_residual
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture

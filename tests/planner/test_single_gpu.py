@@ -16,7 +16,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import HostProfile, Pipeline, Workload
 from planner import io
 from planner.io.library import configs_folder
-from planner.io.workload_writer import workload_text
+from planner.io.workload.workload_writer import workload_text
 from planner.validation import single_gpu
 from planner.validation.single_gpu import AS_SHIPPED, LEFT_OUT, SingleGpuPrediction
 from tests.planner.cli.command_line import Run

@@ -10,7 +10,7 @@ import pytest
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ShardingType, check_plan
 from planner.errors import NoPlanFoundError
-from planner.integrations.synthetic_indices import IndexSampler, bag_lengths
+from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
 from tests.costmodels.cpu.machines import cpu_topology

@@ -47,10 +47,10 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int, seed: 
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration
     from planner.cli.real_runs import require_torchrec, status_line
-    from planner.io.calibrated_system import write_calibrated_system
+    from planner.io.system.calibrated_system import write_calibrated_system
 
     require_torchrec("calibrate")
-    from planner.integrations.calibrate_cpu import calibrate_machine, memory_bytes
+    from planner.integrations.measure.calibrate_cpu import calibrate_machine, memory_bytes
 
     with status_line(settings, f"{ranks} ranks") as progress:
         _, fitted = calibrate_machine(

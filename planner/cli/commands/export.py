@@ -132,7 +132,7 @@ def torchrec(
     import json
 
     from planner import io
-    from planner.io.plan_file import plan_to_json
+    from planner.io.plan.plan_file import plan_to_json
 
     pipeline, loaded = _priced(workload, plan, flags)
     values = plan_to_json(loaded, pipeline.workload, pipeline.topology.local_world_size)

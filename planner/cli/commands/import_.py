@@ -104,8 +104,8 @@ def collectives(
     and environment variables in a log are not kept.
     """
     from costmodels.collective.base import Collective
-    from planner.io.collective_curves import curves_text, write_curves
-    from planner.io.collective_logs import LogShape, read_logs
+    from planner.io.system.collective_curves import curves_text, write_curves
+    from planner.io.system.collective_logs import LogShape, read_logs
 
     shape = LogShape(
         collective=Collective(collective) if collective else None,
@@ -219,7 +219,7 @@ def _read_module(
     from planner.io.importers.base import DEFAULT_BATCH
 
     try:
-        from planner.integrations.module_factory import import_module
+        from planner.integrations.translate.module_factory import import_module
     except ImportError as error:
         message = (
             f"reading a model needs torch and torchrec: {error}; 'shardplan doctor' tells more"

@@ -159,7 +159,7 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
 
 def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
     """All formats; the one that needs torch too, which imports it only when it meets a file."""
-    from planner.integrations.torch_indices import TorchReader
+    from planner.integrations.measure.torch_indices import TorchReader
     from planner.profiling.readers.criteo_tsv import CriteoTsvReader
     from planner.profiling.units import default_readers
 

@@ -173,9 +173,9 @@ def _train(
     from tempfile import TemporaryDirectory
 
     from planner import io
-    from planner.integrations.calibrate_cpu import calibrated_topology
-    from planner.integrations.torchrec_runs import RunSettings
-    from planner.integrations.validate_torchrec import validate_skew, validate_tasks
+    from planner.integrations.measure.calibrate_cpu import calibrated_topology
+    from planner.integrations.measure.runs import RunSettings
+    from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
 
     tasks, plans, ranks, seed = sizes
     with TemporaryDirectory(prefix="shardplan-") as folder:

@@ -18,7 +18,7 @@ from planner.errors import InvalidInputError
 from planner.io.constraint_file import merged
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
-from planner.io.starter import listed_text, placeholder_text
+from planner.io.workload.starter import listed_text, placeholder_text
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport

@@ -13,7 +13,7 @@ from planner.cli.flags.inputs import Inputs
 from planner.cli.flags.plan_inputs import load_scenarios
 from planner.errors import InvalidInputError
 from planner.io import SavedPlan
-from planner.io.result_json import GIVEN
+from planner.io.plan.result_json import GIVEN
 from planner.problem import PlanningProblem
 from planner.result import SolverReport
 from planner.scenarios import Robust

@@ -19,9 +19,9 @@ from planner.io.importers.base import (
     Imported,
     make_workload,
 )
-from planner.io.plan_file import read_plan_schema
-from planner.io.plan_schema import ParameterSchema
-from planner.io.plan_shards import shards_of
+from planner.io.plan.plan_file import read_plan_schema
+from planner.io.plan.plan_schema import ParameterSchema
+from planner.io.plan.plan_shards import shards_of
 from planner.io.problems import collect
 
 Shape = tuple[int, int]

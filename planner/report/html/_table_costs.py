@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
-from costmodels.work import CALLS, INPUT, OUTPUT, REPLICATED
+from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from planner.report.html import _stages
 from planner.result import Candidate
 

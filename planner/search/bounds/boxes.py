@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.type_floor import Leaf, TypeFloor
 from planner.space.evaluation import FloatArray, IntArray
 from planner.space.objective import Cut
 
@@ -50,7 +50,7 @@ class Box:
     """Plans of one set of sharding types whose phase maxima lie between ``low`` and ``high``.
 
     A box has a side for each duration that depends on the plan, see
-    :class:`costmodels.type_floor.TypeFloor`.
+    :class:`costmodels.floors.type_floor.TypeFloor`.
 
     Attributes:
         first: ``[L]`` the phase of each side.

@@ -22,9 +22,9 @@ from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.distribution.zipf import Zipf
 from costmodels.exchange import Traffic
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import FAMILIES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages import CostModels
-from costmodels.work import FAMILIES, INPUT, OUTPUT
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table

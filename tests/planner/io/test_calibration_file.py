@@ -16,8 +16,8 @@ from costmodels.cpu.exchange import CpuExchange
 from costmodels.estimates import Source
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.calibrated_system import write_calibrated_system
-from planner.io.calibration_file import read_calibration
+from planner.io.system.calibrated_system import write_calibrated_system
+from planner.io.system.calibration_file import read_calibration
 from planner.models import default_models
 from tests.costmodels.cpu.machines import MACHINE
 

@@ -12,7 +12,7 @@ from costmodels.collective.base import Basis, Collective
 from costmodels.collective.measured import Measured
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.collective_curves import (
+from planner.io.system.collective_curves import (
     PREDICTING_ROLES,
     curves_text,
     load_curves,

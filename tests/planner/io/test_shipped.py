@@ -12,7 +12,7 @@ from costmodels.estimates import Source
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.workload_file import load_workload_file
+from planner.io.workload.workload_file import load_workload_file
 from tests.planner.io.files import SYSTEM
 
 SCHEMAS = {

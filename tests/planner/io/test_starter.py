@@ -8,7 +8,7 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.io import load_workload_file
-from planner.io.starter import listed_text, placeholder_text
+from planner.io.workload.starter import listed_text, placeholder_text
 
 LIST = """\
 table,rows,dim,pooling,zipf_exponent

@@ -19,7 +19,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Feature, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.workload_writer import save_workload, workload_text
+from planner.io.workload.workload_writer import save_workload, workload_text
 from planner.problem import (
     Constraints,
     CountLimit,

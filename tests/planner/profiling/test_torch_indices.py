@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.integrations.torch_indices import TorchReader
+from planner.integrations.measure.torch_indices import TorchReader
 from planner.profiling.base import Slice, read_head
 from planner.profiling.profiler import ProfileOptions, profile_files
 from tests.planner.profiling.samples import read_bags

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.floors.type_floor import Leaf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
-from costmodels.type_floor import Leaf
 from costmodels.workload import Workload
 from planner import load_system
 from planner.objectives import objective_named

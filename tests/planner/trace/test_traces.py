@@ -169,7 +169,7 @@ def test_traffic_is_what_shards_send(planned: tuple[CostPipeline, Plan]) -> None
     """A table on one rank sends every other rank its part of the batch, and nobody else sends."""
     pipeline, _ = planned
     workload, topology = pipeline.workload, pipeline.topology
-    from costmodels.work import FAMILIES, NUM_COLUMNS, OUTPUT
+    from costmodels.shard_work.work import FAMILIES, NUM_COLUMNS, OUTPUT
 
     work = np.zeros((16, NUM_COLUMNS))
     work[5, OUTPUT + [f.value for f in FAMILIES].index("table_wise")] = 100.0

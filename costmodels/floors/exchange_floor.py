@@ -1,0 +1,106 @@
+"""How long collectives take at least, from the largest growing part that any rank has.
+
+A rank sends as much to every other rank, so the rank that sends most has the largest growing part,
+and the collective takes no less than that rank does when all ranks send as much. Prices are those
+of a subadditive model (:meth:`AbstractCollectiveModel.subadditive`), so that they also hold for the
+growing parts of several sharding types added up: several collectives take no less than one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.iteration.base import FloatArray
+from costmodels.shard_work.work import FAMILIES
+from costmodels.stages import StageModel
+
+Seconds = Callable[[FloatArray], FloatArray]
+"""Seconds ``[N]`` at growing parts ``[N]``; never falls."""
+
+_MOST_ENTRIES: Final = 500_000
+"""Sizes times ranks that are priced at a time."""
+
+NUM_EXCHANGES: Final = 3
+FIRST, SECOND, INDICES = range(NUM_EXCHANGES)
+"""The exchanges of one sharding type, in the order of :meth:`StageModel.family_growth`."""
+
+
+def exchange_floor(stages: StageModel, family: int, which: int) -> Seconds:
+    """Least time of one exchange of a sharding type.
+
+    Args:
+        stages: prices exchanges.
+        family: index of the sharding type in ``FAMILIES``.
+        which: ``FIRST`` or ``SECOND`` exchange of pooled vectors, or that of ``INDICES``.
+    """
+    whole = stages.models.exchange
+    if whole is not None:
+        input_fixed_s, output_fixed_s = whole.fixed_s(FAMILIES[family])
+        added_s = (output_fixed_s, 0.0, input_fixed_s)[which]
+        return lambda growth_s: growth_s + added_s
+    model = stages.models.collective
+    if not model.full_duplex:
+        return lambda growth_s: growth_s
+    least, world = stages.least_collective, stages.topology.world_size
+    unit_s = float(_growing(stages, family, which, np.ones((1, world)), model).max())
+    lengths_s = stages.lengths_s if which == INDICES else 0.0
+
+    def seconds_at(growth_s: FloatArray) -> FloatArray:
+        per_peer = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
+        parts = np.array_split(per_peer, max(per_peer.size * world // _MOST_ENTRIES, 1))
+        times = []
+        for part in parts:
+            sent = np.repeat(part[:, None], world, axis=1)
+            times.append(_full(stages, family, which, sent, least).min(axis=1))
+        return np.concatenate(times) + lengths_s
+
+    return seconds_at
+
+
+def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
+    """Least time of the last all-reduce, from the growing part of replicated tables.
+
+    Args:
+        stages: prices the all-reduce.
+        replicates: whether plans have replicated tables.
+    """
+    own, whole = stages.tail_bytes(), stages.models.exchange
+    unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
+    least = stages.least_collective
+
+    def seconds_at(growth_s: FloatArray) -> FloatArray:
+        num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
+        if whole is not None:
+            fixed_s = whole.gradient_fixed_s if replicates else 0.0
+            return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
+        if own <= 0 and not replicates:
+            return growth_s
+        return least.all_reduce_s(own + num_bytes, stages.topology)
+
+    return seconds_at
+
+
+def _growing(
+    stages: StageModel, family: int, which: int, sent: FloatArray, model: AbstractCollectiveModel
+) -> FloatArray:
+    """Growing part of an exchange in which every rank sends ``sent`` bytes to each other rank."""
+    if which == SECOND:
+        return stages.across_hosts(sent, model.all_to_all)
+    if which == INDICES:
+        return stages.index_exchange(sent, model.all_to_all)
+    return stages.first_exchange(FAMILIES[family], sent, model.all_to_all, model.reduce_scatter)
+
+
+def _full(
+    stages: StageModel, family: int, which: int, sent: FloatArray, model: AbstractCollectiveModel
+) -> FloatArray:
+    """The same exchange, start to end."""
+    if which == SECOND:
+        return stages.across_hosts(sent, model.all_to_all_s)
+    if which == INDICES:
+        return stages.index_exchange(sent, model.all_to_all_s)
+    return stages.first_exchange(FAMILIES[family], sent, model.all_to_all_s, model.reduce_scatter_s)

@@ -1,0 +1,322 @@
+"""The shortest iteration that plans can have, from nothing but the maxima of their phases.
+
+A search proves a lower bound in two steps. Linear programs bound the largest value that each phase
+has on any rank (:mod:`costmodels.floors.phases`); this module says how long an iteration takes at
+least once those maxima are known. It prices a made-up rank that has the maximum of every phase and
+no more of anything else than every plan has. That rank is never slower than a real plan, because
+
+- between the forward and the backward lookup, and behind each of them, all ranks wait for one
+  another in a collective, so maxima that lie on different ranks add up all the same. Plans that
+  only replicate tables have no such collective between the lookups, but there all ranks look up
+  the same, so the slowest rank has both maxima;
+- the rank that is slowest in a lookup makes at least as many fused calls as are counted here
+  (:meth:`IterationFloor.num_calls`);
+- dense layers run on the fastest device, and communication does not slow compute;
+- every stage whose duration is no phase takes what it takes with nothing to do.
+
+Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.floors.exchange_floor import (
+    INDICES,
+    NUM_EXCHANGES,
+    Seconds,
+    exchange_floor,
+    tail_floor,
+)
+from costmodels.floors.type_floor import Leaf, TypeFloor
+from costmodels.iteration.base import (
+    LOOKUP_BACKWARD,
+    LOOKUP_FORWARD,
+    AbstractPipeline,
+    FamilyTimes,
+    FloatArray,
+    StageTimes,
+)
+from costmodels.shard_work.work import FAMILIES
+from costmodels.sharding import SPREAD, ShardingType, Spread
+from costmodels.stages import StageModel
+
+_SHRINK: Final = 0.97
+"""Slope of a leaf's straight minorant: a little below that of its growing part, so that one line
+lies below the leaf at every size."""
+_ROUNDING: Final = 1e-13
+"""Share taken off differences of durations."""
+_PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
+"""Phases, a third apart, at which leaves are compared with their straight minorants first."""
+_SPLITS: Final = 5
+"""Halvings of the intervals between them where the minorant may be close: then 0.9 % apart."""
+
+
+class IterationFloor:
+    """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
+
+    def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
+        """Keep both; nothing is computed yet.
+
+        Args:
+            stages: prices stages.
+            pipeline: orders them.
+        """
+        self._stages = stages
+        self._pipeline = pipeline
+        self._known: dict[tuple[frozenset[ShardingType], bool, int], TypeFloor] = {}
+        self._known_exchanges: dict[tuple[ShardingType, int], _Exchange] = {}
+
+    def num_calls(self, types: frozenset[ShardingType]) -> int:
+        """Fused calls that the rank which is slowest in a lookup makes at least.
+
+        Each uniform type loads every rank. Of the other types the slowest rank has a shard as well,
+        where uniform types load all ranks alike or there are none: a rank without such a shard
+        would be as slow as the ranks that have nothing else, so that one with a shard is no faster.
+        """
+        if self._stages.topology.world_size == 1:
+            return len(types)
+        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
+        spread = len(types) - uniform
+        return uniform + (1 if spread and (uniform == 0 or self.is_even(types)) else 0)
+
+    def is_even(self, types: frozenset[ShardingType]) -> bool:
+        """Whether tables of uniform types load all ranks alike."""
+        speeds = self._stages.speeds
+        return ShardingType.ROW_WISE not in types and bool((speeds == speeds[0]).all())
+
+    def of(
+        self, types: frozenset[ShardingType], *, fetches: bool, more_calls: int = 0
+    ) -> TypeFloor:
+        """The floor of plans with exactly these types.
+
+        Args:
+            types: the sharding types that some table has.
+            fetches: whether a kernel may fetch rows of a cache before the lookup; their time, part
+                of the same phase, is then counted at the fetch, the earlier of the two.
+            more_calls: fused calls beyond :meth:`num_calls`.
+        """
+        key = (types, fetches, more_calls)
+        if key not in self._known:
+            leaves, calls = self._leaves(types), self._calls(types) + more_calls
+            size, ranks = len(leaves), len(calls)
+            own = self._stages.least_times(calls)
+            none, each = np.zeros((1, size)), np.eye(size)
+            made = self._times(types, none, own, fetches=fetches, empty=False)
+            unit = self._times(types, each, _nothing(own), fetches=fetches, empty=True)
+            steps = self._pipeline.program(unit).steps
+            counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
+            program = self._pipeline.program(made)
+            self._known[key] = TypeFloor(leaves, program, np.array(counts))
+        return self._known[key]
+
+    def further_call_s(
+        self, types: frozenset[ShardingType], *, fetches: bool
+    ) -> tuple[float, float]:
+        """Seconds by which one more fused call prolongs the forward and the backward lookup.
+
+        The device runs the kernels of a call in both. The host issues the forward one before that
+        starts: where the lookup waits for the host and nothing else, it starts that much later.
+        Nothing where :meth:`num_calls` does not count a call of a type that is on some ranks only,
+        for it is unknown then how many calls the slowest rank has beyond those counted.
+        """
+        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
+        if self._stages.topology.world_size == 1 or self.num_calls(types) == uniform:
+            return 0.0, 0.0
+        few = self.of(types, fetches=fetches)
+        many = self.of(types, fetches=fetches, more_calls=1)
+        forward, backward = (
+            many.own_s(n) - few.own_s(n) for n in (LOOKUP_FORWARD, LOOKUP_BACKWARD)
+        )
+        if few.waits_for_host(LOOKUP_FORWARD) and many.waits_for_host(LOOKUP_FORWARD):
+            forward += many.issue_s(LOOKUP_FORWARD) - few.issue_s(LOOKUP_FORWARD)
+        return forward * (1.0 - _ROUNDING), backward * (1.0 - _ROUNDING)
+
+    # -- leaves -----------------------------------------------------------------------------------
+
+    def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
+        """The exchanges of the types, in the order of their phases."""
+        return [
+            self._exchange(kind, which)
+            for kind in FAMILIES
+            if kind in types
+            for which in (*range(self._stages.num_outputs(kind)), INDICES)
+        ]
+
+    def _exchange(self, kind: ShardingType, which: int) -> _Exchange:
+        """One of them; the same for every set of types."""
+        if (kind, which) not in self._known_exchanges:
+            family = FAMILIES.index(kind)
+            phase = 2 + family * NUM_EXCHANGES + which
+            duration_s = exchange_floor(self._stages, family, which)
+            ends = duration_s(np.array([0.0, 1.0]))
+            is_phase = which != INDICES or self._pipeline.exposes_input_dist
+            grows = is_phase and bool(ends[1] > ends[0])
+            self._known_exchanges[kind, which] = _Exchange(
+                kind=kind,
+                which=which,
+                fixed_s=float(ends[0]),
+                leaf=_leaf(phase, duration_s) if grows else None,
+            )
+        return self._known_exchanges[kind, which]
+
+    def _leaves(self, types: frozenset[ShardingType]) -> tuple[Leaf, ...]:
+        """Both lookups, every exchange that grows, and the last all-reduce if tables do."""
+        found = [_line(0), _line(1)]
+        found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
+        if ShardingType.DATA_PARALLEL in types:
+            last = 2 + len(FAMILIES) * NUM_EXCHANGES
+            found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
+        return tuple(found)
+
+    def _calls(self, types: frozenset[ShardingType]) -> FloatArray:
+        """Fused calls of the made-up ranks: the slowest one, and one with a shard it may not have.
+
+        Where the slowest rank may have no shard of the types that are on some ranks only, another
+        rank has, and with it a call more for its host to issue.
+        """
+        slowest = self.num_calls(types)
+        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
+        other = [uniform + 1.0] if slowest == uniform < len(types) else []
+        return np.array([float(slowest), *other])
+
+    def _times(
+        self,
+        types: frozenset[ShardingType],
+        leaves: FloatArray,
+        own: StageTimes,
+        *,
+        fetches: bool,
+        empty: bool,
+    ) -> StageTimes:
+        """Stage times of the made-up ranks.
+
+        Args:
+            types: of the plans.
+            leaves: ``[N, L]`` seconds.
+            own: what the ranks take beside the leaves.
+            fetches: as in :meth:`of`.
+            empty: exchanges that are no leaves take no time, either.
+        """
+        columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
+        loaded = np.arange(own.lookup_forward_s.shape[-1]) == 0
+        forward, backward = next(columns) * loaded, next(columns) * loaded
+        families: dict[str, FamilyTimes] = {}
+        for exchange in self._exchanges(types):
+            fixed_s = np.array([0.0 if empty else exchange.fixed_s])
+            seconds = fixed_s if exchange.leaf is None else next(columns)
+            known = families.setdefault(exchange.kind.value, _absent(exchange.kind))
+            if exchange.which == INDICES:
+                families[known.name] = replace(known, input_s=seconds)
+            else:
+                outputs = (*known.outputs_s, ("exchange", seconds))
+                families[known.name] = replace(known, outputs_s=outputs)
+        replicates = ShardingType.DATA_PARALLEL in types
+        tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
+        early, zero = fetches and self._pipeline.exposes_fetch, np.zeros_like(forward)
+        return replace(
+            own,
+            lookup_forward_s=own.lookup_forward_s + (zero if early else forward),
+            lookup_backward_s=own.lookup_backward_s + backward,
+            cache_fetch_s=forward if early else zero,
+            families=tuple(families.values()),
+            tail_bucket_s=next(columns) if replicates else tail_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Exchange:
+    """One exchange of one sharding type.
+
+    ``fixed_s`` is what it takes with nothing to send. ``leaf`` is None where it never takes longer,
+    or where the iteration does not wait for it.
+    """
+
+    kind: ShardingType
+    which: int
+    fixed_s: float
+    leaf: Leaf | None
+
+
+def _absent(kind: ShardingType) -> FamilyTimes:
+    """The collectives of a sharding type, still without any duration."""
+    present = np.ones((1, 1), dtype=bool)
+    return FamilyTimes(name=kind.value, present=present, input_s=np.zeros(1), outputs_s=())
+
+
+def _nothing(times: StageTimes) -> StageTimes:
+    """The same stages, all of no duration, so that a program of leaves alone remains."""
+    none = np.zeros_like(times.lookup_forward_s)
+    return StageTimes(
+        bottom_forward_s=none,
+        top_forward_s=none,
+        top_backward_s=none,
+        bottom_backward_s=none,
+        optimizer_s=none,
+        lookup_forward_s=none,
+        lookup_backward_s=none,
+        cache_fetch_s=none,
+        families=(),
+        input_splits_s=none,
+        bucket_s=(none,) * len(times.bucket_s),
+        tail_bucket_s=none,
+        bottom_host_s=none,
+        top_host_s=none,
+        lookup_host_s=none,
+        collective_host_s=none,
+        overlap_slowdown_ratio=0.0,
+        floor_s=0.0,
+        single_stream=times.single_stream,
+    )
+
+
+def _line(phase: int) -> Leaf:
+    """A duration that is its phase."""
+    return Leaf(
+        phase=phase,
+        is_line=True,
+        duration_s=lambda seconds: seconds,
+        constant_s=0.0,
+        slope_ratio=1.0,
+    )
+
+
+def _leaf(phase: int, duration_s: Seconds) -> Leaf:
+    """A duration with its straight minorant.
+
+    Between two phases the duration is at least that at the lower one. Beyond the last phase looked
+    at the line is below the phase itself, and durations are never less than their phase.
+    """
+    last_s = float(_PHASES_S[-1])
+    constant_s = max(0.0, min(_least_room(duration_s), (1.0 - _SHRINK) * last_s))
+    return Leaf(
+        phase=phase,
+        is_line=False,
+        duration_s=duration_s,
+        constant_s=constant_s,
+        slope_ratio=_SHRINK,
+    )
+
+
+def _least_room(duration_s: Seconds) -> float:
+    """A lower bound on what a duration has above ``_SHRINK`` times its phase, at any phase.
+
+    Intervals are halved only where they may hold the least room; the others have been bounded.
+    """
+    low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
+    at_low_s = duration_s(low_s)
+    proven = np.inf
+    for _ in range(_SPLITS):
+        room, reached = at_low_s - _SHRINK * high_s, at_low_s - _SHRINK * low_s
+        open_ = room < reached.min()
+        proven = min(proven, float(room[~open_].min(initial=np.inf)))
+        low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
+        middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
+        at_middle_s = duration_s(middle_s)
+        low_s = np.concatenate([low_s, middle_s])
+        high_s = np.concatenate([middle_s, high_s])
+        at_low_s = np.concatenate([at_low_s, at_middle_s])
+    return min(proven, float((at_low_s - _SHRINK * high_s).min()))

@@ -1,0 +1,152 @@
+"""Synchronized phases and their tangents: what a search needs to prove a lower bound.
+
+Between two collectives every rank works alone and the slowest sets the pace, so an iteration takes
+at least ``base_s`` plus the weighted sum of the phases' maxima over ranks. The growing part of each
+phase is convex and homogeneous in the work, so means over ranks and tangents bound it from below.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.iteration.base import AbstractPipeline, FloatArray
+from costmodels.lookup.base import NUM_LOOKUP_WORK
+from costmodels.shard_work.work import (
+    FAMILIES,
+    INPUT,
+    KERNELS,
+    LOOKUP,
+    NUM_COLUMNS,
+    OUTPUT,
+    REPLICATED,
+)
+from costmodels.stages import StageModel
+
+_STEP = 1e-4
+"""Relative step of differences; also how far a tangent stays below its function."""
+_FLOOR = 1e-4
+"""Least entry of a point at which a tangent is taken, relative to the largest.
+
+Below 3e-5, rounding in the differences outweighs what tangents are lowered by.
+"""
+
+
+class PhaseModel:
+    """Phases of one workload on one topology under one training pipeline."""
+
+    def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
+        """Keep both; nothing is computed yet."""
+        self._stages = stages
+        self._pipeline = pipeline
+
+    def times(self, work: FloatArray) -> FloatArray:
+        """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous.
+
+        Phases: lookup forward, lookup backward, then per sharding type each exchange forward,
+        backward and (where exposed) of indices; last, the all-reduce of replicated tables.
+        """
+        lookup = self._lookup_phases(work, self._stages.speeds)
+        columns = [lookup[..., 0], lookup[..., 1]]
+        for f in range(len(FAMILIES)):
+            columns.extend(self._stages.family_growth(work, f))
+        columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """Times each phase is paid in an iteration, ``[K]``."""
+        weights = [1.0, 1.0]
+        for _ in FAMILIES:
+            weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
+        return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0])
+
+    @cached_property
+    def base_s(self) -> float:
+        """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
+        dense, fastest = self._stages.dense, float(self._stages.speeds.max())
+        chain_s = dense.top_forward_s + dense.top_backward_s + dense.optimizer_s
+        if self._pipeline.overlaps_bottom:
+            return chain_s / fastest
+        chain_s += dense.bottom_forward_s + dense.bottom_backward_s
+        copy_s = self._stages.input_copy_s if self._pipeline.exposes_input_dist else 0.0
+        return chain_s / fastest + copy_s + self._stages.tail_all_reduce_s()
+
+    def gradient(self, work_row: FloatArray) -> FloatArray:
+        """Tangents ``[K, num_features]`` of the phases at one rank's work.
+
+        For every work y: phase k of a rank is at least ``gradient[k] @ y[rank]``. Phases whose cost
+        depends on other ranks use what the rank itself sends.
+        """
+        size = len(self.weights)
+        gradient = np.zeros((size, NUM_COLUMNS))
+        gradient[:2] = self._lookup_gradient(work_row)
+        columns, growth = self._exchange_gradient
+        gradient[2:, columns] = growth[2:]
+        return gradient
+
+    @cached_property
+    def _exchange_gradient(self) -> tuple[list[int], FloatArray]:
+        """Columns that exchanges depend on, and what one unit of each costs the least rank.
+
+        Where a rank pays for what others send, it is asked alone; else all at once.
+        """
+        world = self._stages.topology.world_size
+        columns = [*range(INPUT, INPUT + len(FAMILIES)), *range(OUTPUT, OUTPUT + len(FAMILIES))]
+        columns.append(REPLICATED)
+        growth = np.full((len(self.weights), len(columns)), np.inf)
+        groups = [slice(r, r + 1) for r in range(world)]
+        for ranks in groups if self._stages.pays_for_others else [slice(0, world)]:
+            probe = np.zeros((len(columns), world, NUM_COLUMNS))
+            for i, column in enumerate(columns):
+                probe[i, ranks, column] = 1.0
+            growth = np.minimum(growth, self.times(probe)[:, ranks].min(axis=1).T)
+        return columns, growth
+
+    def _lookup_gradient(self, work_row: FloatArray) -> FloatArray:
+        """Central differences, kernel by kernel, at a point of positive work.
+
+        The tangent of a convex homogeneous function at any point bounds it everywhere, so a kernel
+        without work is touched where its work has the proportions of the others'.
+        """
+        point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
+        size = point.size
+        up, down = np.zeros((2, size, NUM_COLUMNS))
+        for i in range(size):
+            kernel, column = divmod(i, NUM_LOOKUP_WORK)
+            start = LOOKUP + kernel * NUM_LOOKUP_WORK
+            block = slice(start, start + NUM_LOOKUP_WORK)
+            up[i, block] = down[i, block] = point[kernel]
+            up[i, start + column] *= 1.0 + _STEP
+            down[i, start + column] *= 1.0 - _STEP
+        rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
+        width = 2.0 * _STEP * point.ravel()
+        gradient = np.zeros((2, NUM_COLUMNS))
+        gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
+        value = self._fastest_lookup_s(work_row[None, :])[0]
+        tangent = gradient @ work_row
+        shrink = np.where(tangent > value, value / np.maximum(tangent, 1e-300), 1.0) * (1.0 - _STEP)
+        return gradient * shrink[:, None]
+
+    def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
+        """Both lookup phases on the fastest rank, ``[rows, 2]``."""
+        return self._lookup_phases(rows, self._stages.speeds.max())
+
+    def _lookup_phases(self, work: FloatArray, speeds: FloatArray | float) -> FloatArray:
+        """Lookup forward and backward, ``[..., 2]``; a cache fetch does not depend on the speed."""
+        forward, backward, fetch = self._stages.lookup_times(work)
+        exposed = fetch if self._pipeline.exposes_fetch else 0.0
+        return np.stack([forward / speeds + exposed, backward / speeds], axis=-1)
+
+
+def _positive_blocks(work: FloatArray) -> FloatArray:
+    """Lookup work ``[kernels, columns]`` with every entry positive, in the proportions given.
+
+    Each kernel is scaled to 1: its times are homogeneous, so its tangent is one at every scale.
+    """
+    work = np.maximum(work, 0.0)
+    totals = work.sum(axis=0)
+    typical = totals if totals.any() else np.ones(NUM_LOOKUP_WORK)
+    filled = np.where(work.any(axis=1, keepdims=True), work, typical)
+    return np.asarray(np.maximum(filled / filled.max(axis=1, keepdims=True), _FLOOR))

@@ -1,0 +1,1 @@
+"""Shards as columns, and the work they add up to."""

@@ -1,0 +1,298 @@
+"""Which shards options and plans are made of, as columns, with those that are alike there once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.errors import require
+from costmodels.lookup.base import KERNELS, TableColumns
+from costmodels.sharding import (
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+    row_blocks,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_Block = tuple[int, int]
+"""Offset and number of rows."""
+
+TYPES: Final = tuple(ShardingType)
+"""Sharding types in the order in which columns of cells number them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cells:
+    """Shards that differ, as columns ``[n]``.
+
+    Attributes:
+        table: positions in the workload.
+        family: the sharding type whose collectives the shard uses, a position in ``TYPES``.
+        kernel: a position in ``KERNELS``.
+        cache_load_factor_ratio: 0 where there is none.
+        row_offset: 0 for tables whose hot rows are spread evenly: there it makes no difference.
+        num_rows: of the shard.
+        num_cols: of the shard.
+    """
+
+    table: IntArray
+    family: IntArray
+    kernel: IntArray
+    cache_load_factor_ratio: FloatArray
+    row_offset: IntArray
+    num_rows: IntArray
+    num_cols: IntArray
+
+
+# ------------------------------------------------------------------ options
+
+
+class Layout(NamedTuple):
+    """How an option is cut.
+
+    Attributes:
+        blocks: row blocks that differ, as (offset, rows).
+        widths: widths of column pieces that differ.
+        where: which pair of width and block is where, counting blocks first: ``[W]``, ``[pieces]``
+            or ``[pieces, L]``, as in :class:`costmodels.shard_work.option_work.OptionWork`.
+        may_repeat: whether neighbouring blocks may cost the same all the same.
+    """
+
+    blocks: tuple[_Block, ...]
+    widths: tuple[int, ...]
+    where: IntArray
+    may_repeat: bool
+
+
+class OptionCells:
+    """Cells of options before they are placed, on one topology."""
+
+    def __init__(self, columns: TableColumns, world_size: int, local_world_size: int) -> None:
+        """Nothing is laid out yet."""
+        self._columns = columns
+        self._position = {t.name: i for i, t in enumerate(columns.tables)}
+        self._parts = {
+            ShardingType.ROW_WISE: world_size,
+            ShardingType.TABLE_ROW_WISE: local_world_size,
+            ShardingType.GRID_SHARD: local_world_size,
+        }
+        self._world_size = world_size
+
+    def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
+        """The cells of many options, one option's after another's, and how each option is cut.
+
+        An option has as many cells as its layout has pairs of a width and a block. Options that
+        differ in nothing but the kernel share a layout.
+        """
+        known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
+        cuts: list[Layout] = []
+        cut_of: list[int] = []
+        last: tuple[object, ...] = ()
+        for o in options:
+            here = (o.table, o.sharding_type, o.column_widths)
+            if here == last:
+                cut_of.append(cut_of[-1])
+                continue
+            last = here
+            cut_of.append(known.setdefault(here, len(cuts)))
+            if cut_of[-1] == len(cuts):
+                cuts.append(self._layout(o))
+        pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
+        kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
+        sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
+        cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
+        ends = np.cumsum(counts)
+        begins = (np.cumsum(sizes) - sizes)[cut]
+        at = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
+        rectangles = np.array(pairs, dtype=np.int64).reshape(-1, 3)[at]
+        kind = np.array(kinds, dtype=np.int64).reshape(-1, 2)[cut]
+        kernels = np.array([_KERNEL_CODES[o.kernel] for o in options], dtype=np.int64)
+        ratios = np.array([o.cache_load_factor_ratio or 0.0 for o in options])
+        cells = Cells(
+            table=np.repeat(kind[:, 0], counts),
+            family=np.repeat(kind[:, 1], counts),
+            kernel=np.repeat(kernels, counts),
+            cache_load_factor_ratio=np.repeat(ratios, counts),
+            row_offset=rectangles[:, 0],
+            num_rows=rectangles[:, 1],
+            num_cols=rectangles[:, 2],
+        )
+        return cells, [cuts[i] for i in cut_of]
+
+    def _layout(self, option: ShardingOption) -> Layout:
+        kind, at = option.sharding_type, self._position[option.table]
+        num_embeddings = self._columns.tables[at].num_embeddings
+        uniform = option.spread is Spread.UNIFORM
+        widths, piece = _pieces((sum(option.column_widths),) if uniform else option.column_widths)
+        parts = self._parts.get(kind)
+        if parts is None:
+            index = _everywhere(self._world_size) if uniform else piece
+            return Layout(((0, num_embeddings),), widths, index, may_repeat=False)
+        if self._columns.is_scattered[at]:
+            blocks, shape = _even_blocks(num_embeddings, parts)
+        else:
+            blocks, shape = _own_blocks(num_embeddings, parts)
+        index = _rows(shape) if uniform else _grid(option.column_widths, shape)
+        return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_EVEN)
+
+
+_KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
+_Shape = tuple[int, ...]
+"""How many neighbouring row blocks are each of the differing ones."""
+_MOST_EVEN: Final = 3
+"""Blocks that differ where only their size counts: whole, cut, and empty ones."""
+
+
+@lru_cache(maxsize=64)
+def _everywhere(world_size: int) -> IntArray:
+    return _read_only(np.zeros(world_size, dtype=np.int64))
+
+
+@lru_cache(maxsize=4096)
+def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
+    """Widths that differ, in order, and which of them each piece has."""
+    known = {width: i for i, width in enumerate(dict.fromkeys(widths))}
+    return tuple(known), _read_only(np.array([known[w] for w in widths], dtype=np.int64))
+
+
+@lru_cache(maxsize=65536)
+def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
+    """Row blocks of different sizes: all that counts where hot rows are spread evenly."""
+    size = -(-num_embeddings // parts)
+    whole, rest = divmod(num_embeddings, size)
+    cut = int(rest > 0)
+    sizes = ((size, whole), (rest, cut), (0, parts - whole - cut))
+    used = [(rows, count) for rows, count in sizes if count]
+    return tuple((0, rows) for rows, _ in used), tuple(count for _, count in used)
+
+
+def _own_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
+    """Row blocks, with the empty ones at the end once."""
+    counts = Counter(row_blocks(num_embeddings, parts))
+    return tuple(counts), tuple(counts.values())
+
+
+@lru_cache(maxsize=4096)
+def _rows(shape: _Shape) -> IntArray:
+    """Which of the differing blocks each part of the rows is."""
+    return _read_only(np.repeat(np.arange(len(shape)), shape))
+
+
+@lru_cache(maxsize=4096)
+def _grid(widths: tuple[int, ...], shape: _Shape) -> IntArray:
+    """Which of the differing cells is where in a grid of column pieces and row blocks."""
+    _, piece = _pieces(widths)
+    rows = _rows(shape)
+    return _read_only(piece[:, None] * len(shape) + rows)
+
+
+def _read_only(array: IntArray) -> IntArray:
+    array.flags.writeable = False
+    return array
+
+
+# ------------------------------------------------------------------ plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Runs:
+    """Shards of a plan that are alike and lie on neighbouring ranks, ``[n]`` each.
+
+    Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
+    placement number ``placement[i]``.
+    """
+
+    cells: Cells
+    placement: IntArray
+    cell: IntArray
+    first: IntArray
+    length: IntArray
+
+
+def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size: int) -> Runs:
+    """The shards of a plan.
+
+    Raises:
+        InvalidValueError: a shard is on a rank that does not exist.
+    """
+    position = {t.name: i for i, t in enumerate(columns.tables)}
+    placements = plan.placements
+    kinds = np.array(
+        [
+            (
+                position[p.table],
+                TYPES.index(_family(p, world_size, local_world_size)),
+                KERNELS.index(p.kernel),
+            )
+            for p in placements
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 3)
+    shards = [p.cells for p in placements]
+    of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
+    rank, offset, rows, cols = (
+        np.concatenate([getattr(s, name) for s in shards]) if shards else np.zeros(0, np.int64)
+        for name in ("rank", "row_offset", "num_rows", "num_cols")
+    )
+    outside = rank[(rank < 0) | (rank >= world_size)]
+    require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
+    offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
+    keys = (of, offset, rows, cols)
+    starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
+    ends = np.append(starts[1:], len(rank))
+    order = np.lexsort([key[starts] for key in keys])
+    new = _changes(*(key[starts[order]] for key in keys))
+    cell = np.empty(len(starts), dtype=np.int64)
+    cell[order] = np.cumsum(new) - 1
+    chosen = starts[order[new]]
+    table, family, kernel = kinds[of[chosen]].T
+    ratios = np.array([p.cache_load_factor_ratio or 0.0 for p in placements])
+    cells = Cells(
+        table=table,
+        family=family,
+        kernel=kernel,
+        cache_load_factor_ratio=ratios[of[chosen]],
+        row_offset=offset[chosen],
+        num_rows=rows[chosen],
+        num_cols=cols[chosen],
+    )
+    return Runs(
+        cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
+    )
+
+
+def _changes(*keys: IntArray) -> NDArray[np.bool_]:
+    """Where any of some columns differs from the entry before."""
+    new = np.ones(len(keys[0]), dtype=bool)
+    new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return new
+
+
+def _family(placement: TablePlacement, world_size: int, local_world_size: int) -> ShardingType:
+    """The collectives a placement uses.
+
+    Row splits over *some* ranks, which TorchRec cannot run but HugeCTR does, send partial sums to
+    their destination like table-wise shards.
+    """
+    kind, ranks = placement.sharding_type, placement.cells.rank
+    if kind is ShardingType.ROW_WISE:
+        everywhere = len(ranks) == world_size and bool((np.diff(ranks) == 1).all())
+        return kind if everywhere and ranks[0] == 0 else ShardingType.TABLE_WISE
+    if kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD) and len(ranks):
+        if len(ranks) % local_world_size:
+            return ShardingType.TABLE_WISE
+        hosts = ranks.reshape(-1, local_world_size)
+        steps = hosts - np.arange(local_world_size)
+        if (steps != hosts[:, :1]).any() or (hosts[:, 0] % local_world_size).any():
+            return ShardingType.TABLE_WISE
+    return kind

@@ -1,0 +1,267 @@
+"""A plan is the sum of its shards' work.
+
+``WorkLayout`` names the columns of one row per rank; ``option_work`` and ``plan_work`` fill them.
+Everything a plan costs, time and memory, is a function of the resulting ``[world_size, columns]``
+array, so a search adds and subtracts rows instead of pricing plans from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import cached_property
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.lookup.base import (
+    KERNELS,
+    NUM_LOOKUP_WORK,
+    AbstractLookupModel,
+    LookupShards,
+    TableColumns,
+)
+from costmodels.shard_work.cells import TYPES, Cells, OptionCells, runs_of
+from costmodels.shard_work.option_work import OptionWork
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline, Workload
+
+__all__ = [
+    "CALLS",
+    "FAMILIES",
+    "INPUT",
+    "KERNELS",
+    "LOOKUP",
+    "MEMORY",
+    "NUM_COLUMNS",
+    "OUTPUT",
+    "PIPELINE_DEPTH",
+    "REPLICATED",
+    "Memory",
+    "WorkModel",
+    "call_column",
+    "lookup_columns",
+]
+
+FloatArray = NDArray[np.float64]
+
+FAMILIES: Final = (
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.TABLE_ROW_WISE,
+    ShardingType.GRID_SHARD,
+)
+"""Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
+alike stand beside each other, so that a table by another name keeps its turn on the streams."""
+
+PIPELINE_DEPTH: Final = {
+    Pipeline.NONE: 1.0,
+    Pipeline.SPARSE_DIST: 2.0,
+    Pipeline.PREFETCH_SPARSE_DIST: 3.0,
+    Pipeline.HUGECTR: 2.0,
+}
+"""Batches of indices in flight per pipeline (TorchRec train_pipeline)."""
+
+_LENGTH_BYTES: Final = 4.0
+_GRADIENT_BYTES: Final = 4.0
+
+
+class Memory(IntEnum):
+    """Columns of memory, after the lookup and communication columns."""
+
+    WEIGHTS = 0
+    OPTIMIZER = 1
+    GRADIENTS = 2
+    CACHE = 3
+    BUFFERS = 4
+    HOST = 5
+
+
+LOOKUP: Final = 0
+INPUT: Final = LOOKUP + len(KERNELS) * NUM_LOOKUP_WORK
+OUTPUT: Final = INPUT + len(FAMILIES)
+CALLS: Final = OUTPUT + len(FAMILIES)
+REPLICATED: Final = CALLS + len(FAMILIES) * len(KERNELS) + 1
+MEMORY: Final = REPLICATED + 1
+NUM_COLUMNS: Final = MEMORY + len(Memory)
+"""Column blocks: lookup work per kernel; per family bytes from each source rank (input) and to each
+destination rank (output); shards per (family, kernel) and replicated tables (calls); gradient bytes
+of replicated tables; memory."""
+
+
+def lookup_columns(kernel: ComputeKernel) -> slice:
+    """Columns of one kernel's lookup work."""
+    start = LOOKUP + KERNELS.index(kernel) * NUM_LOOKUP_WORK
+    return slice(start, start + NUM_LOOKUP_WORK)
+
+
+def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
+    """Column that counts shards of one fused call."""
+    if sharding_type is ShardingType.DATA_PARALLEL:
+        return REPLICATED - 1
+    return CALLS + FAMILIES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
+
+
+class WorkModel:
+    """Turns shards into work for one workload on one topology."""
+
+    def __init__(self, workload: Workload, topology: Topology, lookup: AbstractLookupModel) -> None:
+        """Keep the three; nothing is computed yet."""
+        self.workload = workload
+        self.topology = topology
+        self.lookup = lookup
+
+    @cached_property
+    def columns(self) -> TableColumns:
+        """The tables as columns."""
+        return TableColumns.of(self.workload.tables)
+
+    @cached_property
+    def _layout(self) -> OptionCells:
+        local = self.topology.local_world_size
+        return OptionCells(self.columns, self.topology.world_size, local)
+
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of options before they are placed, all priced at once.
+
+        What each rank gets of an option with spread uniform; what the chosen rank, or the L ranks
+        of the chosen host, get of each piece of an option with spread ranks or hosts.
+        """
+        cells, layouts = self._layout.of(options)
+        rows = self.cells_work(cells)
+        ends = list(accumulate(len(x.blocks) * len(x.widths) for x in layouts))
+        spans = zip([0, *ends], ends, layouts, strict=False)
+        works = [OptionWork(rows=rows[a:b], index=layout.where) for a, b, layout in spans]
+        if not any(layout.may_repeat for layout in layouts):
+            return works
+        pairs = zip(works, layouts, strict=True)
+        return [work.merged() if layout.may_repeat else work for work, layout in pairs]
+
+    def plan_work(self, plan: Plan) -> FloatArray:
+        """Work of any plan, ``[W, columns]``.
+
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
+        """
+        world, local = self.topology.world_size, self.topology.local_world_size
+        work = np.zeros((world, NUM_COLUMNS))
+        runs = runs_of(plan, self.columns, world, local)
+        if not len(runs.cell):
+            return work
+        order = np.lexsort((runs.length, runs.first))
+        first, length = runs.first[order], runs.length[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (np.diff(first) != 0) | (np.diff(length) != 0)
+        starts = np.flatnonzero(new)
+        rows = self.cells_work(runs.cells)[runs.cell[order]]
+        sums = np.add.reduceat(rows, starts, axis=0)
+        first, length = first[starts], length[starts]
+        alone = length == 1
+        work[first[alone]] += sums[alone]
+        spans = zip(first[~alone].tolist(), length[~alone].tolist(), sums[~alone], strict=True)
+        for begin, size, row in spans:
+            work[begin : begin + size] += row
+        return work
+
+    def placements_work(self, plan: Plan) -> OptionWork:
+        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``.
+
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
+        """
+        world = self.topology.world_size
+        runs = runs_of(plan, self.columns, world, self.topology.local_world_size)
+        rows = np.concatenate([np.zeros((1, NUM_COLUMNS)), self.cells_work(runs.cells)])
+        run = np.repeat(np.arange(len(runs.cell)), runs.length)
+        rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
+        place = runs.placement[run] * world + runs.first[run] + rank
+        order = np.argsort(place, kind="stable")
+        row = runs.cell[run[order]] + 1
+        places, starts, counts = np.unique(place[order], return_index=True, return_counts=True)
+        index = np.zeros(len(plan.placements) * world, dtype=np.int64)
+        index[places] = row[starts]
+        several = np.flatnonzero(counts > 1)
+        if len(several):
+            index[places[several]] = len(rows) + np.arange(len(several))
+            joined = [
+                rows[row[a : a + n]].sum(axis=0)
+                for a, n in zip(starts[several].tolist(), counts[several].tolist(), strict=True)
+            ]
+            rows = np.concatenate([rows, joined])
+        return OptionWork(rows=rows, index=index.reshape(-1, world))
+
+    def cells_work(self, cells: Cells) -> FloatArray:
+        """Work of each cell, ``[n, columns]``."""
+        tables, workload, table = self.columns, self.workload, cells.table
+        work = np.zeros((len(table), NUM_COLUMNS))
+        every = np.arange(len(table))
+        replicated = cells.family == _REPLICATED_FAMILY
+        batch = float(workload.local_batch_size)
+        sources = np.where(replicated, 1.0, float(self.topology.world_size))
+        share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
+        share = np.where(replicated, 1.0, share)
+        indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
+        bags = np.where(pooled, batch * tables.num_features[table], indices * share)
+        received = sources * indices * share
+        shards = LookupShards(
+            tables=tables,
+            table=table,
+            kernel=cells.kernel,
+            row_offset=cells.row_offset,
+            num_rows=cells.num_rows,
+            num_cols=cells.num_cols,
+            num_indices=received,
+            num_table_indices=sources * indices,
+            num_bags=np.where(pooled, sources * bags, received),
+            cache_load_factor_ratio=cells.cache_load_factor_ratio,
+            output_element_bytes=workload.output_dtype.num_bytes,
+            index_bytes=workload.index_bytes,
+            optimizer=workload.optimizer,
+        )
+        lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
+        columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
+        work[every[:, None], columns] = self.lookup.shards_work(shards, self.topology)
+        work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
+        index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
+        lengths = batch * tables.num_features[table] * _LENGTH_BYTES
+        arriving = indices * share * index_bytes + lengths
+        leaving = bags * cells.num_cols * workload.output_dtype.num_bytes
+        whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
+        work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
+        moved = np.flatnonzero(~replicated)
+        family = _FAMILY_OF_TYPE[cells.family[moved]]
+        work[moved, INPUT + family] = arriving[moved]
+        work[moved, OUTPUT + family] = leaving[moved]
+        depth = PIPELINE_DEPTH[workload.pipeline]
+        _fill_memory(work[:, MEMORY:], shards)
+        work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+        return work
+
+
+_REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
+_FAMILY_OF_TYPE: Final = np.array([FAMILIES.index(t) if t in FAMILIES else -1 for t in TYPES])
+_CALL_COLUMNS: Final = np.array([[call_column(t, k) for k in KERNELS] for t in TYPES])
+
+
+def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
+    """Bytes of weights, optimizer state, gradients and cache of each shard."""
+    rows = shards.num_rows.astype(float)
+    weights = rows * shards.num_cols * shards.tables.element_bytes[shards.table]
+    state = rows * shards.state_bytes_per_row
+    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
+    in_host_memory |= shards.runs(ComputeKernel.FUSED_UVM_CACHING)
+    on_device = ~in_host_memory
+    memory[on_device, Memory.WEIGHTS] = weights[on_device]
+    memory[on_device, Memory.OPTIMIZER] = state[on_device]
+    memory[in_host_memory, Memory.HOST] = (weights + state)[in_host_memory]
+    ratio = shards.cache_load_factor_ratio
+    bookkeeping = np.where(ratio > 0, rows * (4.0 + 16.0 * ratio), 0.0)
+    cache = ratio * (weights + state) + bookkeeping
+    memory[in_host_memory, Memory.CACHE] = cache[in_host_memory]
+    dense = shards.runs(ComputeKernel.DENSE)
+    memory[dense, Memory.GRADIENTS] = (rows * shards.num_cols * _GRADIENT_BYTES)[dense]

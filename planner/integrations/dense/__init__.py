@@ -1,0 +1,1 @@
+"""The dense part of a PyTorch module as a list of operators."""

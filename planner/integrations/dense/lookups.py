@@ -1,0 +1,108 @@
+"""TorchRec's modules in a trace: what stands for tables, and parts that are known as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torchrec import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
+
+from costmodels.layers import _parts
+from costmodels.layers.base import Flow
+from costmodels.operators import Operator
+from planner.integrations.dense.kinds import data_type
+
+Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
+"""From the arguments of a module of tables to what it returns, and the tensors in it."""
+
+
+def lookups_of(module: nn.Module) -> dict[str, Lookup]:
+    """What stands for each module of tables, by its path."""
+    found: dict[str, Lookup] = {}
+    for path, child in module.named_modules():
+        if isinstance(child, EmbeddingBagCollection):
+            found[path] = _bags(child)
+        elif isinstance(child, EmbeddingCollection):
+            found[path] = _sequences(child)
+    return found
+
+
+def synchronized(value: Any) -> Any:
+    """Jagged inputs with their lengths known to the host, which fake tensors cannot tell."""
+    if isinstance(value, KeyedJaggedTensor):
+        return value.sync()
+    if isinstance(value, dict):
+        return {key: synchronized(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(synchronized(item) for item in value)
+    return value
+
+
+def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator, ...] | None:
+    """Operators of what TorchRec's DLRM does with its vectors; None for all other modules.
+
+    They are those of :mod:`costmodels.layers`; the copy of what the tables gave is part of them.
+    """
+    if isinstance(module, SparseArch):
+        return ()
+    if not isinstance(module, InteractionArch | InteractionDCNArch) or len(args) < 2:
+        return None
+    dense, sparse = args[0], args[1]
+    batch, width = int(dense.shape[0]), int(dense.shape[1])
+    flow = Flow(
+        batch_size=batch,
+        dtype=data_type(dense),
+        width=width,
+        is_input=False,
+        num_vectors=int(sparse.shape[1]),
+        num_elements=int(sparse.shape[1]) * int(sparse.shape[2]),
+    )
+    if isinstance(module, InteractionArch):
+        return _parts.dot(flow)[0]
+    joined, met = _parts.cat(flow)
+    net = module.crossnet
+    if not hasattr(net, "_low_rank"):
+        return None
+    return (*joined, *_parts.cross(met, int(net._num_layers), int(net._low_rank)))
+
+
+def _bags(owner: EmbeddingBagCollection) -> Lookup:
+    names = [name for config in owner.embedding_bag_configs() for name in config.feature_names]
+    keys = list(owner.embedding_names) if hasattr(owner, "embedding_names") else names
+    widths = [c.embedding_dim for c in owner.embedding_bag_configs() for _ in c.feature_names]
+
+    def look_up(
+        fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[torch.Tensor]]:
+        features = args[0] if args else next(iter(kwargs.values()))
+        with fake:
+            values = torch.empty(features.stride(), sum(widths)).requires_grad_()
+        return KeyedTensor(keys=keys, length_per_key=widths, values=values), [values]
+
+    return look_up
+
+
+def _sequences(owner: EmbeddingCollection) -> Lookup:
+    configs = [(n, c.embedding_dim) for c in owner.embedding_configs() for n in c.feature_names]
+
+    def look_up(
+        fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[torch.Tensor]]:
+        features = args[0] if args else next(iter(kwargs.values()))
+        counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
+        result: dict[str, JaggedTensor] = {}
+        tensors: list[torch.Tensor] = []
+        with fake:
+            for name, width in configs:
+                values = torch.empty(int(counts[name]), width).requires_grad_()
+                lengths = torch.empty(features.stride(), dtype=torch.int64)
+                result[name] = JaggedTensor(values=values, lengths=lengths)
+                tensors.append(values)
+        return result, tensors
+
+    return look_up

@@ -1,0 +1,198 @@
+"""Sees every operator of a forward pass on fake tensors and writes down what it does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from costmodels.operators import Operator, OperatorKind
+from planner.integrations.dense import kinds
+
+Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
+"""Operators of a module that is known as a whole, from its arguments."""
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode that lists operators, with the parameters and the tensors that they keep.
+
+    Args:
+        parameters: the storages of trained tensors, with the elements and bytes of each.
+    """
+
+    def __init__(self, parameters: dict[int, tuple[int, float]]) -> None:
+        """Start with nothing listed."""
+        super().__init__()
+        self.before: list[Operator] = []
+        self.after: list[Operator] = []
+        self.remarks: dict[str, str] = {}
+        self.unused = dict(parameters)
+        self.total_saved_bytes = 0.0
+        self._parameters = frozenset(parameters)
+        self._looked_up: set[int] = set()
+        self._saved: set[int] = set()
+        self._pending_bytes = 0.0
+        self._last: tuple[list[Operator], frozenset[int]] | None = None
+        self._path: list[str] = []
+        self._silent = 0
+        self._alive: list[Any] = []
+
+    # -- what the tracer tells ----------------------------------------------------------------
+
+    def look_up(self, tensor: torch.Tensor) -> None:
+        """The tensor comes out of tables; all that follows from it is after them."""
+        self._looked_up.add(_storage(tensor))
+        self._alive.append(tensor)
+
+    @contextlib.contextmanager
+    def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
+        """Operators between now and the end belong to the modules that run."""
+        handles: list[Any] = []
+        for child in names:
+            enter = self._entering(names, known)
+            handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(child.register_forward_hook(self._leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the backward pass needs; each storage counts once, parameters never."""
+        storage = _storage(tensor)
+        self._alive.append(tensor)
+        if storage in self._saved or storage in self._parameters:
+            return tensor
+        self._saved.add(storage)
+        size = float(tensor.untyped_storage().nbytes())
+        self.total_saved_bytes += size
+        if self._silent:
+            return tensor
+        if self._last is not None and storage in self._last[1]:
+            listed = self._last[0]
+            listed[-1] = replace(listed[-1], saved_bytes=listed[-1].saved_bytes + size)
+        else:
+            self._pending_bytes += size
+        return tensor
+
+    # -- what torch calls -----------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, then write it down."""
+        del types
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self._alive += made
+        is_after = any(_storage(x) in self._looked_up for x in read)
+        if is_after:
+            self._looked_up.update(_storage(x) for x in made)
+        if not self._silent and made and not kinds.is_free(func):
+            listed = self.after if is_after else self.before
+            listed.append(self._operator(func, args, kwargs, out, read, made))
+            self._last = (listed, frozenset(_storage(x) for x in made))
+        return out
+
+    # -- private --------------------------------------------------------------------------------
+
+    def _operator(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        read: list[torch.Tensor],
+        made: list[torch.Tensor],
+    ) -> Operator:
+        name = kinds.operator_name(func)
+        kind = kinds.kind_of(func)
+        read_bytes = kinds.bytes_of(read)
+        if kind is OperatorKind.GATHER:
+            read_bytes = min(read_bytes, kinds.bytes_of(made) + kinds.bytes_of(read[1:]))
+        count, size = self._parameters_of(read)
+        figures: dict[str, Any] = {
+            "read_bytes": read_bytes,
+            "written_bytes": kinds.bytes_of(made),
+            "num_parameters": count,
+            "parameter_bytes": size,
+            "saved_bytes": self._pending_bytes,
+        }
+        self._pending_bytes = 0.0
+        path = self._path[-1] if self._path else name
+        if name in kinds.PRODUCTS:
+            first = kinds.PRODUCTS[name]
+            return kinds.product(name, path, args[first], args[first + 1], **figures)
+        if kinds.is_attention(name):
+            causal = _named(func, args, kwargs, "is_causal")
+            return kinds.attention(path, read, is_causal=bool(causal), **figures)
+        if kind is None:
+            self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
+        largest = max((*read, *made) if kind is not OperatorKind.GATHER else made, key=_numel)
+        return Operator(
+            name=path,
+            kind=kind or OperatorKind.OTHER,
+            shape=tuple(int(n) for n in largest.shape),
+            dtype=kinds.data_type(largest),
+            **figures,
+        )
+
+    def _parameters_of(self, read: list[torch.Tensor]) -> tuple[int, float]:
+        """Elements and bytes of trained tensors that no operator had before."""
+        count, size = 0, 0.0
+        for tensor in read:
+            elements, num_bytes = self.unused.pop(_storage(tensor), (0, 0.0))
+            count, size = count + elements, size + num_bytes
+        return count, size
+
+    def _remark(self, func: Any, name: str, flop: float) -> None:
+        words = f"operator {func.namespace}.{name} is not known: it counts as the bytes it moves"
+        if flop:
+            words += f", and {flop:.3g} FLOP of it are not counted"
+        self.remarks.setdefault(name, words)
+
+    def _entering(self, names: dict[nn.Module, str], known: Known) -> Callable[..., None]:
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._path.append(names[module] or type(module).__name__)
+            if self._silent:
+                self._silent += 1
+                return
+            whole = known(module, (*args, *kwargs.values()))
+            if whole is None:
+                return
+            self.after += whole
+            for parameter in module.parameters():
+                self.unused.pop(_storage(parameter), None)
+            self._silent = 1
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        del module, args, output
+        self._path.pop()
+        self._silent = max(0, self._silent - 1)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _numel(tensor: torch.Tensor) -> int:
+    return int(tensor.numel())
+
+
+def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """An argument by its name, whether it was given by name or by place; None if it was not."""
+    if name in kwargs:
+        return kwargs[name]
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[place] if place < len(args) else argument.default_value
+    return None

@@ -1,0 +1,286 @@
+"""The dense part of any module as operators, traced on fake tensors without running it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from costmodels.operators import Operator, OperatorKind
+from costmodels.workload import OperatorList
+from planner.errors import InvalidInputError
+from planner.integrations.dense.fold import folded
+from planner.integrations.dense.kinds import bytes_of, cpu_attention_flop, data_type
+from planner.integrations.dense.lookups import Lookup, known_operators
+from planner.integrations.dense.recorder import Recorder
+
+_SAME: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseTrace:
+    """What tracing gave: the operators, PyTorch's own count of FLOP, and what to know of it."""
+
+    operators: OperatorList
+    counted_forward_flop: float
+    counted_backward_flop: float
+    saved_bytes: float
+    remarks: tuple[str, ...]
+
+    @property
+    def all_operators(self) -> tuple[Operator, ...]:
+        """Those before and after the tables."""
+        return (*self.operators.before_tables, *self.operators.after_tables)
+
+    @property
+    def forward_flop(self) -> float:
+        """FLOP of the listed operators, forward."""
+        return sum(o.num_repeats * o.forward_flop for o in self.all_operators)
+
+    @property
+    def backward_flop(self) -> float:
+        """FLOP of the listed operators, backward."""
+        return sum(o.num_repeats * o.backward_flop for o in self.all_operators)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained elements."""
+        return sum(o.num_repeats * o.num_parameters for o in self.all_operators)
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Bytes of the trained elements as the module holds them."""
+        return sum(o.num_repeats * o.parameter_bytes for o in self.all_operators)
+
+
+def trace_dense(
+    module: nn.Module,
+    inputs: Any,
+    *,
+    batch_size: int,
+    lookups: Mapping[str, Lookup] | None = None,
+    inputs_need_gradients: bool = True,
+    autocast: torch.dtype | None = None,
+    source: str = "",
+) -> DenseTrace:
+    """Trace forward and backward of a module.
+
+    Nothing is computed: parameters and inputs become fake tensors. The listed operators are those
+    of the forward pass; what the backward pass computes follows from them, and is compared with
+    what PyTorch counts.
+
+    Args:
+        module: on any device, the meta device too; it is left as it was.
+        inputs: arguments of ``forward``: a tuple, a mapping of names, or the only argument.
+        batch_size: samples in ``inputs``.
+        lookups: what stands for each module of tables, by its path.
+        inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
+            tables do.
+        autocast: the type that products compute in under ``torch.autocast``; None without it.
+        source: told in the list.
+
+    Raises:
+        InvalidInputError: the module cannot be traced on fake tensors.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    found = dict(lookups or {})
+    tensors = _fake_tensors(module, fake, tuple(found))
+    recorder = Recorder(_trained(tensors))
+    forward = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
+    both = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
+    names = {child: path for path, child in module.named_modules()}
+    try:
+        args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
+        with fake, _stand_ins(module, found, recorder, fake), both:
+            with (
+                _autocast(autocast),
+                torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
+                forward,
+                recorder.inside(names, known_operators),
+                recorder,
+            ):
+                output = functional_call(module, tensors, args, kwargs)
+            outputs = _differentiable(output)
+            if outputs:
+                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise _untraceable(module, error) from error
+    return _trace(recorder, outputs, forward, both, found, batch_size, source)
+
+
+def _untraceable(module: nn.Module, error: Exception) -> InvalidInputError:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return InvalidInputError(
+        f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
+        f"{text}; describe the dense part by dense.layers instead"
+    )
+
+
+def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
+    """Elements and bytes of each trained tensor, by its storage; shared ones count once."""
+    return {
+        int(t.untyped_storage()._cdata): (int(t.numel()), float(t.numel() * t.element_size()))
+        for t in tensors.values()
+        if t.requires_grad
+    }
+
+
+def _trace(
+    recorder: Recorder,
+    outputs: list[torch.Tensor],
+    forward: FlopCounterMode,
+    both: FlopCounterMode,
+    lookups: Mapping[str, Lookup],
+    batch_size: int,
+    source: str,
+) -> DenseTrace:
+    before, after = list(recorder.before), list(recorder.after)
+    if not lookups:
+        before, after = [], before + after
+    after += [_loss(x) for x in outputs if x.numel() > 1]
+    after += _unused(recorder)
+    listed = OperatorList(
+        local_batch_size=batch_size,
+        before_tables=folded(before),
+        after_tables=folded(after),
+        source=source,
+    )
+    counted = float(forward.get_total_flops())
+    trace = DenseTrace(
+        operators=listed,
+        counted_forward_flop=counted,
+        counted_backward_flop=float(both.get_total_flops()) - counted,
+        saved_bytes=recorder.total_saved_bytes,
+        remarks=tuple(recorder.remarks.values()),
+    )
+    return _checked(trace)
+
+
+def _checked(trace: DenseTrace) -> DenseTrace:
+    """With a remark where the FLOP are not those that PyTorch counts."""
+    remarks = list(trace.remarks)
+    for words, ours, theirs in (
+        ("forward", trace.forward_flop, trace.counted_forward_flop),
+        ("backward", trace.backward_flop, trace.counted_backward_flop),
+    ):
+        if abs(ours - theirs) > _SAME * max(ours, theirs, 1.0):
+            remarks.append(f"{words}: {ours:.6g} FLOP are listed, PyTorch counts {theirs:.6g}")
+    return DenseTrace(
+        operators=trace.operators,
+        counted_forward_flop=trace.counted_forward_flop,
+        counted_backward_flop=trace.counted_backward_flop,
+        saved_bytes=trace.saved_bytes,
+        remarks=tuple(remarks),
+    )
+
+
+def _fake_tensors(
+    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Parameters and buffers as fake tensors on the CPU, those of tables left out."""
+    prefixes = tuple(f"{path}." for path in without)
+    made: dict[str, torch.Tensor] = {}
+    with fake:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name.startswith(prefixes) and prefixes:
+                continue
+            like = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+            is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+            made[name] = like.requires_grad_() if is_trained else like
+    return made
+
+
+def _arguments(
+    inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def faked(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensor = fake.from_tensor(value.detach().to("cpu"))
+            return tensor.requires_grad_(needs_gradients and tensor.is_floating_point())
+        if isinstance(value, dict):
+            return {key: faked(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(faked(item) for item in value)
+        return value
+
+    if isinstance(inputs, Mapping):
+        return (), {str(key): faked(value) for key, value in inputs.items()}
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    return tuple(faked(value) for value in given), {}
+
+
+def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", dtype=dtype)
+
+
+@contextlib.contextmanager
+def _stand_ins(
+    module: nn.Module, lookups: Mapping[str, Lookup], recorder: Recorder, fake: FakeTensorMode
+) -> Iterator[None]:
+    """Modules of tables give vectors that nobody looked up."""
+    changed: list[nn.Module] = []
+    try:
+        for path, lookup in lookups.items():
+            owner = module.get_submodule(path) if path else module
+
+            def vectors(*args: Any, lookup: Lookup = lookup, **kwargs: Any) -> Any:
+                result, tensors = lookup(fake, args, kwargs)
+                for tensor in tensors:
+                    recorder.look_up(tensor)
+                return result
+
+            owner.forward = vectors
+            changed.append(owner)
+        yield
+    finally:
+        for owner in changed:
+            del owner.forward
+
+
+def _differentiable(output: Any) -> list[torch.Tensor]:
+    leaves = tree_leaves(output)
+    return [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def _loss(output: torch.Tensor) -> Operator:
+    """What follows a result that is no loss: one pass over it."""
+    size = bytes_of([output])
+    return Operator(
+        name="loss",
+        kind=OperatorKind.ELEMENTWISE,
+        shape=tuple(int(n) for n in output.shape),
+        dtype=data_type(output),
+        read_bytes=size,
+        written_bytes=size,
+    )
+
+
+def _unused(recorder: Recorder) -> list[Operator]:
+    """Parameters that no operator reads; they are kept, and reduced, all the same."""
+    count = sum(elements for elements, _ in recorder.unused.values())
+    if not count:
+        return []
+    recorder.remarks["unused"] = f"{count:,} trained elements take no part in the forward pass"
+    return [
+        Operator(
+            name="unused parameters",
+            kind=OperatorKind.OTHER,
+            shape=(0,),
+            num_parameters=count,
+            parameter_bytes=sum(size for _, size in recorder.unused.values()),
+            num_kernels=0,
+            num_calls=0,
+        )
+    ]

@@ -1,0 +1,218 @@
+"""TorchRec's own plan, as a rival: ours must beat it, and a draw goes to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from torch import nn
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import (
+    GreedyProposer,
+    GridSearchProposer,
+    UniformProposer,
+)
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    ParameterConstraints,
+    Proposer,
+    ShardingOption,
+    StorageReservation,
+)
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ModuleSharder, ShardingPlan
+
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.integrations.torchrec_plan import from_sharding_plan
+from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.options.torchrec_rules import layout_problems
+from planner.problem import Constraints
+
+logger: Final = logging.getLogger(__name__)
+
+MOST_SHARDS: Final = 512
+"""Tables times ranks up to which TorchRec's planner is asked for a plan to compare with."""
+
+_MOST_WORK: Final = 60_000
+"""Tables times ranks times proposals that TorchRec's planner may try: some 1 s. A limit by the
+clock would make the outcome depend on how busy the machine is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """What ``EmbeddingShardingPlanner`` makes of the same arguments.
+
+    ``plan`` is None where there is nothing to compare with; ``reason`` then says why.
+    ``rating_ms`` is TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
+    """
+
+    plan: Plan | None = None
+    rating_ms: float | None = None
+    reason: str = ""
+
+
+class LazyEnumerator(EmbeddingEnumerator):
+    """TorchRec's enumerator, run when somebody asks: this project's search does not need its list.
+
+    Context hashes do, and for hundreds of tables it takes a minute.
+    """
+
+    pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
+
+    @property
+    def last_stored_search_space(self) -> list[ShardingOption] | None:
+        """Options of the model that was planned last; None before any."""
+        if self._last_stored_search_space is None and self.pending is not None:
+            self.enumerate(*self.pending)
+        return self._last_stored_search_space
+
+
+class CountedProposer(Proposer):
+    """One of TorchRec's proposers, ended after a number of proposals."""
+
+    def __init__(self, inner: Proposer, most: int) -> None:
+        """Nothing is proposed yet."""
+        self._inner = inner
+        self._left = most
+
+    def load(
+        self, search_space: list[ShardingOption], enumerator: Enumerator | None = None
+    ) -> None:
+        """Hand the options on."""
+        self._inner.load(search_space=search_space, enumerator=enumerator)
+
+    def propose(self) -> list[ShardingOption] | None:
+        """The next proposal; None once the inner proposer, or the number, has ended."""
+        if self._left <= 0:
+            return None
+        self._left -= 1
+        return self._inner.propose()
+
+    def feedback(
+        self,
+        partitionable: bool,  # noqa: FBT001 - TorchRec's signature
+        plan: list[ShardingOption] | None = None,
+        perf_rating: float | None = None,
+        storage_constraint: TorchrecTopology | None = None,
+    ) -> None:
+        """Hand the feedback on."""
+        self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
+
+
+def counted_proposers(num_tables: int, world_size: int) -> list[Proposer]:
+    """TorchRec's default proposers, which share a number of proposals that follows from the size.
+
+    Those that see one plan per sharding type come first, because they are few.
+
+    Args:
+        num_tables: of the workload.
+        world_size: ranks.
+    """
+    most = max(_MOST_WORK // (num_tables * world_size), 1)
+    inner = [
+        UniformProposer(),
+        GridSearchProposer(),
+        GreedyProposer(),
+        GreedyProposer(use_depth=False),
+    ]
+    return [CountedProposer(p, max(most // 2, 1)) for p in inner]
+
+
+def rival_plan(
+    module: nn.Module,
+    sharders: list[ModuleSharder[nn.Module]],
+    topology: TorchrecTopology,
+    workload: Workload,
+    *,
+    batch_size: int,
+    enumerator: Enumerator,
+    reservation: StorageReservation,
+    constraints: Mapping[str, ParameterConstraints] | None,
+    ours: Topology,
+    limits: Constraints,
+) -> Rival:
+    """What ``EmbeddingShardingPlanner`` makes of the same arguments, if TorchRec can run it.
+
+    No plan for models for which it takes long, where it fails, for plans that we cannot express,
+    and for plans that break a rule of TorchRec's runtime.
+
+    Args:
+        module: the model.
+        sharders: its sharders.
+        topology: TorchRec's.
+        workload: the same model as a workload.
+        batch_size: samples per rank.
+        enumerator: TorchRec's, or the user's.
+        reservation: of memory.
+        constraints: TorchRec's constraints by table name.
+        ours: ranks and hosts as the search sees them.
+        limits: of the search, one rule for each table; where it names one cache size, that is the
+            size that TorchRec's runtime takes for a plan without one.
+    """
+    size = len(workload.tables) * topology.world_size
+    if size > MOST_SHARDS:
+        return Rival(reason=f"not asked for: more than {MOST_SHARDS} tables times ranks")
+    theirs = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=batch_size,
+        enumerator=enumerator,
+        storage_reservation=reservation,
+        proposer=counted_proposers(len(workload.tables), topology.world_size),
+        stats=[],
+        constraints=None if constraints is None else dict(constraints),
+        debug=False,
+    )
+    try:
+        with quiet():
+            found: ShardingPlan = theirs.plan(module, sharders)
+        plan = from_sharding_plan(found, workload, _load_factors(workload, limits))
+        rating_ms = float(NoopPerfModel(topology).rate(theirs._best_plan or []))
+    except Exception as error:  # a comparison must not keep a job from its plan
+        logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
+        return Rival(reason=f"none: {_first_line(error)}")
+    device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
+    if problems := layout_problems(plan, workload, ours, device=device):
+        return Rival(reason=f"cannot run: {problems[0]}")
+    return Rival(plan=plan, rating_ms=rating_ms)
+
+
+def _load_factors(workload: Workload, limits: Constraints) -> dict[str, float]:
+    """The cache size of each table for which only one is allowed."""
+    return {
+        table.name: rule.cache_load_factors[0]
+        for table, rule in zip(workload.tables, limits.tables, strict=True)
+        if len(rule.cache_load_factors) == 1
+    }
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+_NOISY: Final = "torchrec.distributed.planner"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing of TorchRec's planner is logged inside: its partitioner writes lines per proposal."""
+    known = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger) and name.startswith(_NOISY)
+    ]
+    before = [one.disabled for one in known]
+    for one in known:
+        one.disabled = True
+    try:
+        yield
+    finally:
+        for one, disabled in zip(known, before, strict=True):
+            one.disabled = disabled

@@ -1,0 +1,351 @@
+"""The search behind the adapter: by our memory ledger, else by TorchRec's count of memory.
+
+A job that TorchRec plans must not fail here because we count more. So when nothing fits by our
+ledger the search runs again by TorchRec's count, with a warning that says what that leaves out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
+from torchrec.distributed.planner.types import PlannerErrorType, StorageReservation
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+
+from costmodels.errors import CostModelError
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.units import format_bytes
+from costmodels.workload import Workload
+from planner import api
+from planner.errors import InfeasibleError, PlannerError
+from planner.integrations.drop_in.effort import planning_evaluations
+from planner.integrations.drop_in.headroom import (
+    LEAST_GAIN_RATIO,
+    SLOWER_RATIO,
+    fullest_ratio,
+    roomier,
+    with_headroom,
+)
+from planner.integrations.drop_in.memory import (
+    MARGIN_RATIO,
+    TorchrecMemoryPipeline,
+    described,
+    is_shortage,
+)
+from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
+from planner.models import default_models, models_of
+from planner.pricing import objective_value
+from planner.problem import Constraints
+from planner.result import Candidate, PlanningResult
+from planner.torchrec_terms.pipeline import TorchrecPricing
+
+logger: Final = logging.getLogger(__name__)
+
+RIVAL: Final = "torchrec"
+_TIME: Final = "iteration"
+_DRAW_RATIO: Final = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memories:
+    """A topology with the memory left for tables, by both counts.
+
+    ``ledger`` leaves room for what our ledger counts; ``torchrec`` is what TorchRec would plan on,
+    None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
+    is the memory before TorchRec's default reservation, which its objectives take off themselves;
+    None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
+    the share that the user keeps free, which all of them lack already.
+    """
+
+    ledger: Topology
+    torchrec: Topology | None
+    reservation: StorageReservation
+    kept_bytes: float
+    whole: Topology | None = None
+    headroom_ratio: float = 0.0
+
+
+def memories_left(
+    left_by: Callable[[StorageReservation], Topology],
+    reservation: StorageReservation,
+    kept_bytes: float,
+    *,
+    by_user: bool,
+    headroom_ratio: float = 0.0,
+) -> Memories:
+    """Memory for tables by both counts.
+
+    Args:
+        left_by: our topology of what a storage reservation leaves.
+        reservation: the planner's.
+        kept_bytes: device memory per rank that the user keeps on top.
+        by_user: the user chose the reservation, and both counts obey it; else ours keeps only its
+            margin, because the rest of it our ledger counts itself.
+        headroom_ratio: share of that memory that has to stay free on every rank.
+
+    Raises:
+        InfeasibleError: nothing is left.
+        PlannerError: TorchRec's, for the same reason.
+    """
+    theirs: Topology | None = None
+    whole: Topology | None = None
+    if by_user:
+        ours = theirs = left_by(reservation)
+    else:
+        try:
+            theirs = left_by(reservation)
+        except (TorchrecPlannerError, PlannerError) as error:
+            logger.debug("TorchRec's reservation leaves nothing: %s", error)
+        ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
+        whole = left_by(FixedPercentageStorageReservation(percentage=0.0))
+    return Memories(
+        ledger=with_headroom(ours, headroom_ratio),
+        torchrec=None if theirs is None else with_headroom(theirs, headroom_ratio),
+        reservation=reservation,
+        kept_bytes=kept_bytes,
+        whole=None if whole is None else with_headroom(whole, headroom_ratio),
+        headroom_ratio=headroom_ratio,
+    )
+
+
+def best_plan(
+    workload: Workload,
+    memories: Memories,
+    constraints: Constraints,
+    asked: Mapping[str, Any],
+    rival: Plan | None = None,
+    *,
+    key_values: Mapping[str, KeyValueTable] | None = None,
+    knows_optimizer: bool = True,
+) -> PlanningResult:
+    """The best plan by our ledger, else by TorchRec's count of memory.
+
+    Args:
+        workload: what is planned.
+        memories: the topology, by both counts.
+        constraints: limits of the search.
+        asked: strategy, objective, seed and limits of :func:`planner.api.plan`. Without
+            ``max_evaluations`` the search has a budget of work that follows from the problem's
+            size, so that it ends at the same point every time; a time limit is a safety.
+        rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
+            fits and is predicted to be as fast.
+        key_values: how key-value tables are run, by name.
+        knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
+
+    Raises:
+        ShardPlannerError: nothing fits by either count; ``error_type`` says whether memory is
+            short in all, or only for these constraints.
+    """
+    kept = dict(key_values or {})
+    if str(asked.get("objective", "")).startswith("torchrec"):
+        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept)
+    strictly = partial(KeyValuePipeline, key_values=kept, knows_optimizer=knows_optimizer)
+    try:
+        result = _searched(workload, memories.ledger, constraints, strictly, asked)
+    except InfeasibleError as error:
+        strict = error
+    else:
+        return _roomiest(_against(rival, result, strictly), strictly, kept)
+    if memories.torchrec is None:
+        raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
+    lighter = replace(workload, reserved_bytes=memories.kept_bytes)
+    by_their_count = partial(
+        TorchrecMemoryPipeline, key_values=kept, knows_optimizer=knows_optimizer
+    )
+    try:
+        result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
+    except InfeasibleError as error:
+        raise _nothing_fits(error, lighter, memories.torchrec, memories, kept) from error
+    logger.warning(
+        "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
+        "inputs, gradients of outputs, and received embeddings: it may run out of memory",
+        strict,
+    )
+    return _roomiest(_against(rival, result, by_their_count), by_their_count, kept)
+
+
+def _searched(
+    workload: Workload,
+    topology: Topology,
+    constraints: Constraints,
+    make_pipeline: Callable[..., CostPipeline],
+    asked: Mapping[str, Any],
+) -> PlanningResult:
+    """One search, with the budget of work that was asked for or that follows from the size."""
+    chosen = dict(asked)
+    if chosen.get("max_evaluations") is None:
+        chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
+    return api.plan(
+        workload,
+        topology,
+        constraints=constraints,
+        make_pipeline=make_pipeline,
+        with_baselines=False,
+        **chosen,
+    )
+
+
+def _best_by_torchrec(
+    workload: Workload,
+    memories: Memories,
+    constraints: Constraints,
+    asked: Mapping[str, Any],
+    rival: Plan | None,
+    key_values: Mapping[str, KeyValueTable],
+) -> PlanningResult:
+    """The best plan by an objective of TorchRec's, which counts memory by TorchRec's estimates."""
+    if key_values:
+        message = (
+            f"objective {asked['objective']!r} cannot rate key-value tables ({[*key_values][:5]}); "
+            "use objective 'iteration'"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
+    topology = memories.whole or memories.ledger
+    counted = replace(workload, reserved_bytes=memories.kept_bytes)
+    pricing = TorchrecPricing(is_reserved=memories.whole is None)
+    try:
+        result = _searched(counted, topology, constraints, pricing, asked)
+    except InfeasibleError as error:
+        raise _nothing_fits(error, counted, memories.ledger, memories, {}) from error
+    return _against_by_torchrec(rival, result)
+
+
+def require_room(
+    bytes_of_tables: float, topology: TorchrecTopology, reservation: StorageReservation
+) -> None:
+    """Refuse tables that are larger than all memory of all ranks together.
+
+    Raises:
+        ShardPlannerError: as INSUFFICIENT_STORAGE.
+    """
+    there = sum(d.storage.hbm + d.storage.ddr + d.storage.ssd for d in topology.devices)
+    if bytes_of_tables <= there:
+        return
+    device = topology.devices[0].storage
+    message = (
+        f"the tables need {format_bytes(bytes_of_tables)} and all memory of {topology.world_size} "
+        f"ranks is {format_bytes(there)} ({format_bytes(device.hbm)} device and "
+        f"{format_bytes(device.ddr)} host memory each, before {described(reservation)}); use more "
+        "or larger devices, or smaller tables"
+    )
+    raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
+
+
+def _against(
+    rival: Plan | None, result: PlanningResult, make_pipeline: Callable[..., CostPipeline]
+) -> PlanningResult:
+    """The result with TorchRec's plan beside ours, or in its place on a draw."""
+    if rival is None:
+        return result
+    problem = result.problem
+    pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
+    try:
+        estimate = pipeline.estimate(rival)
+    except CostModelError as error:
+        logger.debug("TorchRec's plan cannot be priced: %s", error)
+        return result
+    if (pipeline.device_bytes(pipeline.plan_work(rival)) > pipeline.device_limits).any():
+        return replace(result, unfit_baselines=(*result.unfit_baselines, RIVAL))
+    theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=pipeline.memory(rival))
+    result = replace(result, baselines=(*result.baselines, theirs))
+    draw = theirs.estimate.time.time_s <= result.estimate.time.time_s * (1.0 + _DRAW_RATIO)
+    return replace(result, best=theirs) if draw and result.solver.objective == _TIME else result
+
+
+def _against_by_torchrec(rival: Plan | None, result: PlanningResult) -> PlanningResult:
+    """The result with TorchRec's plan in its place where that is worth more to TorchRec.
+
+    It fits by the count that TorchRec's objectives have of memory, because TorchRec's planner has
+    placed it by that count.
+    """
+    if rival is None:
+        return result
+    problem, solver = result.problem, result.solver
+    try:
+        value = objective_value(problem, rival, solver.objective)
+        theirs = api.estimate(problem.workload, problem.topology, rival, name=RIVAL)
+    except (CostModelError, PlannerError) as error:
+        logger.debug("TorchRec's plan cannot be rated: %s", error)
+        return result
+    result = replace(result, baselines=(*result.baselines, theirs))
+    if value > solver.value * (1.0 - _DRAW_RATIO):
+        return result
+    return replace(result, best=theirs, solver=replace(solver, value=value))
+
+
+def _roomiest(
+    result: PlanningResult,
+    make_pipeline: Callable[..., CostPipeline],
+    key_values: Mapping[str, KeyValueTable],
+) -> PlanningResult:
+    """The result with the plan that leaves most memory free among those that are about as fast.
+
+    Plans that are at most 1 % slower than the best one count, and none slower than TorchRec's.
+    """
+    if result.solver.objective != _TIME:
+        return result
+    problem, best = result.problem, result.best
+    pipeline = make_pipeline(problem.workload, problem.topology, default_models(problem.topology))
+    theirs = [c.estimate.time.time_s for c in result.baselines if c.name == RIVAL]
+    most_s = min([best.estimate.time.time_s * (1.0 + SLOWER_RATIO), *theirs])
+    filled = fullest_ratio(pipeline, best.plan)
+    start, emptiest = best, filled
+    for other in (*result.runners_up, *result.baselines):
+        share = fullest_ratio(pipeline, other.plan)
+        if other.estimate.time.time_s <= most_s and share < emptiest - LEAST_GAIN_RATIO:
+            start, emptiest = other, share
+    found = roomier(start.plan, pipeline, problem.constraints, most_s=most_s, fixed=key_values)
+    if found == best.plan:
+        return result
+    chosen = Candidate(
+        name=start.name,
+        plan=found,
+        estimate=pipeline.estimate(found),
+        memory=pipeline.memory(found),
+    )
+    remark = (
+        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because its "
+        f"fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
+        f"instead of {filled:.0%}"
+    )
+    return replace(result, best=chosen, warnings=(*result.warnings, remark))
+
+
+def _slower(one: Candidate, other: Candidate) -> str:
+    ratio = one.estimate.time.time_s / other.estimate.time.time_s - 1.0
+    return f"{ratio:.2%} slower" if ratio >= 0 else f"{-ratio:.2%} faster"
+
+
+def _nothing_fits(
+    error: InfeasibleError,
+    workload: Workload,
+    topology: Topology,
+    memories: Memories,
+    key_values: Mapping[str, KeyValueTable],
+) -> ShardPlannerError:
+    models = default_models(topology)
+    pipeline = TorchrecMemoryPipeline(workload, topology, models, key_values=key_values)
+    short = is_shortage(pipeline)
+    kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
+    left = format_bytes(float(pipeline.device_limits.min()))
+    kept = described(memories.reservation)
+    lines = [
+        str(error),
+        f"left for tables: {left} on each of {topology.world_size} ranks, after {kept}",
+        *(f"would help: {line}" for line in error.advice),
+    ]
+    if memories.headroom_ratio:
+        lines.append(
+            f"memory_headroom={memories.headroom_ratio:g} keeps that share of it free: lower it"
+        )
+    if not short:
+        lines.append("all devices together have room: widen the constraints or sharding types")
+    return ShardPlannerError("\n".join(lines), kind)

@@ -1,0 +1,157 @@
+"""Steps of a planning that need nothing of the planner but its arguments."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from torch import nn
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    ParameterConstraints,
+    ShardingOption,
+    StorageReservation,
+)
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ModuleSharder
+
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.integrations.drop_in.search import Memories, memories_left
+from planner.integrations.torchrec_topology import topology_from_torchrec
+from planner.integrations.torchrec_workload import ModelDescription
+from planner.integrations.translate.constraints import narrowed_to_options, within_groups
+from planner.integrations.translate.errors import ShardPlannerError
+from planner.options.torchrec_rules import layout_problems
+from planner.problem import Constraints
+
+TIME_LIMIT_S: Final = 300.0
+"""Seconds of planning at most when ``timeout_seconds`` is None. A search ends by the work it has
+done, after some 10 s at most; this is for machines that are far slower."""
+
+AFTER_S: Final = 1.5e-4
+"""Seconds per table and rank of TorchRec's estimates and statistics of the plan that was found."""
+
+_MOST_AFTER_RATIO: Final = 0.4
+"""Share of the time limit kept for those, at most."""
+
+_LEAST_SEARCH_RATIO: Final = 0.2
+"""Share of the time limit that a search gets, whatever came before it."""
+
+REPLACED_PARTS: Final = {
+    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
+    "partitioner": "its search places shards itself",
+    "performance_model": "it minimises its own predicted iteration time; see system=",
+}
+"""Parts of TorchRec's search that are accepted and not used, and what stands in for each."""
+
+Sharders = list[ModuleSharder[nn.Module]]
+
+
+def warn_of_replaced(*parts: object) -> None:
+    """Warn of each part of :data:`REPLACED_PARTS`, in that order, that the user gave."""
+    for (part, why), value in zip(REPLACED_PARTS.items(), parts, strict=True):
+        if value is not None:
+            message = f"ShardPlanner does not use {part}: {why}"
+            warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def search_left(
+    asked: Mapping[str, Any], limit_s: float, started_s: float, num_shards: int
+) -> dict[str, Any]:
+    """Settings of a search with what is left of the time limit.
+
+    Args:
+        asked: strategy, objective, seed and budget.
+        limit_s: of the whole planning, in seconds.
+        started_s: when the planning began, of :func:`time.perf_counter`.
+        num_shards: tables times ranks, on which the time after the search depends.
+    """
+    left_s = limit_s - (time.perf_counter() - started_s)
+    after_s = AFTER_S * num_shards
+    return {
+        **asked,
+        "time_limit_s": max(left_s, _LEAST_SEARCH_RATIO * limit_s),
+        "kept_s": min(after_s, _MOST_AFTER_RATIO * limit_s),
+    }
+
+
+def search_limits(
+    model: ModelDescription,
+    topology: TorchrecTopology,
+    enumerator: Enumerator | None,
+    module: nn.Module,
+    sharders: Sharders,
+) -> Constraints:
+    """What may be done with each table: by rules, sharders, constraints, and the user's enumerator.
+
+    Args:
+        model: the tables.
+        topology: TorchRec's.
+        enumerator: the user's; only options that it lists are left.
+        module: the model.
+        sharders: its sharders.
+
+    Raises:
+        InvalidInputError: the enumerator lists nothing for a table.
+    """
+    constraints = within_groups(model.constraints, topology)
+    if enumerator is None:
+        return constraints
+    options: Sequence[ShardingOption] = enumerator.enumerate(module=module, sharders=sharders)
+    return narrowed_to_options(
+        constraints,
+        {t.table.name: (t.path, t.parameter_name) for t in model.tables},
+        [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
+    )
+
+
+def require_runnable(plan: Plan, workload: Workload, topology: Topology, device: str) -> None:
+    """Refuse a plan that breaks a rule of TorchRec's runtime.
+
+    Raises:
+        ShardPlannerError: names every rule that it breaks.
+    """
+    problems = layout_problems(plan, workload, topology, device=device)
+    if problems:
+        message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
+        raise ShardPlannerError(message)
+
+
+def reserved_memories(
+    topology: TorchrecTopology,
+    base: Topology,
+    reservation: StorageReservation,
+    *,
+    batch_size: int,
+    module: nn.Module,
+    sharders: Sharders,
+    constraints: dict[str, ParameterConstraints] | None,
+    kept_bytes: float,
+    by_user: bool,
+    headroom_ratio: float,
+    rates_from_base: bool,
+) -> Memories:
+    """Memory for tables by both counts; arguments as of :func:`memories_left`.
+
+    Raises:
+        InfeasibleError: nothing is left.
+        PlannerError: TorchRec's, for the same reason.
+    """
+
+    def left_by(one: StorageReservation) -> Topology:
+        reserved = one.reserve(
+            topology=topology,
+            batch_size=batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=constraints,
+        )
+        return topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
+
+    return memories_left(
+        left_by, reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
+    )

@@ -1,0 +1,1 @@
+"""Microbenchmarks, real runs, and clocks."""

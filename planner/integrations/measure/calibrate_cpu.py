@@ -1,0 +1,78 @@
+"""From microbenchmarks of this machine to a system file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from costmodels.calibration.designs import QUICK, Effort
+from costmodels.calibration.fit_lookup import Caches
+from costmodels.calibration.fit_machine import Fitted, fit_machine
+from costmodels.calibration.points import CalibrationPoints
+from costmodels.calibration.report import Calibration
+from costmodels.topology import Topology
+from planner.integrations.measure.microbench_cpu import measure_machine
+from planner.io import load_system
+from planner.io.system.calibrated_system import write_calibrated_system
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNKNOWN = Caches(l2_bytes=1e6, l3_bytes=16e6)
+_L3_SHARE = 0.5
+_MOST_L3_BYTES = 32e6
+"""More than this is shared with machines that a guest cannot see."""
+
+
+def calibrate_machine(
+    effort: Effort, *, world_size: int, seed: int, progress: Callable[[str], None]
+) -> tuple[CalibrationPoints, Fitted]:
+    """Measure, then fit; ``progress`` is told what is going on."""
+    progress("measuring")
+    points = measure_machine(effort, world_size=world_size, seed=seed)
+    progress("fitting")
+    return points, fit_machine(points, caches(), machine=machine_name(), world_size=world_size)
+
+
+def caches() -> Caches:
+    """Second- and last-level cache of one core; typical sizes where the system does not say."""
+    sizes: dict[int, float] = {}
+    for folder in sorted(_CACHES.glob("index*")):
+        try:
+            level = int((folder / "level").read_text())
+            sizes[level] = _size((folder / "size").read_text().strip())
+        except (OSError, ValueError):
+            continue
+    if 2 not in sizes:
+        return _UNKNOWN
+    last = _L3_SHARE * min(sizes.get(3, _UNKNOWN.l3_bytes / _L3_SHARE), _MOST_L3_BYTES)
+    return Caches(l2_bytes=sizes[2], l3_bytes=max(last, sizes[2]))
+
+
+def _size(text: str) -> float:
+    units = {"K": 1024.0, "M": 1024.0**2, "G": 1024.0**3}
+    return float(text[:-1]) * units[text[-1]] if text[-1] in units else float(text)
+
+
+def machine_name() -> str:
+    """Processor and number of cores."""
+    name = "CPU"
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        name = models[0].split(":", 1)[1].strip() if models else name
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def memory_bytes() -> float:
+    """Physical memory of this machine."""
+    return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+
+
+def calibrated_topology(folder: Path, world_size: int, progress: Callable[[str], None]) -> Topology:
+    """This machine after a quick calibration, its files in ``folder``."""
+    _, fitted = calibrate_machine(QUICK, world_size=world_size, seed=0, progress=progress)
+    calibration = Calibration(
+        constants=fitted.constants, errors=fitted.errors, seed=0, effort="quick"
+    )
+    path, _ = write_calibrated_system(folder / "cpu.yaml", calibration, memory_bytes=memory_bytes())
+    return load_system(path, gpus=world_size, gpus_per_host=world_size)

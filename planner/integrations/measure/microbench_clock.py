@@ -1,0 +1,55 @@
+"""What a microbenchmark reads: processor time of the thread, or finished work of a GPU."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
+
+FloatArray = NDArray[np.float64]
+
+
+class DeviceClock:
+    """Seconds of the device under test."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Remember the kind of device."""
+        self._cuda = device.type == "cuda"
+
+    def now(self) -> float:
+        """A time stamp; on CUDA everything before it has finished."""
+        if self._cuda:
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        return time.thread_time()
+
+
+_ROUNDS_PER_ITERATION = 2.0
+_LEAST_BYTES = 0.5 * 1024**2
+
+
+def other_work(moved_bytes: float, device: torch.device) -> torch.Tensor:
+    """Memory to touch before a timed step that moves ``moved_bytes``.
+
+    In an iteration other steps have used the caches meanwhile, and they move more when this one
+    does: indices, rows, vectors and gradients pass through several buffers.
+    """
+    size = max(_ROUNDS_PER_ITERATION * moved_bytes, _LEAST_BYTES)
+    return torch.zeros(int(size) // 4, device=device)
+
+
+def quiet_seconds(times: FloatArray) -> FloatArray:
+    """Undisturbed seconds from repeated measurements.
+
+    Args:
+        times: ``[cases, repeats, ..., 2]``; own seconds and those of network threads.
+
+    Returns:
+        ``[cases, ...]``: medians of the first plus low quantiles of the second.
+    """
+    own, network = times[..., 0], times[..., 1]
+    return np.asarray(np.median(own, axis=1) + np.quantile(network, NETWORK_QUANTILE, axis=1))

@@ -1,0 +1,66 @@
+"""Times raw gloo collectives, even and imbalanced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from costmodels.calibration.points import CollectivePoint
+from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
+from planner.integrations.measure.microbench_clock import quiet_seconds
+
+_WARM_UP = 3
+
+
+def measure_collectives(
+    cases: Sequence[CollectivePoint], rank: int, *, repeats: int
+) -> list[CollectivePoint]:
+    """Medians of this rank's processor time over ``repeats`` rounds."""
+    calls = [collective_call(case, rank) for case in cases]
+    times = np.zeros((len(cases), repeats + _WARM_UP, 2))
+    for i in range(repeats + _WARM_UP):
+        rendezvous()
+        calls[0]()  # the first small one after a large one pays for more than itself
+        for k, call in enumerate(calls):
+            rendezvous()
+            own, network = own_seconds(), network_seconds()
+            call()
+            times[k, i] = own_seconds() - own, network_seconds() - network
+    quiet = quiet_seconds(times[:, _WARM_UP:])
+    return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
+
+
+def collective_call(case: CollectivePoint, rank: int) -> Callable[[], None]:
+    """The collective of a case, its buffers ready.
+
+    All-to-all sends ``sent_bytes[rank]`` in equal parts to the peers. The other operations work on
+    a whole buffer of ``world_size`` times the kept bytes, all-reduce on one of the kept bytes.
+    """
+    world = case.world_size
+    if case.operation == "all_to_all":
+        return _all_to_all(case, rank)
+    part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4))
+    whole = torch.ones(part.numel() * world)
+    if case.operation == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(part, whole)
+    if case.operation == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, part)
+    return lambda: dist.all_reduce(part)
+
+
+def _all_to_all(case: CollectivePoint, rank: int) -> Callable[[], None]:
+    world = case.world_size
+
+    def elements(source: int, target: int) -> int:
+        if source == target:
+            return int(case.kept_bytes[source]) // 4
+        return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
+
+    leaving = [elements(rank, r) for r in range(world)]
+    arriving = [elements(r, rank) for r in range(world)]
+    source, target = torch.ones(sum(leaving)), torch.empty(sum(arriving))
+    return lambda: dist.all_to_all_single(target, source, arriving, leaving)

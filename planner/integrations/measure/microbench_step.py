@@ -1,0 +1,48 @@
+"""Times the stages of training steps of small random models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodels.calibration.designs import Effort
+from costmodels.calibration.points import StepPoint
+from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
+from planner.integrations.measure.runs import RunSettings, TimedIteration, train_in_turns
+from planner.integrations.measure.stage_clock import stage_clock
+
+_RESIDENT = 6
+"""Models in memory at once; they take turns, so that each finds the caches as others left them."""
+
+
+def measure_steps(
+    points: Sequence[StepPoint], rank: int, world_size: int, effort: Effort, *, seed: int
+) -> list[StepPoint]:
+    """This rank's seconds of every stage: ``stages_s`` has one entry."""
+    settings = RunSettings(
+        num_blocks=effort.num_blocks,
+        iterations=effort.iterations,
+        warm_up=effort.warm_up,
+        seed=seed,
+    )
+    found = []
+    for start in range(0, len(points), _RESIDENT):
+        group = points[start : start + _RESIDENT]
+        cases = [(p.workload, p.plan) for p in group]
+        log = train_in_turns(cases, rank, world_size, settings, stage_clock())
+        for k, point in enumerate(group):
+            own = [i for i in log if i.plan == k]
+            found.append(replace(point, stages_s=(_quiet(own),)))
+    return found
+
+
+def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
+    """Medians, plus what network threads do in their quiet moments, by stage."""
+    own = np.median([i.stages_s for i in iterations], axis=0)
+    network = np.array([i.network_s for i in iterations])
+    quiet = float(np.quantile(network.sum(axis=1), NETWORK_QUANTILE))
+    share = np.median(network, axis=0)
+    share = share / max(float(share.sum()), 1e-12)
+    return tuple(float(x) for x in own + quiet * share)

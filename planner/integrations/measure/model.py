@@ -1,0 +1,185 @@
+"""A small DLRM under a sharding plan, with batches drawn from its index distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from costmodels.sharding import Plan
+from costmodels.workload import Workload
+from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
+from planner.integrations.torchrec_plan import to_sharding_plan
+
+_LEARNING_RATE = 0.01
+NUM_BATCHES = 4
+
+
+class Marks(Protocol):
+    """Told where the stages of an iteration end (:mod:`costmodels.cpu.run_stages`)."""
+
+    def mark(self, stage: str) -> None:
+        """The stage ends now."""
+
+    def follow(self, tensor: torch.Tensor, stage: str) -> None:
+        """The stage ends when the gradient of the tensor is there."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """One rank's share of a batch."""
+
+    dense: torch.Tensor
+    sparse: KeyedJaggedTensor
+    labels: torch.Tensor
+
+
+class Model(nn.Module):
+    """Bottom MLP, tables, concatenation, top MLP, logistic loss."""
+
+    def __init__(self, workload: Workload, marks: Marks | None = None) -> None:
+        """Dense weights on the CPU, tables without memory."""
+        super().__init__()
+        self._marks = marks
+        self.embedding_bag_collection = EmbeddingBagCollection(
+            device=torch.device("meta"),
+            tables=[
+                EmbeddingBagConfig(
+                    name=t.name,
+                    embedding_dim=t.embedding_dim,
+                    num_embeddings=t.num_embeddings,
+                    feature_names=[f.name for f in t.features],
+                )
+                for t in workload.tables
+            ],
+        )
+        arch = workload.dense
+        pooled = sum(t.embedding_dim * len(t.features) for t in workload.tables)
+        self.bottom = mlp((arch.num_dense_features, *arch.bottom_mlp), last_relu=True)
+        joined = pooled + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
+        self.top = mlp((joined, *arch.top_mlp), last_relu=False)
+        self.loss = nn.BCEWithLogitsLoss()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The loss of a batch."""
+        bottom = self.bottom(batch.dense)
+        self._mark("dense_forward")
+        pooled = self.embedding_bag_collection(batch.sparse).values()
+        self._mark("vectors")
+        if self._marks is not None:
+            self._marks.follow(pooled, "dense_backward")
+            self._marks.follow(bottom, "gradients")
+        logits = self.top(torch.cat([bottom, pooled], dim=1))
+        loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
+        self._mark("dense_forward")
+        return loss
+
+    def _mark(self, stage: str) -> None:
+        if self._marks is not None:
+            self._marks.mark(stage)
+
+
+def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        layers.append(nn.Linear(fan_in, fan_out))
+        if last_relu or i < len(sizes) - 2:
+            layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
+
+
+class Training:
+    """One model under one plan, ready to step."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        world_size: int,
+        seed: int,
+        marks: Marks | None = None,
+    ) -> None:
+        """Shard and initialise."""
+        self._marks = marks
+        torch.manual_seed(seed)
+        sharder = EmbeddingBagCollectionSharder(
+            fused_params={
+                "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+                "learning_rate": _LEARNING_RATE,
+                "eps": 1e-8,
+            }
+        )
+        self.model = DistributedModelParallel(
+            Model(workload, marks),
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            device=torch.device("cpu"),
+            plan=to_sharding_plan(
+                plan, workload, compute_device="cpu", local_world_size=world_size
+            ),
+            sharders=[sharder],
+        )
+        dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
+        optimizer = KeyedOptimizerWrapper(
+            dense, lambda parameters: torch.optim.SGD(parameters, lr=_LEARNING_RATE)
+        )
+        self.optimizer = CombinedOptimizer([self.model.fused_optimizer, optimizer])
+
+    def step(self, batch: Batch) -> None:
+        """One iteration."""
+        self.optimizer.zero_grad()
+        if self._marks is not None:
+            self._marks.mark("update")
+        loss = self.model(batch)
+        loss.backward()
+        self.optimizer.step()
+        if self._marks is not None:
+            self._marks.mark("update")
+
+
+def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
+    """Hot rows are the same on every rank, draws are not."""
+    laws = np.random.default_rng(seed)
+    draws = np.random.default_rng([seed, rank + 1])
+    size = workload.local_batch_size
+    samplers = {t.name: IndexSampler(t.distribution, laws) for t in workload.tables}
+    for sampler in samplers.values():
+        sampler.reseed(draws)
+    batches = []
+    for _ in range(NUM_BATCHES):
+        lengths, values = [], []
+        for table in workload.tables:
+            for feature in table.features:
+                count = bag_lengths(feature.pooling_factor, size, draws)
+                lengths.append(count)
+                values.append(samplers[table.name].draw(int(count.sum())))
+        features = [f.name for t in workload.tables for f in t.features]
+        sparse = KeyedJaggedTensor(
+            keys=features,
+            values=torch.from_numpy(np.concatenate(values)),
+            lengths=torch.from_numpy(np.concatenate(lengths).astype(np.int32)),
+        )
+        dense = draws.standard_normal((size, workload.dense.num_dense_features))
+        labels = draws.integers(0, 2, size)
+        batches.append(
+            Batch(
+                dense=torch.from_numpy(dense.astype(np.float32)),
+                sparse=sparse,
+                labels=torch.from_numpy(labels.astype(np.float32)),
+            )
+        )
+    return batches

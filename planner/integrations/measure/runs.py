@@ -1,0 +1,184 @@
+"""Trains a model for real under several plans, interleaved, on gloo ranks of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodels.sharding import Plan
+from costmodels.validation.virtual_clock import Trace, virtual_time
+from costmodels.workload import Workload
+from planner.integrations.measure.gloo_ranks import (
+    NETWORK_QUANTILE,
+    calm_network_threads,
+    run_on_ranks,
+)
+from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
+from planner.integrations.measure.stage_clock import StageClock, stage_clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How often each plan runs: ``num_blocks`` blocks of ``iterations`` in random order.
+
+    The first ``warm_up`` iterations of a block are dropped.
+    """
+
+    num_blocks: int = 4
+    iterations: int = 11
+    warm_up: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRun:
+    """What one plan took: medians over its iterations.
+
+    ``spread_ratio`` is how far the blocks' medians lie from it, relatively (median).
+    ``forward_s`` and ``backward_s`` are processor seconds inside lookups, per rank; ``rank_s`` of
+    the whole iteration. ``stages_s`` cuts the iteration of the slower rank into
+    :data:`costmodels.cpu.run_stages.STAGES` (medians of the ranks' largest).
+    ``network_s`` is the quiet time of network threads, part of every iteration in ``virtual_s``.
+    ``foreign_ratio`` is the load of other jobs in cores.
+    """
+
+    iteration_s: float
+    spread_ratio: float
+    wall_s: float
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    rank_s: tuple[float, ...]
+    stages_s: tuple[float, ...]
+    network_s: float
+    virtual_s: tuple[float, ...]
+    foreign_ratio: float
+
+    def share_between(self, low_s: float, high_s: float) -> float:
+        """Share (0..1) of all measured iterations that took ``low_s`` to ``high_s``."""
+        inside = [low_s <= x <= high_s for x in self.virtual_s]
+        return sum(inside) / len(inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedIteration:
+    """One iteration of one rank; seconds of stages without and of network threads."""
+
+    plan: int
+    block: int
+    trace: Trace
+    wall_s: float
+    forward_s: float
+    backward_s: float
+    stages_s: tuple[float, ...]
+    network_s: tuple[float, ...]
+
+
+def run_plans(
+    cases: Sequence[tuple[Workload, Plan]], *, world_size: int, settings: RunSettings
+) -> list[PlanRun]:
+    """Measure every workload under its plan; all stay resident and take turns."""
+    started = _busy_seconds()
+    per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
+    busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
+    own = sum(used for _, used in per_rank)
+    foreign = max(0.0, busy - own) / wall if wall > 0 else 0.0
+    logs = [iterations for iterations, _ in per_rank]
+    return [_summary(logs, k, settings, foreign) for k in range(len(cases))]
+
+
+def _summary(
+    logs: Sequence[list[TimedIteration]], plan: int, settings: RunSettings, foreign: float
+) -> PlanRun:
+    rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
+    virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
+    # Of each rank by itself: threads of one rank may spin while those of the other do not.
+    moved = np.array([[i.trace.network_s for i in group] for group in rows])
+    network_s = float(np.quantile(moved, NETWORK_QUANTILE, axis=0).max())
+    virtual += network_s
+    block = np.array([group[0].block for group in rows])
+    typical = float(np.median(virtual))
+    quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
+
+    def per_rank(field: str) -> tuple[float, ...]:
+        values = np.array([[getattr(i, field) for i in group] for group in rows])
+        return tuple(float(x) for x in np.median(values, axis=0))
+
+    stages = np.array([[i.stages_s for i in group] for group in rows])
+    ends = np.array([[i.trace.end_s for i in group] for group in rows])
+    return PlanRun(
+        iteration_s=typical,
+        spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
+        wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
+        forward_s=per_rank("forward_s"),
+        backward_s=per_rank("backward_s"),
+        rank_s=tuple(float(x) for x in np.median(ends, axis=0)),
+        stages_s=tuple(float(x) for x in np.median(stages.max(axis=1), axis=0)),
+        network_s=network_s,
+        virtual_s=tuple(float(x) for x in virtual),
+        foreign_ratio=foreign,
+    )
+
+
+def _measure(
+    rank: int,
+    world_size: int,
+    cases: tuple[tuple[Workload, Plan], ...],
+    settings: RunSettings,
+) -> tuple[list[TimedIteration], float]:
+    return train_in_turns(cases, rank, world_size, settings, stage_clock()), time.process_time()
+
+
+def train_in_turns(
+    cases: Sequence[tuple[Workload, Plan]],
+    rank: int,
+    world_size: int,
+    settings: RunSettings,
+    clock: StageClock,
+) -> list[TimedIteration]:
+    """Every iteration of this rank after the warm-up of its block; all models stay resident."""
+    log, seed = clock.log, settings.seed
+    batches = {w.name: make_batches(w, rank, seed) for w in {w.name: w for w, _ in cases}.values()}
+    models = [Training(workload, plan, world_size, seed, clock) for workload, plan in cases]
+    for training in models:
+        log.follow_gradients(training.model)
+    calm_network_threads()
+    order_rng = np.random.default_rng(seed)
+    iterations = []
+    for block in range(settings.num_blocks):
+        for k in order_rng.permutation(len(cases)):
+            own = batches[cases[k][0].name]
+            for i in range(settings.iterations):
+                started = time.perf_counter()
+                log.begin()
+                clock.reset()
+                models[k].step(own[i % NUM_BATCHES])
+                trace = log.end()
+                if i >= settings.warm_up:
+                    iterations.append(
+                        TimedIteration(
+                            plan=int(k),
+                            block=block,
+                            trace=trace,
+                            wall_s=time.perf_counter() - started,
+                            forward_s=clock.forward_s,
+                            backward_s=clock.backward_s,
+                            stages_s=clock.seconds(),
+                            network_s=clock.network_seconds(),
+                        )
+                    )
+    return iterations
+
+
+def _busy_seconds() -> tuple[float, float]:
+    """(processor seconds of all jobs on this machine, time of day); zero where unknown."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0, time.monotonic()
+    fields: list[Any] = stat.read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _, _, irq, soft, steal = (int(f) for f in fields)
+    return (user + nice + system + irq + soft + steal) / 100.0, time.monotonic()

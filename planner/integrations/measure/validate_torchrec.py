@@ -1,0 +1,134 @@
+"""Trains random models under random plans for real, and predicts every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from costmodels.cpu.run_stages import predicted_stages
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.integrations.measure.rating import torchrec_rating_s
+from planner.integrations.measure.runs import PlanRun, RunSettings, run_plans
+from planner.models import default_models
+from planner.validation.outcome import Outcome
+from planner.validation.tasks import (
+    NamedPlan,
+    choose_plans,
+    large_workload,
+    random_workload,
+    with_skew,
+)
+
+UNIFORM, SKEWED = 0.0, 1.2
+
+
+Progress = Callable[[Sequence[Outcome]], None]
+
+
+def validate_tasks(
+    topology: Topology,
+    *,
+    num_tasks: int,
+    num_plans: int,
+    seed: int,
+    settings: RunSettings,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Random tasks, each with searched, baseline and random plans."""
+    outcomes = []
+    for task in range(num_tasks):
+        workload = random_workload(seed + task)
+        plans = choose_plans(workload, topology, num_plans, seed + task)
+        cases = [(workload, named) for named in plans]
+        found = _outcomes(task, ["random"] * len(cases), topology, cases, settings)
+        outcomes.extend(found)
+        if progress is not None:
+            progress(found)
+    return outcomes
+
+
+def validate_skew(
+    topology: Topology, *, num_plans: int, seed: int, settings: RunSettings
+) -> list[Outcome]:
+    """The same plans with all indices uniform and all drawn from an exponent of 1.2.
+
+    The tables are large, so that lookups dominate and the caches cannot hide what skew does. Both
+    take turns in one launch, so that their ratio is measured well; uniform ones come first.
+    """
+    workload = large_workload(seed)
+    plans = choose_plans(with_skew(workload, UNIFORM), topology, num_plans, seed)
+    cases = [(with_skew(workload, x), named) for x in (UNIFORM, SKEWED) for named in plans]
+    skews = [f"{x:g}" for x in (UNIFORM, SKEWED) for _ in plans]
+    return _outcomes(0, skews, topology, cases, settings)
+
+
+def _outcomes(
+    task: int,
+    skews: Sequence[str],
+    topology: Topology,
+    cases: Sequence[tuple[Workload, NamedPlan]],
+    settings: RunSettings,
+) -> list[Outcome]:
+    runs = run_plans(
+        [(w, named.plan) for w, named in cases], world_size=topology.world_size, settings=settings
+    )
+    models = default_models(topology)
+    return [
+        _outcome(task, skew, CostPipeline(workload, topology, models), named, run)
+        for skew, (workload, named), run in zip(skews, cases, runs, strict=True)
+    ]
+
+
+def _outcome(
+    task: int, skew: str, pipeline: CostPipeline, named: NamedPlan, run: PlanRun
+) -> Outcome:
+    workload, topology = pipeline.workload, pipeline.topology
+    estimate = pipeline.estimate(named.plan)
+    time = estimate.time
+    forward, backward = pipeline.phase_times(pipeline.plan_work(named.plan))[:, :2].T
+    return Outcome(
+        task=task,
+        skew=skew,
+        num_tables=len(workload.tables),
+        local_batch_size=workload.local_batch_size,
+        origin=named.origin,
+        kinds=plan_kinds(named.plan),
+        predicted_s=time.time_s,
+        low_s=time.low_s,
+        high_s=time.high_s,
+        measured_s=run.iteration_s,
+        spread_ratio=run.spread_ratio,
+        wall_s=run.wall_s,
+        foreign_ratio=run.foreign_ratio,
+        lookup_predicted_s=float(forward.max() + backward.max()),
+        lookup_measured_s=max(run.forward_s) + max(run.backward_s),
+        stages_predicted_s=predicted_stages(estimate.stages),
+        stages_measured_s=run.stages_s,
+        network_measured_s=run.network_s,
+        iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
+        bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
+        torchrec_rating_s=torchrec_rating_s(workload, topology, named.plan),
+    )
+
+
+def plan_kinds(plan: Plan) -> str:
+    """One letter per table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
+    return "".join(p.sharding_type.value[0].upper() for p in plan.placements)
+
+
+def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
+    """Bytes of rows looked up on the busiest rank: the model that sees no skew and no exchange."""
+    ranks = np.zeros(world_size)
+    for placement in plan.placements:
+        table = workload.table(placement.table)
+        indices = workload.local_batch_size * table.pooling_factor * world_size
+        replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
+        copies = world_size if replicated else 1
+        for shard in placement.shards:
+            share = shard.num_rows / table.num_embeddings / copies
+            ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
+    return float(ranks.max())

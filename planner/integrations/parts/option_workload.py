@@ -1,0 +1,182 @@
+"""TorchRec's sharding options, as its planner hands them to its parts, in our nouns.
+
+A part of TorchRec's planner never sees the model, only options; each carries its module, its
+parameter, its batch size, and enough to make a workload of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Shard as TorchrecShard
+from torchrec.distributed.planner.types import ShardingOption as TorchrecOption
+from torchrec.distributed.planner.utils import sharder_name
+
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+)
+from costmodels.workload import DenseArch, Table, Workload
+from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, our_kernel
+from planner.integrations.torchrec_workload import WorkloadHints, make_table
+from planner.integrations.translate.modules import table_configs
+from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
+
+Key = tuple[str, str]
+"""Module path and parameter name: what names a table in TorchRec."""
+
+_COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
+
+
+def key_of(option: TorchrecOption) -> Key:
+    """Module path and parameter name."""
+    return option.path, option.name
+
+
+def names_of(options: Sequence[TorchrecOption]) -> dict[Key, str]:
+    """Our name of each table: the parameter name, with the path where several modules use it."""
+    keys = list(dict.fromkeys(key_of(o) for o in options))
+    counts = Counter(name for _, name in keys)
+    return {(path, name): name if counts[name] == 1 else f"{path}.{name}" for path, name in keys}
+
+
+def workload_of(
+    options: Sequence[TorchrecOption],
+    sharders: Mapping[str, Any],
+    constraints: Mapping[str, ParameterConstraints] | None,
+    hints: WorkloadHints,
+) -> Workload:
+    """The workload that options are of, in the order in which their tables first appear.
+
+    Args:
+        options: TorchRec's options, at least one for each table.
+        sharders: anything with ``fused_params``, by name of the module type.
+        constraints: TorchRec's constraints by table name.
+        hints: what options do not say.
+
+    Raises:
+        InvalidInputError: a table that cannot be priced.
+    """
+    given = dict(constraints or {})
+    names = names_of(options)
+    first = {key_of(o): o for o in reversed(options)}
+    tables: list[Table] = []
+    optimizers: list[str] = []
+    for key, name in names.items():
+        option = first[key]
+        owner = option.module[1]
+        configs = table_configs(owner)
+        if configs is None or option.name not in configs:
+            message = f"table {name!r} of a {type(owner).__name__} cannot be priced"
+            raise InvalidInputError(message)
+        if getattr(configs[option.name], "use_virtual_table", False):
+            message = f"table {name!r} is virtual and cannot be priced here; see ShardPlanner"
+            raise InvalidInputError(message)
+        limit = given.get(option.name) or ParameterConstraints(pooling_factors=option.input_lengths)
+        table = make_table(
+            name, key[0], configs[option.name], limit, option.batch_size, hints, owner=owner
+        )
+        tables.append(table)
+        sharder = sharders.get(sharder_name(type(owner)))
+        optimizers.append(optimizer_name(option.tensor, sharder, owner))
+    optimizer = planned_optimizer(optimizers).priced_as
+    return Workload(
+        name=hints.name,
+        tables=tuple(tables),
+        local_batch_size=options[0].batch_size,
+        dense=hints.dense or DenseArch(),
+        optimizer=optimizer,
+        pipeline=hints.pipeline,
+        reserved_bytes=hints.reserved_bytes,
+    )
+
+
+def option_of(option: TorchrecOption, name: str) -> ShardingOption:
+    """The same cut as an unplaced option of ours.
+
+    Raises:
+        InvalidInputError: a kernel or type without a cost model.
+    """
+    kind, kernel = _kind(option, name), _kernel(option, name)
+    shards = option.shards
+    widths: tuple[int, ...] = (shards[0].size[1],)
+    if kind in _COLUMN_CUTS:
+        widths = tuple(s.size[1] for s in shards)
+    elif kind is ShardingType.GRID_SHARD:
+        widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
+    return ShardingOption(
+        table=name,
+        sharding_type=kind,
+        kernel=kernel,
+        column_widths=widths,
+        cache_load_factor_ratio=_load_factor(option, kernel),
+    )
+
+
+def plan_of(options: Sequence[TorchrecOption]) -> Plan:
+    """Placed options as a plan of ours.
+
+    Raises:
+        InvalidInputError: a shard without a rank, or a kernel without a cost model.
+    """
+    names = names_of(options)
+    return Plan(placements=tuple(_placement(o, names[key_of(o)]) for o in options))
+
+
+def _placement(option: TorchrecOption, name: str) -> TablePlacement:
+    kernel = _kernel(option, name)
+    return TablePlacement(
+        table=name,
+        sharding_type=_kind(option, name),
+        kernel=kernel,
+        shards=tuple(_shard(s, name) for s in option.shards),
+        cache_load_factor_ratio=_load_factor(option, kernel),
+    )
+
+
+def _shard(shard: TorchrecShard, name: str) -> Shard:
+    if shard.rank is None:
+        message = f"table {name!r}: a shard has no rank yet; place the options first"
+        raise InvalidInputError(message)
+    return Shard(
+        rank=shard.rank,
+        row_offset=shard.offset[0],
+        num_rows=shard.size[0],
+        col_offset=shard.offset[1],
+        num_cols=shard.size[1],
+    )
+
+
+def _kind(option: TorchrecOption, name: str) -> ShardingType:
+    try:
+        return ShardingType(option.sharding_type)
+    except ValueError as error:
+        message = f"table {name!r}: sharding type {option.sharding_type!r} cannot be priced"
+        raise InvalidInputError(message) from error
+
+
+def _kernel(option: TorchrecOption, name: str) -> ComputeKernel:
+    try:
+        return our_kernel(option.compute_kernel)
+    except ValueError as error:
+        known = ", ".join(ComputeKernel)
+        message = (
+            f"table {name!r}: kernel {option.compute_kernel!r} has no cost model; constrain its "
+            f"compute_kernels to some of {known}"
+        )
+        raise InvalidInputError(message) from error
+
+
+def _load_factor(option: TorchrecOption, kernel: ComputeKernel) -> float | None:
+    if kernel is not ComputeKernel.FUSED_UVM_CACHING:
+        return None
+    given = option.cache_load_factor
+    return DEFAULT_LOAD_FACTOR if given is None else float(given)

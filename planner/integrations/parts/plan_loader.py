@@ -1,0 +1,146 @@
+"""A saved plan for the ``plan_loader`` argument of TorchRec's own planner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    ParameterConstraints,
+    PlanLoader,
+    PlannerErrorType,
+    Shard,
+    ShardingOption,
+)
+from torchrec.distributed.types import ModuleSharder
+
+from costmodels.sharding import TablePlacement
+from planner import io
+from planner.errors import InvalidInputError
+from planner.integrations.parts.option_workload import Key, key_of, names_of, workload_of
+from planner.integrations.torchrec_parts import sharders_by_module
+from planner.integrations.torchrec_workload import NO_HINTS
+from planner.integrations.translate.errors import ShardPlannerError
+
+
+class PlanFileLoader(PlanLoader):
+    """Loads a ``plan.json`` into ``EmbeddingShardingPlanner``.
+
+    TorchRec takes of a stored plan only where shards lie; all else comes from the option of its own
+    list with the same sharding type, kernel and cache load factor. So it must list that option:
+    name ``grid_shard`` and load factors in the constraints of the tables that use them.
+
+    Args:
+        path: a plan of ours, or TorchRec's.
+        enumerator: the one that the planner is given too, so that both see the same list.
+        module: the model.
+        sharders: its sharders.
+        constraints: the planner's constraints.
+        context_hash: what the planner's ``hash_planner_context_inputs_str`` was when the plan was
+            made; None to take the plan whatever the inputs are.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        enumerator: Enumerator,
+        module: nn.Module,
+        sharders: list[ModuleSharder[nn.Module]],
+        *,
+        constraints: dict[str, ParameterConstraints] | None = None,
+        context_hash: str | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self._enumerator = enumerator
+        self._model = module, sharders
+        self._constraints = constraints
+        self._context_hash = context_hash
+
+    def load(self) -> dict[int, ShardingOption] | None:
+        """The stored options by the storage hash of TorchRec's own.
+
+        Raises:
+            ShardPlannerError: the file is no plan of this model, or uses an option that the
+                enumerator does not list.
+        """
+        module, sharders = self._model
+        listed = self._enumerator.enumerate(module, sharders)
+        names = names_of(listed)
+        try:
+            workload = workload_of(
+                listed, sharders_by_module(sharders), self._constraints, NO_HINTS
+            )
+            plan = io.load_plan(self._path, workload).plan
+        except (OSError, InvalidInputError) as error:
+            raise self._refused([str(error)]) from error
+        placements = {p.table: p for p in plan.placements}
+        missing = [
+            f"table {n!r} of the model is not in it" for n in names.values() if n not in placements
+        ]
+        if missing:
+            raise self._refused(missing)
+        options: dict[int, ShardingOption] = {}
+        problems = []
+        for key, name in names.items():
+            match = _matching([o for o in listed if key_of(o) == key], placements[name])
+            if match is None:
+                problems.append(_unlisted(key, placements[name]))
+            else:
+                options[match.storage_hash()] = _placed(match, placements[name])
+        if problems:
+            raise self._refused(problems)
+        self._enumerator.populate_estimates(list(options.values()))
+        return options
+
+    def plan_context_hash(self) -> str | None:
+        """Context hash that the plan was made for, if it was given."""
+        return self._context_hash
+
+    def get_plan_id(self) -> str:
+        """The path; TorchRec logs it."""
+        return str(self._path)
+
+    def _refused(self, lines: list[str]) -> ShardPlannerError:
+        message = "\n".join([f"the plan {self._path} cannot be loaded:", *lines])
+        return ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+
+
+def _matching(options: list[ShardingOption], placed: TablePlacement) -> ShardingOption | None:
+    for option in options:
+        same = (option.sharding_type, option.compute_kernel) == (
+            str(placed.sharding_type),
+            str(placed.kernel),
+        )
+        ratio = placed.cache_load_factor_ratio
+        if same and (ratio is None or option.cache_load_factor == ratio):
+            return option
+    return None
+
+
+def _placed(option: ShardingOption, placed: TablePlacement) -> ShardingOption:
+    return ShardingOption(
+        name=option.name,
+        tensor=option.tensor,
+        module=option.module,
+        input_lengths=option.input_lengths,
+        batch_size=option.batch_size,
+        sharding_type=option.sharding_type,
+        partition_by=option.partition_by,
+        compute_kernel=option.compute_kernel,
+        shards=[
+            Shard(size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank)
+            for s in placed.shards
+        ],
+        cache_params=option.cache_params,
+        feature_names=option.feature_names,
+    )
+
+
+def _unlisted(key: Key, placed: TablePlacement) -> str:
+    ratio = placed.cache_load_factor_ratio
+    cache = "" if ratio is None else f" with cache_params=CacheParams(load_factor={ratio})"
+    return (
+        f"table {key[1]!r} of module {key[0]!r}: TorchRec does not list {placed.sharding_type} "
+        f"with {placed.kernel}{cache}; name it in the constraints of that table"
+    )

@@ -1,0 +1,1 @@
+"""TorchRec's modules, sharders, constraints and topologies in our nouns, and back."""

@@ -1,0 +1,266 @@
+"""TorchRec's constraints and sharders say what may be done with a table; so do our constraints."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.utils import sharder_name
+from torchrec.distributed.types import ModuleSharder
+
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
+from costmodels.workload import Table
+from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import our_kernel
+from planner.integrations.translate.key_value import KERNELS
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.problem import Constraints, Level, TableConstraint, TableGroup
+
+TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
+
+GUARDED: Final = (ShardingType.GRID_SHARD,)
+"""Types that TorchRec's enumerator lists for a table only when its constraint names them."""
+
+GUARDED_BEHIND_PROCESSORS: Final = (
+    ShardingType.ROW_WISE,
+    ShardingType.TABLE_ROW_WISE,
+    ShardingType.GRID_SHARD,
+)
+"""The same for tables of feature-processed modules."""
+
+OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
+"""Device of ours whose rules hold on one of TorchRec's."""
+
+
+def table_constraints(
+    requests: Sequence[TableRequest],
+    compute_device: str,
+    towers: Iterable[Sequence[str]] = (),
+) -> Constraints:
+    """Limits of a search that obeys TorchRec's rules, its sharders, and the user's constraints.
+
+    Args:
+        requests: each table with its sharder and its constraint, if any.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``.
+        towers: tables of one embedding tower each, which must lie on one host.
+
+    Raises:
+        InvalidInputError: names each table for which nothing is left, or with a constraint that
+            cannot be held.
+    """
+    problems: list[str] = []
+    tables = []
+    kernels: set[ComputeKernel] = set()
+    for table, sharder, given in requests:
+        legal = legal_types_and_kernels(table, OUR_DEVICE.get(compute_device, compute_device))
+        kernels |= {k for options in legal.values() for k in options}
+        try:
+            limit = given or ParameterConstraints()
+            tables.append(_one_table(table, sharder, limit, legal, compute_device))
+        except InvalidInputError as error:
+            problems += [f"table {table.name!r}: {p}" for p in error.problems]
+    if problems:
+        raise InvalidInputError(problems)
+    return Constraints(
+        tables=tuple(tables),
+        kernels=tuple(k for k in ComputeKernel if k in kernels),
+        together=tuple(
+            TableGroup(patterns=tuple(glob.escape(n) for n in names), level=Level.HOST)
+            for names in towers
+            if len(names) > 1
+        ),
+    )
+
+
+def _one_table(
+    table: Table,
+    sharder: ModuleSharder[nn.Module],
+    given: ParameterConstraints,
+    legal: dict[ShardingType, tuple[ComputeKernel, ...]],
+    compute_device: str,
+) -> TableConstraint:
+    offered = offered_pairs(sharder, compute_device)
+    left = _asked(offered, sharder, given)
+    pairs = [
+        (kind, kernel)
+        for kind, kernel in dict.fromkeys(pair for pair in map(_our_pair, left) if pair)
+        if kernel in legal.get(kind, ())
+    ]
+    if not pairs:
+        message = (
+            f"no sharding option is left: its sharder offers {_listed(offered)}, rules allow "
+            f"{[str(t) for t in legal]}, constraints ask for types {given.sharding_types} and "
+            f"kernels {given.compute_kernels}; widen the constraints"
+        )
+        raise InvalidInputError(message)
+    types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
+    ratio = pinned_load_factor(sharder, given)
+    every = {(t, k) for t in types for k in kernels if k in legal[t]}
+    return TableConstraint(
+        pattern=glob.escape(table.name),
+        sharding_types=tuple(t for t in ShardingType if t in types),
+        kernels=tuple(k for k in ComputeKernel if k in kernels),
+        min_column_width=given.min_partition or COLUMN_MULTIPLE,
+        cache_load_factors=() if ratio is None else (ratio,),
+        pairs=() if every == set(pairs) else tuple(pairs),
+    )
+
+
+def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
+    """Without types that need whole intra-node groups, where the ranks do not fill them.
+
+    TorchRec's runtime gives such a table every rank of a group of ``intra_group_size``.
+    """
+    if topology.world_size % topology.intra_group_size == 0:
+        return constraints
+    left = tuple(t for t in constraints.sharding_types if SPREAD[t] is not Spread.HOSTS)
+    return replace(constraints, sharding_types=left)
+
+
+def has_other_groups(
+    constraints: Mapping[str, ParameterConstraints] | None, compute_device: str
+) -> bool:
+    """Whether a constraint names a ``device_group`` that is planned apart from this device."""
+    return any(in_other_group(c, compute_device) for c in (constraints or {}).values())
+
+
+def in_other_group(given: ParameterConstraints | None, compute_device: str) -> bool:
+    """Whether a table belongs to another device group, so that it is planned apart from this."""
+    group = given.device_group if given else None
+    return bool(group) and group != compute_device
+
+
+def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> list[tuple[str, str]]:
+    """(sharding type, kernel) that a sharder offers, by TorchRec's names and in its order.
+
+    A sharder is asked for the device that is planned. TorchRec's own methods are the exception on
+    cpu: they are asked for cuda, because their list for cpu leaves out row-wise types, which
+    TorchRec's cpu runtime trains with the same result (``tests/integration/test_shardings.py``).
+    """
+    types = sharder.sharding_types(_device_to_ask(sharder.sharding_types, compute_device))
+    device = _device_to_ask(sharder.compute_kernels, compute_device)
+    return [
+        (str(kind), str(kernel))
+        for kind in types
+        for kernel in sharder.compute_kernels(str(kind), device)
+    ]
+
+
+def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
+    own = str(getattr(method, "__module__", "")).startswith("torchrec.")
+    return "cuda" if own and compute_device == "cpu" else compute_device
+
+
+def _asked(
+    offered: Iterable[tuple[str, str]],
+    sharder: ModuleSharder[nn.Module],
+    given: ParameterConstraints,
+) -> list[tuple[str, str]]:
+    """Those that a constraint leaves, with the guards of TorchRec's enumerator where it is open."""
+    behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
+    guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
+    types = [str(t) for t in given.sharding_types or ()]
+    kernels = [str(k) for k in given.compute_kernels or ()]
+    return [
+        (kind, kernel)
+        for kind, kernel in offered
+        if (kind in types if types else kind not in guarded) and (not kernels or kernel in kernels)
+    ]
+
+
+def _our_pair(pair: tuple[str, str]) -> tuple[ShardingType, ComputeKernel] | None:
+    """The pair in our nouns; None for kernels and types that no plan of ours uses."""
+    try:
+        return ShardingType(pair[0]), our_kernel(pair[1])
+    except ValueError:
+        return None
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+    found: dict[str, list[str]] = {}
+    for kind, kernel in pairs:
+        found.setdefault(kind, []).append(kernel)
+    return "; ".join(f"{kind} with {', '.join(kernels)}" for kind, kernels in found.items())
+
+
+def pinned_load_factor(
+    sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None
+) -> float | None:
+    """The cache size that the user set for a table, as TorchRec's kernels find it.
+
+    First ``cache_params.load_factor`` of its constraint, then ``cache_load_factor`` among the
+    ``fused_params`` of its sharder; None if neither is set.
+
+    Raises:
+        InvalidInputError: the one that counts does not lie between 0 and 1.
+    """
+    cache = given.cache_params if given else None
+    ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
+    if ratio is None:
+        fused = getattr(sharder, "fused_params", None) or {}
+        ratio, name = fused.get("cache_load_factor"), "fused_params['cache_load_factor']"
+    if ratio is not None and not 0 < ratio < 1:
+        message = f"{name} must lie between 0 and 1, got {ratio}"
+        raise InvalidInputError(message)
+    return None if ratio is None else float(ratio)
+
+
+def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
+    """Kernels of ours behind TorchRec's names; it has some that no plan of ours uses."""
+    found = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.append(our_kernel(str(name)))
+    return found
+
+
+def _searched_as(name: str) -> ComputeKernel | None:
+    """The kernel of ours under which the search sees one of TorchRec's."""
+    return (
+        ComputeKernel.FUSED_UVM_CACHING if name in KERNELS else next(iter(_kernels([name])), None)
+    )
+
+
+def narrowed_to_options(
+    constraints: Constraints,
+    places: dict[str, tuple[str, str]],
+    options: Iterable[tuple[str, str, str, str]],
+) -> Constraints:
+    """The constraints with only those options that a TorchRec enumerator lists.
+
+    Args:
+        constraints: one entry per table, in the order of ``places``.
+        places: module path and parameter name of each table, by our name.
+        options: (module path, parameter name, sharding type, kernel) of each listed option.
+    """
+    listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for path, name, sharding_type, kernel in options:
+        listed.setdefault((path, name), []).append((sharding_type, kernel))
+    tables = []
+    for limit, (table, place) in zip(constraints.tables, places.items(), strict=True):
+        found = listed.get(place, [])
+        offered = {(kind, _searched_as(kernel)) for kind, kernel in found}
+        pairs = tuple(
+            (kind, kernel)
+            for kind in limit.sharding_types
+            for kernel in limit.kernels
+            if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
+        )
+        if not pairs:
+            message = f"table {table!r}: the enumerator lists no option that can be planned"
+            raise InvalidInputError(message)
+        types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
+        narrowed = replace(
+            limit,
+            sharding_types=tuple(t for t in limit.sharding_types if t in types),
+            kernels=tuple(k for k in limit.kernels if k in kernels),
+            pairs=pairs,
+        )
+        tables.append(narrowed)
+    return replace(constraints, tables=tuple(tables))

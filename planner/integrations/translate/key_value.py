@@ -1,0 +1,271 @@
+"""Key-value tables: virtual ones, whose rows exist once an id is seen, and tables kept on SSD.
+
+TorchRec plans them only where the table's type or a constraint demands it, and so do we. There is
+no measured cost of their kernels here. They are priced as what they resemble most, a table in host
+memory behind a cache on the device (``fused_uvm_caching``), and the interval reaches from "every
+row is in the cache" to "no row is", the latter at the speed TorchRec gives an SSD where rows live
+on one. Device memory is TorchRec's count; host and SSD bytes are left out of the ledger, as
+TorchRec leaves those of virtual tables out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from torch import nn
+from torchrec.distributed.planner.constants import (
+    HBM_TO_DDR_MEM_BW,
+    KV_CACHING_RATIO,
+    SSD_MEM_BW,
+)
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import CacheParams, ModuleSharder
+
+from costmodels.estimates import Estimate, IterationEstimate
+from costmodels.memory import FloatArray
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.work import MEMORY, Memory
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption
+from costmodels.stages import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Optimizer, Workload
+from planner.errors import InvalidInputError
+
+ON_SSD: Final = "key_value"
+"""Kernel of an ordinary table whose rows live on an SSD."""
+
+VIRTUAL: Final = ("dram_virtual_table", "ssd_virtual_table", "dram_ssd_virtual_table")
+"""Kernels of virtual tables; the first is taken if no constraint names one."""
+
+KERNELS: Final = (ON_SSD, *VIRTUAL)
+
+MOST_ROWS: Final = 2**48
+"""Rows a table is priced with at most; virtual tables name up to 2^63 ids."""
+
+_MB: Final = 2**20
+_LEAST_RATIO: Final = 1e-12
+_MOST_RATIO: Final = 0.99
+_SSD_SLOWDOWN: Final = HBM_TO_DDR_MEM_BW / SSD_MEM_BW
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyValueTable:
+    """How one such table is run: its kernel, and the cache of each shard on its device.
+
+    ``num_buckets`` is set for virtual tables that have buckets: no rank gets part of a bucket.
+    """
+
+    kernel: str
+    cache_bytes: float
+    num_buckets: int | None = None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its rows exist only once their ids are seen."""
+        return self.kernel in VIRTUAL
+
+
+def key_value_table(
+    config: Any,
+    given: ParameterConstraints | None,
+    sharder: ModuleSharder[nn.Module],
+    parameter: nn.Parameter,
+    compute_device: str,
+) -> KeyValueTable | None:
+    """What a table must be run as, if it is a key-value table; None for all others.
+
+    A table whose constraint leaves it ordinary kernels too is an ordinary one: those are faster.
+
+    Args:
+        config: TorchRec's configuration of the table.
+        given: its constraint, if any.
+        sharder: its sharder; ``cache_load_factor`` among the fused parameters limits the cache.
+        parameter: its weights, ``[rows, columns]``.
+        compute_device: ``cuda`` or ``cpu``.
+
+    Raises:
+        InvalidInputError: kernels, sharding types, device or buckets that TorchRec cannot run.
+    """
+    virtual = bool(getattr(config, "use_virtual_table", False))
+    limit = given or ParameterConstraints()
+    asked = [str(k) for k in limit.compute_kernels or ()]
+    if not virtual and (not asked or any(k not in KERNELS for k in asked)):
+        return None
+    wanted = VIRTUAL if virtual else (ON_SSD,)
+    kernel = next((k for k in asked or wanted if k in wanted), None)
+    buckets = getattr(config, "total_num_buckets", None) if virtual else None
+    _require_runnable(limit, asked, kernel, buckets, list(parameter.shape), compute_device)
+    params = limit.key_value_params
+    cache_bytes = float(((params.max_l1_cache_size if params else None) or 0) * _MB)
+    ratio = (sharder.fused_params or {}).get("cache_load_factor") or KV_CACHING_RATIO
+    weight_bytes = math.ceil(
+        parameter.shape[0] * ratio * parameter.element_size() * parameter.shape[1]
+    )
+    return KeyValueTable(
+        kernel=str(kernel), cache_bytes=min(cache_bytes, float(weight_bytes)), num_buckets=buckets
+    )
+
+
+def without_cache(given: ParameterConstraints | None) -> ParameterConstraints:
+    """The constraint of an ordinary table beside key-value tables.
+
+    Those are priced as ``fused_uvm_caching``, and tables of one kernel share one launch, which an
+    ordinary table would not share with them in TorchRec.
+    """
+    kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
+    return replace(given or ParameterConstraints(), compute_kernels=kernels)
+
+
+def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
+    """Refuse key-value tables where only their stand-ins would be left of them.
+
+    Raises:
+        InvalidInputError: names the first ones.
+    """
+    if found:
+        message = (
+            f"{what} cannot hold key-value tables ({[*found][:5]}); plan the model with "
+            "ShardPlanner, or leave these tables out"
+        )
+        raise InvalidInputError(message)
+
+
+def _require_runnable(
+    limit: ParameterConstraints,
+    asked: list[str],
+    kernel: str | None,
+    buckets: int | None,
+    shape: list[int],
+    compute_device: str,
+) -> None:
+    if kernel is None:
+        hint = f"a virtual table needs one of {', '.join(VIRTUAL)}, any other {ON_SSD}"
+        message = f"compute_kernels {asked} do not run this kind of table: {hint}"
+        raise InvalidInputError(message)
+    if compute_device != "cuda":
+        message = f"kernel {kernel} exists on cuda only, got device {compute_device}"
+        raise InvalidInputError(message)
+    if kernel in VIRTUAL and "row_wise" not in (limit.sharding_types or ["row_wise"]):
+        message = (
+            f"virtual tables are sharded row_wise only, got sharding_types "
+            f"{limit.sharding_types}; add row_wise"
+        )
+        raise InvalidInputError(message)
+    if buckets and shape[0] % buckets:
+        message = f"num_embeddings {shape[0]} is no multiple of total_num_buckets {buckets}"
+        raise InvalidInputError(message)
+
+
+def planned_as(
+    kept: KeyValueTable, given: ParameterConstraints | None, rows_bytes: float, world_size: int
+) -> ParameterConstraints:
+    """The constraint under which the search sees such a table: the caching kernel, one ratio.
+
+    Args:
+        kept: how the table is run.
+        given: the user's constraint, if any.
+        rows_bytes: bytes of all rows it is priced with.
+        world_size: ranks; each holds a cache of its own for a table cut by rows.
+    """
+    limit = given or ParameterConstraints()
+    caches = world_size if kept.is_virtual else 1
+    ratio = min(max(caches * kept.cache_bytes / rows_bytes, _LEAST_RATIO), _MOST_RATIO)
+    return replace(
+        limit,
+        compute_kernels=[str(ComputeKernel.FUSED_UVM_CACHING)],
+        sharding_types=["row_wise"] if kept.is_virtual else limit.sharding_types,
+        cache_params=CacheParams(load_factor=ratio),
+    )
+
+
+class KeyValuePipeline(CostPipeline):
+    """Prices plans with key-value tables; without any it is :class:`CostPipeline`."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        topology: Topology,
+        models: CostModels | None = None,
+        *,
+        key_values: Mapping[str, KeyValueTable] | None = None,
+        knows_optimizer: bool = True,
+    ) -> None:
+        """Key-value tables by their names in the workload; whether its optimizer is a guess."""
+        super().__init__(workload, topology, models)
+        self.key_values = dict(key_values or {})
+        self.knows_optimizer = knows_optimizer
+
+    def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
+        """Work of unplaced options, those of key-value tables with the memory of a cache alone."""
+        kept = [self.key_values.get(option.table) for option in options]
+        return [
+            work if cache is None else replace(work, rows=_only_cache(work.rows, cache))
+            for work, cache in zip(super().options_work(options), kept, strict=True)
+        ]
+
+    def plan_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan, ``[W, columns]``."""
+        ordinary = tuple(p for p in plan.placements if p.table not in self.key_values)
+        work = super().plan_work(Plan(placements=ordinary))
+        for placement in plan.placements:
+            if kept := self.key_values.get(placement.table):
+                rows = super().plan_work(Plan(placements=(placement,)))
+                shards = np.bincount(placement.ranks, minlength=len(rows)).astype(np.float64)
+                work = np.add(work, _only_cache(rows, kept, shards[:, None]))
+        return work
+
+    def estimate(self, plan: Plan) -> IterationEstimate:
+        """One iteration, with an interval from all cached to nothing cached.
+
+        Raises:
+            InvalidValueError: the plan is not one of this workload on this many ranks.
+        """
+        found = super().estimate(plan)
+        if not self.knows_optimizer:
+            found = replace(found, time=self._of_any_optimizer(found.time, plan))
+        if not self.key_values:
+            return found
+        cached, missed = (
+            self.sampled_times(self._run_as(plan, kernel))
+            for kernel in (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM)
+        )
+        on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
+        slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
+        low, high = float(np.quantile(cached, 0.05)), float(np.quantile(slowest, 0.95))
+        time = found.time
+        wide = replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high))
+        return replace(found, time=wide)
+
+    def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
+        """From an optimizer without state to twice what the planned one takes beyond that."""
+        without = replace(self.workload, optimizer=Optimizer.SGD)
+        least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
+        planned = self.sampled_times(plan)
+        low, high = float(np.quantile(least, 0.05)), float(np.quantile(planned, 0.95))
+        added = max(time.time_s - float(np.median(least)), 0.0)
+        return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + added)
+
+    def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
+        """The plan with its key-value tables under another kernel; only its times mean anything."""
+        return Plan(
+            placements=tuple(
+                replace(p, kernel=kernel, cache_load_factor_ratio=None)
+                if p.table in self.key_values
+                else p
+                for p in plan.placements
+            )
+        )
+
+
+def _only_cache(
+    work: FloatArray, kept: KeyValueTable, shards: FloatArray | float = 1.0
+) -> FloatArray:
+    changed = work.copy()
+    changed[..., MEMORY + Memory.HOST] = 0.0
+    changed[..., [MEMORY + Memory.CACHE]] = kept.cache_bytes * shards
+    return changed

@@ -1,0 +1,177 @@
+"""A TorchRec model from the user's own code, as a workload."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from costmodels.workload import DenseArch, Workload
+from planner.errors import InvalidInputError
+from planner.integrations.dense.lookups import lookups_of, synchronized
+from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.torchrec_workload import WorkloadHints, describe_model
+from planner.integrations.translate.key_value import refuse_key_values
+from planner.io.importers.base import Imported, assume
+
+_ASSUMED: Final = {
+    "tables": "uniform indices, and 1 index per feature where no constraint gives a pooling "
+    "factor; a model does not say them",
+}
+
+
+_PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def import_module(
+    factory: str,
+    *,
+    batch_size: int,
+    device: str = "cuda",
+    inputs: str | None = None,
+    autocast: str | None = None,
+) -> Imported:
+    """The workload of the model that a function builds.
+
+    With ``inputs`` the dense part is traced on fake tensors, whatever it is, and a model needs no
+    tables. Without, it is known only where it is TorchRec's DLRM.
+
+    Args:
+        factory: ``package.module:function``; called without arguments, on the meta device. It
+            returns the model, or the model and TorchRec's constraints by table name.
+        batch_size: samples per rank.
+        device: ``cuda`` or ``cpu``.
+        inputs: ``package.module:function``; called with the batch size, it gives the arguments of
+            the model's ``forward``, on the CPU.
+        autocast: ``bf16`` or ``fp16`` where the model trains under ``torch.autocast``.
+
+    Raises:
+        InvalidInputError: a function is not there, fails, or gives something else; a model
+            without tables and without inputs; a table that cannot be planned; a dense part that
+            cannot be traced.
+    """
+    model, constraints = _built(factory)
+    name = factory.rpartition(":")[2].rpartition(".")[2]
+    trace = _traced(model, inputs, batch_size, autocast)
+    dense = None if trace is None else DenseArch(operators=trace.operators)
+    described = describe_model(
+        model,
+        batch_size=batch_size,
+        compute_device=device,
+        constraints=constraints,
+        hints=WorkloadHints(name=name, dense=dense),
+    )
+    source = f"the model that {factory} builds"
+    if described is None:
+        workload = _without_tables(factory, name, batch_size, dense)
+        return Imported(workload=workload, source=source, assumed=_trace_notes(trace))
+    refuse_key_values(described.key_values, "a workload file")
+    assumed = dict(_ASSUMED)
+    assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
+    for warning in described.warnings:
+        assume(assumed, "model", warning)
+    for key, text in _trace_notes(trace).items():
+        assume(assumed, key, text)
+    return Imported(
+        workload=described.workload,
+        constraints=described.constraints,
+        source=source,
+        assumed=assumed,
+        law_is_known=False,
+    )
+
+
+def _without_tables(factory: str, name: str, batch_size: int, dense: DenseArch | None) -> Workload:
+    if dense is None:
+        message = (
+            f"{factory}: the model has no table that TorchRec's sharders would shard; to price its "
+            "dense part alone, name a function that gives its inputs with --inputs"
+        )
+        raise InvalidInputError(message)
+    return Workload(name=name, tables=(), local_batch_size=batch_size, dense=dense)
+
+
+def _traced(
+    model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
+) -> DenseTrace | None:
+    """The trace of the dense part; None without inputs."""
+    if inputs is None:
+        if autocast is None:
+            return None
+        message = "--autocast is about the traced dense part; name its inputs with --inputs too"
+        raise InvalidInputError(message)
+    try:
+        given = _function(inputs)(batch_size)
+    except InvalidInputError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"{inputs}: failed: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    return trace_dense(
+        model,
+        synchronized(given),
+        batch_size=batch_size,
+        lookups=lookups_of(model),
+        autocast=None if autocast is None else _PRECISIONS[autocast],
+    )
+
+
+def _trace_notes(trace: DenseTrace | None) -> dict[str, str]:
+    """What a trace takes for granted, and what it does not know."""
+    if trace is None:
+        return {}
+    words = [
+        "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+        "gradients, as vectors from tables do",
+        *trace.remarks,
+    ]
+    return {"dense": "; ".join(words)}
+
+
+def _built(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
+    function = _function(factory)
+    try:
+        with torch.device("meta"):
+            made = function()
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: failed: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
+        message = (
+            f"{factory}: returned {type(made).__name__}; return the model, or the model and its "
+            "ParameterConstraints by table name"
+        )
+        raise InvalidInputError(message)
+    return model, constraints
+
+
+def _function(factory: str) -> Any:
+    """The function of a name; modules are also looked for in the working folder.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    package, separator, path = factory.partition(":")
+    if not separator or not package or not path:
+        message = f"{factory!r} is not PKG:FUNC, such as my_package.my_model:build"
+        raise InvalidInputError(message)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(package)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: cannot be imported: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    if not callable(found):
+        message = f"{factory}: is no function but {type(found).__name__}"
+        raise InvalidInputError(message)
+    return found

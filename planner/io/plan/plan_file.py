@@ -1,0 +1,304 @@
+"""Plan files: TorchRec's serialized shape, with our keys beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.sharding import ComputeKernel, Plan, TablePlacement, check_plan
+from costmodels.topology import Topology
+from costmodels.workload import Table, Workload
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, read_json
+from planner.io.plan.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSchema
+from planner.io.plan.plan_shards import shards_of
+from planner.io.problems import collect, validate
+from planner.io.yaml_reader import dotted
+
+DEFAULT_LOAD_FACTOR: Final = 0.2
+"""Cache load factor where a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
+
+_MOST_LINES: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan from a file, and what the file says it was made for.
+
+    ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
+    for instance.
+    """
+
+    plan: Plan
+    system: str | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    batch_size_per_rank: int | None = None
+    inputs_hash: str | None = None
+    objective: str | None = None
+    torchrec_defaults: bool = False
+    num_scenarios: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def load_plan(
+    path: str | Path, workload: Workload | None = None, topology: Topology | None = None
+) -> SavedPlan:
+    """A plan in our format or TorchRec's.
+
+    Args:
+        path: the file.
+        workload: gives shapes where the file has none (replicated tables), and the names of tables
+            that several modules have.
+        topology: with it and the workload, the plan is checked to be one of both.
+
+    Raises:
+        InvalidInputError: not well formed, or not a plan of this workload on this many ranks; one
+            line for each table that differs.
+    """
+    path = Path(path)
+    return _saved(_document(path, read_json(path)), workload, topology)
+
+
+def plan_from_json(
+    values: object, workload: Workload, topology: Topology, *, source: str = "plan"
+) -> Plan:
+    """A plan from plain values, as :func:`plan_to_json` makes them, checked like a file.
+
+    Raises:
+        InvalidInputError: as :func:`load_plan`; ``source`` is named instead of the file.
+    """
+    if values == {} and not workload.tables:
+        return Plan(placements=())
+    return _saved(_document(Path(source), values), workload, topology).plan
+
+
+def read_plan_schema(path: Path) -> PlanSchema:
+    """The values of a plan file, checked one by one and not yet against each other.
+
+    Raises:
+        InvalidInputError: not well formed, or not a plan.
+    """
+    return validate(PlanSchema, _document(path, read_json(path)))
+
+
+def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
+    path = document.path
+    schema = validate(PlanSchema, document)
+    if schema.schema_version > SCHEMA_VERSION:
+        message = (
+            f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
+            "update shardplan"
+        )
+        raise InvalidInputError(message)
+    local = topology.local_world_size if topology else schema.local_world_size
+    names = _Names(schema, workload)
+    placements, warnings = _placements(schema, names, path, local)
+    plan = Plan(placements=placements)
+    if workload is not None and topology is not None:
+        _check(path, schema, plan, workload, topology)
+    return SavedPlan(
+        plan=plan,
+        system=schema.system,
+        world_size=schema.world_size,
+        local_world_size=schema.local_world_size,
+        batch_size_per_rank=schema.batch_size_per_rank,
+        inputs_hash=schema.inputs_hash,
+        objective=None if schema.solver is None else schema.solver.objective,
+        torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
+        num_scenarios=max(len(schema.scenarios) - 1, 0),
+        warnings=warnings,
+    )
+
+
+def plan_json_schema() -> dict[str, Any]:
+    """JSON Schema of a plan file."""
+    return PlanSchema.model_json_schema()
+
+
+def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
+    """The plan in TorchRec's ``ShardingPlan._serialize()`` shape, modules and tables in order.
+
+    Beyond TorchRec's own: shards of replicated tables, and ``cache_load_factor``.
+    """
+    tables = {t.name: t for t in workload.tables}
+    tree: dict[str, dict[str, Any]] = {}
+    for placement in plan.placements:
+        table = tables[placement.table]
+        entry: dict[str, Any] = {
+            "sharding_type": placement.sharding_type.value,
+            "compute_kernel": placement.kernel.value,
+            "ranks": list(placement.ranks),
+            "shards": [
+                {
+                    "shard_offsets": [s.row_offset, s.col_offset],
+                    "shard_sizes": [s.num_rows, s.num_cols],
+                    "placement": f"rank:{s.rank}/cuda:{s.rank % local_world_size}",
+                }
+                for s in placement.shards
+            ],
+        }
+        if placement.cache_load_factor_ratio is not None:
+            entry["cache_load_factor"] = placement.cache_load_factor_ratio
+        tree.setdefault(table.module, {})[_parameter_name(table)] = entry
+    return tree
+
+
+def _parameter_name(table: Table) -> str:
+    """The name of a table inside its module: without the path that tells namesakes apart."""
+    return table.name.removeprefix(f"{table.module}.") if table.module else table.name
+
+
+class _Names:
+    """Which table of the workload an entry of the file means.
+
+    Module paths may differ: a workload written by hand does not know the model's. Then the name
+    decides, if only one table has it.
+    """
+
+    def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
+        tables = workload.tables if workload else ()
+        counts = Counter(_parameter_name(t) for t in tables)
+        self._exact = {(t.module, _parameter_name(t)): t for t in tables}
+        self._unique = {_parameter_name(t): t for t in tables if counts[_parameter_name(t)] == 1}
+        self._planned = Counter(name for entries in schema.plan.values() for name in entries)
+
+    def table(self, module: str, name: str) -> Table | None:
+        """The table of the workload, if there is one."""
+        unique = self._unique.get(name) if self._planned[name] == 1 else None
+        return self._exact.get((module, name), unique)
+
+    def name(self, module: str, name: str) -> str:
+        """The table's name in the workload; a name made from the file's where there is none."""
+        table = self.table(module, name)
+        if table is not None:
+            return table.name
+        return name if self._planned[name] == 1 or not module else f"{module}.{name}"
+
+
+def _document(path: Path, value: object) -> Document:
+    if not isinstance(value, dict) or not value:
+        message = f"{path}: must hold a plan: an object with the key 'plan'"
+        raise InvalidInputError(message)
+    if "plan" not in value or _is_module(value["plan"]):
+        value = {"plan": value}
+    return Document(path, value, {})
+
+
+def _is_module(value: object) -> bool:
+    """Whether this is a module's tables rather than the modules of a plan."""
+    entries = value.values() if isinstance(value, dict) else ()
+    return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
+
+
+def _placements(
+    schema: PlanSchema, names: _Names, path: Path, local_world_size: int | None
+) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
+    placements: list[TablePlacement] = []
+    problems: list[str] = []
+    bare_caches = 0
+    for module, entries in schema.plan.items():
+        for name, entry in entries.items():
+            where = f"{path}: {dotted(('plan', module, name))}"
+            build = partial(_placement, entry, module, name, names, schema, local_world_size)
+            placement = collect(problems, where, build)
+            if placement is not None:
+                placements.append(placement)
+                bare_caches += _given_load_factor(entry) is None and _load_factor(entry) is not None
+    if problems:
+        raise InvalidInputError(_shortened(path, problems))
+    note = f"{bare_caches} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
+    return tuple(placements), (f"{path}: {note}",) if bare_caches else ()
+
+
+def _placement(
+    entry: ParameterSchema,
+    module: str,
+    name: str,
+    names: _Names,
+    schema: PlanSchema,
+    local_world_size: int | None,
+) -> TablePlacement:
+    table = names.table(module, name)
+    return TablePlacement(
+        table=names.name(module, name),
+        sharding_type=entry.sharding_type,
+        kernel=entry.compute_kernel,
+        shards=shards_of(entry, table, schema.world_size, local_world_size),
+        cache_load_factor_ratio=_load_factor(entry),
+    )
+
+
+def _given_load_factor(entry: ParameterSchema) -> float | None:
+    if entry.cache_load_factor is not None or entry.cache_params is None:
+        return entry.cache_load_factor
+    return entry.cache_params.load_factor
+
+
+def _load_factor(entry: ParameterSchema) -> float | None:
+    if entry.compute_kernel is not ComputeKernel.FUSED_UVM_CACHING:
+        return None
+    given = _given_load_factor(entry)
+    return DEFAULT_LOAD_FACTOR if given is None else given
+
+
+def _check(
+    path: Path, schema: PlanSchema, plan: Plan, workload: Workload, topology: Topology
+) -> None:
+    made_for, world = schema.world_size, topology.world_size
+    if made_for is not None and made_for != world:
+        message = (
+            f"{path}: world_size: value {made_for}: made for {made_for} ranks, not for {world}; "
+            f"plan again, or use --gpus {made_for}"
+        )
+        raise InvalidInputError(message)
+    planned = {p.table: p for p in plan.placements}
+    expected = {t.name: t for t in workload.tables}
+    problems = [
+        f"{path}: table {n!r} ({_extent(p)}): in the plan, not in the workload"
+        for n, p in planned.items()
+        if n not in expected
+    ]
+    problems += [
+        f"{path}: table {n!r} ({_shape(t)}): in the workload, not in the plan"
+        for n, t in expected.items()
+        if n not in planned
+    ]
+    for name, placement in planned.items():
+        if name in expected:
+            _check_table(problems, path, placement, workload, world)
+    if problems:
+        raise InvalidInputError(_shortened(path, problems))
+
+
+def _check_table(
+    problems: list[str], path: Path, placement: TablePlacement, workload: Workload, world: int
+) -> None:
+    table = workload.table(placement.table)
+    if _extent(placement) != _shape(table):
+        problems.append(
+            f"{path}: table {table.name!r}: {_extent(placement)} in the plan, {_shape(table)} "
+            "in the workload"
+        )
+        return
+    alone = replace(workload, tables=(table,))
+    collect(problems, str(path), lambda: check_plan(Plan(placements=(placement,)), alone, world))
+
+
+def _shape(table: Table) -> str:
+    return f"{table.num_embeddings} x {table.embedding_dim}"
+
+
+def _extent(placement: TablePlacement) -> str:
+    rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
+    columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
+    return f"{rows} x {columns}"
+
+
+def _shortened(path: Path, problems: list[str]) -> list[str]:
+    if len(problems) <= _MOST_LINES:
+        return problems
+    return [*problems[:_MOST_LINES], f"{path}: and {len(problems) - _MOST_LINES} more"]

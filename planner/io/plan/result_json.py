@@ -1,0 +1,194 @@
+"""Results as JSON: the same keys in ``plan.json``, ``plan --json`` and ``estimate --json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import costmodels
+from costmodels.estimates import IterationEstimate, MemoryLedger
+from planner.io.atomic import write_text_atomic
+from planner.io.plan.plan_file import plan_to_json
+from planner.io.plan.plan_schema import SCHEMA_VERSION
+from planner.problem import PlanningProblem
+from planner.result import Candidate, PlanningResult, SolverReport
+from planner.support.status import Status
+
+GIVEN: Final = "given"
+"""The strategy of a plan that was not searched for but read from a file: it has a value alone."""
+
+_LINE_CHARACTERS: Final = 100
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
+
+
+def result_to_json(result: PlanningResult) -> dict[str, Any]:
+    """The result as plain JSON values, in a fixed order; null stands for what is not finite.
+
+    The same result gives the same values. Wall-clock times of the search are in it only if the
+    clock or the user ended it: else two runs of one seed would differ in nothing but them.
+    """
+    problem, topology = result.problem, result.problem.topology
+    values = {
+        "plan": plan_to_json(result.plan, problem.workload, topology.local_world_size),
+        "schema_version": SCHEMA_VERSION,
+        "tool": f"shardplan {costmodels.__version__}",
+        "inputs_hash": inputs_hash(problem),
+        "workload": problem.workload.name,
+        "system": topology.name,
+        "world_size": topology.world_size,
+        "local_world_size": topology.local_world_size,
+        "batch_size_per_rank": problem.workload.local_batch_size,
+        "predicted": _predicted(result.estimate),
+        "memory": _memory(result.best.memory),
+        "usd_per_billion_samples": result.usd_per_billion_samples,
+        "solver": _solver(result.solver),
+        "searched": list(result.searched),
+        **_asked(result),
+        "alternatives": [_alternative(c) for c in result.runners_up],
+        "baselines": [_alternative(c) for c in result.baselines],
+        "unfit_baselines": list(result.unfit_baselines),
+        "provenance": [asdict(p) for p in result.estimate.provenance],
+        "warnings": [*result.warnings, *result.estimate.warnings],
+    }
+    plain: dict[str, Any] = _plain(values)
+    return plain
+
+
+def plan_text(result: PlanningResult) -> str:
+    """The text of ``plan.json``."""
+    return _render(result_to_json(result), "") + "\n"
+
+
+def save_plan(path: str | Path, result: PlanningResult) -> None:
+    """Write ``plan.json``, whole or not at all.
+
+    Raises:
+        InvalidInputError: the place cannot be written.
+    """
+    write_text_atomic(Path(path), plan_text(result))
+
+
+def inputs_hash(problem: PlanningProblem) -> str:
+    """SHA-256 over everything that was asked: workload, topology and constraints."""
+    text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
+    if problem.models is not None:
+        text += repr(problem.models)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: object) -> Any:
+    """All that makes two values equal, with the types of dataclasses."""
+    if is_dataclass(value) and not isinstance(value, type):
+        items = {f.name: _canonical(getattr(value, f.name)) for f in fields(value) if f.compare}
+        return {"type": type(value).__name__, **items}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_canonical(v) for v in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _render(value: Any, indent: str) -> str:
+    """JSON with one line for what fits in one: people read plans, and versions are compared."""
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, dict | list):
+        return _ENCODER.encode(value)
+    inner = f"{indent} "
+    if isinstance(value, dict):
+        items = [f"{_ENCODER.encode(k)}: {_render(v, inner)}" for k, v in value.items()]
+        first, last = "{}"
+    else:
+        items = [_render(v, inner) for v in value]
+        first, last = "[]"
+    flat = f"{first}{', '.join(items)}{last}"
+    if len(indent) + len(flat) <= _LINE_CHARACTERS and "\n" not in flat:
+        return flat
+    body = ",\n".join(f"{inner}{item}" for item in items)
+    return f"{first}\n{body}\n{indent}{last}"
+
+
+def _solver(report: SolverReport) -> dict[str, Any]:
+    timed = report.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
+    return {
+        "strategy": report.strategy,
+        "objective": report.objective,
+        "status": report.status,
+        "value": report.value,
+        "bound": report.bound,
+        "gap_ratio": report.gap_ratio,
+        "separable_value": report.separable_value,
+        "balanced_value": report.balanced_value,
+        "seconds": report.seconds if timed else None,
+        "seed": report.seed,
+        "evaluations": report.evaluations,
+        "work": report.work,
+        "progress": report.progress if timed else (),
+        "torchrec_defaults": report.torchrec_defaults,
+    }
+
+
+def _predicted(estimate: IterationEstimate) -> dict[str, Any]:
+    return {
+        "iteration_time_s": estimate.time.time_s,
+        "low_s": estimate.time.low_s,
+        "high_s": estimate.time.high_s,
+        "confidence": 0.9,
+        "source": estimate.time.source.value,
+        "samples_per_s": estimate.samples_per_s,
+        "slowest_rank": estimate.slowest_rank,
+        "imbalance_ratio": estimate.imbalance_ratio,
+        "exposed_communication_s": estimate.exposed_communication_s,
+        "critical_path": [asdict(s) for s in estimate.critical_path],
+        "per_rank": [asdict(r) for r in estimate.ranks],
+    }
+
+
+def _memory(ledger: MemoryLedger) -> dict[str, Any]:
+    return {
+        "per_rank": [
+            {**asdict(r), "used_bytes": r.used_bytes, "headroom_bytes": r.headroom_bytes}
+            for r in ledger.ranks
+        ],
+        "per_host": [asdict(h) for h in ledger.hosts],
+    }
+
+
+def _asked(result: PlanningResult) -> dict[str, Any]:
+    """What only some questions have: the move from a plan in use, and scenarios."""
+    move = result.reshard
+    return {
+        "reshard": None if move is None else asdict(move),
+        "scenarios": [asdict(s) for s in result.scenarios],
+    }
+
+
+def _alternative(candidate: Candidate) -> dict[str, Any]:
+    time = candidate.estimate.time
+    return {
+        "name": candidate.name,
+        "iteration_time_s": time.time_s,
+        "low_s": time.low_s,
+        "high_s": time.high_s,
+    }

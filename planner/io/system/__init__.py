@@ -1,0 +1,1 @@
+"""Systems, calibrations and collective curves."""

@@ -1,0 +1,70 @@
+"""Writes a calibrated CPU as a system file, with its constants beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from costmodels.calibration.report import Calibration
+from costmodels.cpu.constants import CpuConstants
+from planner.io.atomic import write_text_atomic
+from planner.io.system.calibration_file import write_calibration
+
+_HEADER = """\
+# Ranks on the cores of one machine, over gloo; written by `shardplan calibrate`.
+# What the models use stands in the calibration file; the numbers here are for people and for
+# commands that know nothing of it.
+"""
+
+
+def write_calibrated_system(
+    path: Path, calibration: Calibration, *, memory_bytes: float
+) -> tuple[Path, Path]:
+    """Write ``path`` and, beside it, its calibration as JSON; returns both paths.
+
+    Raises:
+        InvalidInputError: the folder is not writable.
+    """
+    beside = path.with_suffix(".calibration.json")
+    write_calibration(beside, calibration)
+    text = _text(path.stem, beside.name, calibration.constants, memory_bytes)
+    write_text_atomic(path, text)
+    return path, beside
+
+
+def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
+    ranks = constants.world_size
+    note = f"(calibrated, {constants.machine.replace(',', '')})"
+    crossing = 0.5 / max(constants.collective.all_to_all_s[1], 1e-15)
+    flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
+    sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
+    share = f"{memory_bytes / 2**30 / ranks:.1f} GiB"
+    call_us = 1e6 * constants.call_s / 4.0
+    return f"""{_HEADER}name: {name}
+description: {constants.machine}
+device:
+  name: cpu
+  hbm_capacity: {share} {note}
+  hbm_bandwidth: 10 GB/s {note}
+  l2_capacity: {constants.l2_bytes / 1e6:.3f} MB {note}
+  l2_bandwidth: 50 GB/s {note}
+  flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
+  flops_efficiency: 1.0 {note}
+  kernel_latency: {call_us:.3f} us {note}
+  launch_latency: 0 us {note}
+  row_half: 64 B {note}
+  update_efficiency: 0.5 {note}
+  sort_rate: {sort:.3e} {note}
+host:
+  ddr_capacity: {memory_bytes / 2**30:.1f} GiB {note}
+  ddr_bandwidth: 10 GB/s {note}
+  device_link_bandwidth: 10 GB/s {note}
+links:
+  host:
+    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
+    bandwidth: {crossing / 1e9:.3f} GB/s {note}
+  network:
+    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
+    bandwidth: {crossing / 1e9:.3f} GB/s {note}
+layout: {{gpus_per_host: {ranks}}}
+calibration: {calibration}
+"""

@@ -1,0 +1,180 @@
+"""System files: a kind of machine, sized by the number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.estimates import Provenance
+from costmodels.topology import Device, Host, Link, Topology
+from planner.errors import InvalidInputError
+from planner.io.documents import read_yaml
+from planner.io.library import locate
+from planner.io.numbers import Sourced
+from planner.io.problems import Strict, validate
+from planner.io.system.system_schema import DeviceSchema, LinkSchema, SystemSchema
+
+_MOST_RANKS = 65_536
+
+
+def load_system(
+    source: str | Path, *, gpus: int | None = None, gpus_per_host: int | None = None
+) -> Topology:
+    """A system by shipped name or file, with ``gpus`` ranks (one full host if None).
+
+    Fewer GPUs than a host holds mean one host with that many.
+
+    Raises:
+        InvalidInputError: the file breaks a rule, or ``gpus`` is no multiple of ``gpus_per_host``.
+    """
+    path = locate(source, "systems")
+    schema = validate(SystemSchema, read_yaml(path))
+    num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
+    domain = schema.layout.domain_size or local
+    domain = max(local, domain - domain % local)
+    try:
+        topology = _uneven(schema, _topology(schema, num_hosts, local, domain))
+    except CostModelError as error:
+        message = f"{path}: {error}"
+        raise InvalidInputError(message) from error
+    curves = tuple(_beside(name, path) for name in schema.collective_curves)
+    topology = replace(topology, collective_curves=curves)
+    if schema.calibration is None:
+        return topology
+    return replace(
+        topology,
+        calibration=str(path.parent / schema.calibration),
+        device=replace(topology.device, single_stream=True),
+    )
+
+
+def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
+    """The topology with the ranks and hosts that differ."""
+    device, speeds, host = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
+    for entry in schema.different_ranks:
+        at = _inside(entry.ranks, topology.world_size, "different_ranks.ranks")
+        if entry.hbm_capacity is not None:
+            device[at] = entry.hbm_capacity.value
+        if entry.speed is not None:
+            speeds[at] = entry.speed.value
+    for other in schema.different_hosts:
+        at = _inside(other.hosts, topology.num_hosts, "different_hosts.hosts")
+        host[at] = other.ddr_capacity.value
+    if schema.different_ranks:
+        topology = replace(
+            topology,
+            hbm_capacity_by_rank_bytes=tuple(device.tolist()),
+            speed_by_rank_ratio=tuple(speeds.tolist()),
+        )
+    if schema.different_hosts:
+        topology = replace(topology, ddr_capacity_by_host_bytes=tuple(host.tolist()))
+    return topology
+
+
+def _inside(places: list[int], count: int, key: str) -> list[int]:
+    outside = [p for p in places if p >= count]
+    if outside:
+        message = (
+            f"{key}: value {outside[0]}: must be 0..{count - 1} at this size; remove it, or use "
+            "more GPUs"
+        )
+        raise InvalidValueError(message)
+    return places
+
+
+def _beside(name: str, path: Path) -> str:
+    """A set of curves by its name; a CSV file lies where the system file does."""
+    return str(path.parent / name) if name.endswith(".csv") else name
+
+
+def system_json_schema() -> dict[str, Any]:
+    """JSON Schema of a system file, for editors."""
+    return SystemSchema.model_json_schema()
+
+
+def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[int, int]:
+    """(hosts, ranks per host)."""
+    per_host = default if gpus_per_host is None else gpus_per_host
+    total = per_host if gpus is None else gpus
+    if not 1 <= total <= _MOST_RANKS or per_host < 1:
+        message = f"--gpus {total} with {per_host} per host: both must be 1..{_MOST_RANKS}"
+        raise InvalidInputError(message)
+    if total < per_host:
+        per_host = total
+    if total % per_host:
+        below = total - total % per_host
+        message = (
+            f"--gpus {total} is not a multiple of {per_host} GPUs per host; use "
+            f"{below} or {below + per_host}, or --gpus-per-host"
+        )
+        raise InvalidInputError(message)
+    return total // per_host, per_host
+
+
+def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> Topology:
+    links = schema.links
+    host_link = _link(links.host)
+    host = schema.host
+    return Topology(
+        name=schema.name,
+        device=_device(schema.device),
+        host=Host(
+            ddr_capacity_bytes=host.ddr_capacity.value,
+            ddr_bandwidth_bytes_per_s=host.ddr_bandwidth.value,
+            device_link_bandwidth_bytes_per_s=host.device_link_bandwidth.value,
+        ),
+        num_hosts=num_hosts,
+        local_world_size=local,
+        domain_size=domain,
+        host_link=host_link,
+        domain_link=_link(links.domain) if links.domain else host_link,
+        network_link=_link(links.network),
+        price_per_device_usd_per_hour=schema.price.value if schema.price else None,
+        provenance=tuple(_provenance(schema, "")),
+    )
+
+
+def _device(schema: DeviceSchema) -> Device:
+    return Device(
+        name=schema.name,
+        hbm_capacity_bytes=schema.hbm_capacity.value,
+        hbm_bandwidth_bytes_per_s=schema.hbm_bandwidth.value,
+        l2_capacity_bytes=schema.l2_capacity.value,
+        l2_bandwidth_bytes_per_s=schema.l2_bandwidth.value,
+        flops_per_s=tuple((dtype, rate.value) for dtype, rate in schema.flops.items()),
+        flops_efficiency_ratio=schema.flops_efficiency.value,
+        kernel_latency_s=schema.kernel_latency.value,
+        launch_latency_s=schema.launch_latency.value,
+        row_half_bytes=schema.row_half.value,
+        update_efficiency_ratio=schema.update_efficiency.value,
+        sort_rate_per_s=schema.sort_rate.value,
+        overlap_slowdown_ratio=schema.overlap_slowdown.value if schema.overlap_slowdown else 0.0,
+        num_multiprocessors=int(schema.num_multiprocessors.value)
+        if schema.num_multiprocessors
+        else 0,
+    )
+
+
+def _link(schema: LinkSchema) -> Link:
+    return Link(latency_s=schema.latency.value, bandwidth_bytes_per_s=schema.bandwidth.value)
+
+
+def _provenance(schema: Strict, prefix: str) -> Iterator[Provenance]:
+    """Every sourced number of a file, by its key path."""
+    for name in type(schema).model_fields:
+        yield from _entries(getattr(schema, name), f"{prefix}{name}")
+
+
+def _entries(value: object, name: str) -> Iterator[Provenance]:
+    if isinstance(value, Sourced):
+        yield Provenance(
+            name=name, value=value.text, source=value.source, reference=value.reference
+        )
+    elif isinstance(value, Strict):
+        yield from _provenance(value, f"{name}.")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _entries(item, f"{name}.{key}")

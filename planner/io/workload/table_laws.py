@@ -1,0 +1,115 @@
+"""The index law of a table: from the keys of its ``distribution``, or from measured statistics."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from planner.errors import InvalidInputError
+from planner.io.problems import show
+from planner.io.workload.workload_schema import DistributionSchema
+from planner.profiling.stats import Stats, TableStats, load_stats
+
+_ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
+_BIN_KEYS: Final = ("rows", "probability", "rows_per_range", "ids_in_ranges", "unique_rows")
+_KEYS: Final = {
+    "uniform": ("scattered",),
+    "zipf": ("scattered", *_ZIPF_KEYS),
+    "bins": _BIN_KEYS,
+}
+
+
+def law_of(
+    entry: DistributionSchema | None, num_embeddings: int, stats: TableStats | None
+) -> AbstractIndexDistribution:
+    """The law of a table of so many rows; uniform without an entry.
+
+    Raises:
+        InvalidInputError: keys that do not go together.
+        InvalidValueError: a value outside its range.
+    """
+    if entry is None:
+        return Uniform(num_embeddings=num_embeddings)
+    if stats is not None:
+        return stats.distribution(num_embeddings)
+    if entry.kind is None:
+        msg = "distribution: value None of kind: must be uniform or zipf (or bins), or give stats"
+        raise InvalidInputError(msg)
+    _check_keys(entry, entry.kind)
+    if entry.kind == "uniform":
+        return Uniform(num_embeddings=num_embeddings, scattered=entry.scattered)
+    if entry.kind == "bins":
+        return _bins(entry, num_embeddings)
+    if entry.exponent is None:
+        msg = "distribution.kind: value 'zipf': needs its exponent, such as exponent: 1.05"
+        raise InvalidInputError(msg)
+    return Zipf(
+        num_embeddings=num_embeddings,
+        exponent=entry.exponent,
+        shift=entry.shift,
+        scattered=entry.scattered,
+        ids_per_draw=entry.ids_per_draw,
+    )
+
+
+def _check_keys(entry: DistributionSchema, kind: str) -> None:
+    for key in (*_ZIPF_KEYS, *_BIN_KEYS, "scattered"):
+        if key in entry.model_fields_set and key not in _KEYS[kind]:
+            others = [other for other, keys in _KEYS.items() if key in keys]
+            msg = (
+                f"distribution.{key}: value {show(getattr(entry, key))}: a {kind} law has none; "
+                f"remove it or use kind: {' or '.join(others)}"
+            )
+            raise InvalidInputError(msg)
+
+
+def _bins(entry: DistributionSchema, num_embeddings: int) -> Empirical:
+    if entry.rows is None or entry.probability is None:
+        msg = "distribution.kind: value 'bins': needs rows and probability, one entry per bin"
+        raise InvalidInputError(msg)
+    return Empirical(
+        num_embeddings=num_embeddings,
+        num_rows_per_bin=tuple(float(n) for n in entry.rows),
+        probability_ratio=tuple(float(p) for p in entry.probability),
+        num_rows_per_range=tuple(tuple(map(float, line)) for line in entry.rows_per_range),
+        num_ids_in_ranges=entry.ids_in_ranges,
+        num_unique_curve=tuple((float(n), float(u)) for n, u in entry.unique_rows),
+    )
+
+
+def stats_of(
+    entry: DistributionSchema | None, table: str, features: tuple[str, ...], folder: Path
+) -> TableStats | None:
+    """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
+
+    Raises:
+        InvalidInputError: keys beside ``stats``, a file that cannot be read or lacks the table.
+    """
+    if entry is None or entry.stats is None:
+        return None
+    if entry.model_fields_set != {"stats"}:
+        msg = (
+            f"distribution.stats: value {entry.stats!r}: distribution takes either stats, or kind "
+            "and exponent, not both"
+        )
+        raise InvalidInputError(msg)
+    path = folder / entry.stats
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        msg = f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}"
+        raise InvalidInputError(msg) from error
+    return _read(path, changed_ns).table(table, features)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed_ns: int) -> Stats:
+    """One file serves many tables; it is read again when it has changed."""
+    del changed_ns
+    return load_stats(path)

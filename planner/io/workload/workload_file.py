@@ -1,0 +1,272 @@
+"""Workload files: YAML, or a CSV list of tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels.dense.base import dense_layers
+from costmodels.layers.base import AbstractLayer
+from costmodels.workload import DenseArch, Feature, OperatorList, Table, Workload
+from planner.errors import InvalidInputError
+from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
+from planner.io.constraint_schema import TableConstraintSchema
+from planner.io.documents import Document, read_yaml
+from planner.io.library import locate
+from planner.io.problems import collect, validate
+from planner.io.workload.layer_entries import layers_of
+from planner.io.workload.operator_schema import operators_of, read_operators
+from planner.io.workload.overrides import override
+from planner.io.workload.table_laws import law_of, stats_of
+from planner.io.workload.table_list import DEFAULT_BATCH, read_table_list
+from planner.io.workload.workload_schema import (
+    MAX_TABLES,
+    DenseSchema,
+    TableSchema,
+    TrainingSchema,
+    WorkloadSchema,
+)
+from planner.problem import Constraints, TableConstraint
+from planner.support.collector import collector_paused
+
+_NO_LIMITS: Final = TableConstraintSchema()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFile:
+    """A workload, the constraints written beside its tables, and what had to be assumed."""
+
+    workload: Workload
+    constraints: Constraints
+    warnings: tuple[str, ...] = ()
+
+
+def load_workload(source: str | Path) -> Workload:
+    """The workload of a file or of a shipped name that has no constraints.
+
+    A workload cannot hold constraints, so that a file with some is refused; ``load_problem`` and
+    :func:`load_workload_file` return them too.
+
+    Raises:
+        InvalidInputError: lists every broken rule with file, line, key and value; or the file has
+            constraints.
+    """
+    file = load_workload_file(source)
+    if file.constraints != Constraints():
+        msg = (
+            f"{source}: key 'constraints': load_workload returns the workload alone, and these "
+            "constraints would be lost; call load_problem(workload, system, gpus=N) and solve that "
+            "problem, or load_workload_file(workload) and pass its constraints on"
+        )
+        raise InvalidInputError(msg)
+    return file.workload
+
+
+def load_workload_file(
+    source: str | Path, *, overrides: tuple[tuple[str, str], ...] = ()
+) -> WorkloadFile:
+    """Workload and constraints of a file or of a shipped name.
+
+    Args:
+        source: path of a ``.yaml`` or ``.csv`` file, or a shipped name.
+        overrides: ``(key path, YAML text)`` pairs such as ``("tables.3.embedding_dim", "64")``.
+
+    Raises:
+        InvalidInputError: lists every broken rule with file, line, key and value.
+    """
+    path = locate(source, "workloads")
+    is_list = path.suffix == ".csv"
+    with collector_paused():
+        document = read_table_list(path) if is_list else read_yaml(path)
+        for key, text in overrides:
+            override(document, key, text)
+        return workload_file_of(document, is_list=is_list)
+
+
+def workload_file_of(document: Document, *, is_list: bool = False) -> WorkloadFile:
+    """Workload and constraints of a document in the form of a workload file.
+
+    Raises:
+        InvalidInputError: lists every broken rule with place, key and value.
+    """
+    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
+
+
+def workload_json_schema() -> dict[str, Any]:
+    """JSON Schema of a workload file, for editors."""
+    return WorkloadSchema.model_json_schema()
+
+
+def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> WorkloadFile:
+    total = sum(entry.count for entry in schema.tables)
+    if total > MAX_TABLES:
+        msg = (
+            f"{document.where(('tables',))}: value {total:,} tables: must be at most {MAX_TABLES:,}"
+        )
+        raise InvalidInputError(msg)
+    problems: list[str] = []
+    tables: list[Table] = []
+    limits: list[TableConstraint] = []
+    for index, entry in enumerate(schema.tables):
+        where = document.where(("tables", index))
+        for name in _names(entry):
+            build = partial(_table, entry, name, schema.training, document.path.parent)
+            table = collect(problems, where, build)
+            if table is not None:
+                tables.append(table)
+            if entry.constraints != _NO_LIMITS:
+                limits.append(table_constraint(_literal(name), entry.constraints))
+    problems += _duplicates(schema, document)
+    names = [name for entry in schema.tables for name in _names(entry)]
+    problems += unmatched(schema.constraints, document, names)
+    layers = layers_of(schema.dense.layers, document, problems)
+    place = document.where(("dense",))
+    operators = collect(problems, place, lambda: _operators(schema.dense, document))
+    workload = None
+    if not problems:
+        dense = collect(problems, place, lambda: _dense(schema.dense, layers, operators))
+        where = str(document.path)
+        if dense is not None:
+            workload = collect(problems, where, lambda: _workload(schema, tables, dense))
+        if workload is not None:
+            collect(problems, place, partial(dense_layers, workload))
+            workload = None if problems else workload
+    if workload is None:
+        raise InvalidInputError(list(dict.fromkeys(problems)))
+    return WorkloadFile(
+        workload=workload,
+        constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
+        warnings=_assumptions(schema, is_list=is_list),
+    )
+
+
+# ------------------------------------------------------------------ rules across tables
+
+
+def _names(entry: TableSchema) -> Iterator[str]:
+    """The name, or those of ``count`` tables alike."""
+    if entry.count == 1:
+        yield entry.name
+    else:
+        yield from (f"{entry.name}_{number}" for number in range(entry.count))
+
+
+def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
+    counts = Counter(name for entry in schema.tables for name in _names(entry))
+    return [
+        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
+        "this name; give each its own"
+        for index, entry in enumerate(schema.tables)
+        for name in _names(entry)
+        if counts[name] > 1
+    ]
+
+
+def _assumptions(schema: WorkloadSchema, *, is_list: bool) -> tuple[str, ...]:
+    warnings = []
+    bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
+    if bare:
+        warnings.append(f"{bare} tables have no distribution: every row is taken as equally likely")
+    if schema.memory.reserve == 0:
+        warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
+    if is_list and schema.training.batch_size_per_rank == DEFAULT_BATCH:
+        warnings.append(f"a CSV list has no batch size: {DEFAULT_BATCH} samples per rank are taken")
+    return tuple(warnings)
+
+
+# ------------------------------------------------------------------ schema to nouns
+
+
+def _dense(
+    schema: DenseSchema, layers: tuple[AbstractLayer, ...], operators: OperatorList | None
+) -> DenseArch:
+    return DenseArch(
+        num_dense_features=schema.num_dense_features,
+        bottom_mlp=tuple(schema.bottom_mlp),
+        top_mlp=tuple(schema.top_mlp),
+        interaction=schema.interaction,
+        dcn_num_layers=schema.dcn_num_layers,
+        dcn_low_rank_dim=schema.dcn_low_rank_dim,
+        dtype=schema.dtype,
+        layers=layers,
+        operators=operators,
+    )
+
+
+def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
+    if schema.ops is None:
+        return operators_of(schema.operators) if schema.operators else None
+    if schema.operators is not None:
+        msg = "operators and ops both list the operators; keep one of them"
+        raise InvalidInputError(msg)
+    return read_operators(document.path.parent / schema.ops)
+
+
+def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
+    training = schema.training
+    return Workload(
+        name=schema.name,
+        tables=tuple(tables),
+        local_batch_size=training.batch_size_per_rank,
+        dense=dense,
+        optimizer=training.optimizer,
+        output_dtype=training.output_dtype,
+        gradient_dtype=training.gradient_dtype,
+        index_bytes=training.index_bytes,
+        pipeline=training.pipeline,
+        cuda_graph=training.cuda_graph,
+        host_profile=training.host_profile,
+        between_steps_s=training.between_steps,
+        reserved_bytes=schema.memory.reserve,
+        input_samples_per_s=training.input_samples_per_s,
+    )
+
+
+def _table(entry: TableSchema, name: str, training: TrainingSchema, folder: Path) -> Table:
+    features = _feature_names(entry, name)
+    stats = stats_of(entry.distribution, name, features, folder)
+    factors = entry.pooling_factor
+    if not isinstance(factors, list):
+        factors = [factors] * len(features)
+    if stats is not None and "pooling_factor" not in entry.model_fields_set:
+        factors = [stats.features.get(f, stats.pooling).mean for f in features]
+    if len(factors) != len(features):
+        msg = (
+            f"pooling_factor: value {factors}: {len(factors)} entries for {len(features)} "
+            "features; give one for each, or a single number"
+        )
+        raise InvalidInputError(msg)
+    return Table(
+        name=name,
+        num_embeddings=entry.num_embeddings,
+        embedding_dim=entry.embedding_dim,
+        features=tuple(
+            Feature(name=f, pooling_factor=float(p)) for f, p in zip(features, factors, strict=True)
+        ),
+        distribution=law_of(entry.distribution, entry.num_embeddings, stats),
+        dtype=entry.dtype or training.embedding_dtype,
+        pooling=entry.pooling,
+        is_weighted=entry.is_weighted,
+        module=entry.module,
+    )
+
+
+def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
+    """As given; those of one of several alike get its number; without any, the table's name."""
+    if entry.features is None:
+        return (name,)
+    twice = [f for f, count in Counter(entry.features).items() if count > 1]
+    if twice:
+        msg = f"features: value {twice[0]!r}: is there twice; name each feature once"
+        raise InvalidInputError(msg)
+    number = name.removeprefix(entry.name)
+    return tuple(f"{feature}{number}" for feature in entry.features)
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches exactly this name."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -1,0 +1,123 @@
+"""The keys of a workload file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from costmodels.workload import DataType, HostProfile, Interaction, Optimizer, Pipeline, Pooling
+from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
+from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Width
+from planner.io.problems import Strict
+from planner.io.workload.layer_entries import KINDS
+from planner.io.workload.operator_schema import OperatorListSchema
+
+MAX_TABLES: Final = 100_000
+MAX_BINS: Final = 10_000
+
+_LAYERS: Final = WithJsonSchema(
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"enum": list(KINDS)}},
+        },
+    }
+)
+Amount = Annotated[float, Field(ge=0, le=2**53)]
+
+
+class DistributionSchema(Strict):
+    """How indices fall on rows: a law, or statistics measured by ``shardplan profile``.
+
+    Kind ``bins`` lists frequency bins, hottest first: ``rows`` of each and the ``probability`` of
+    one of its rows. ``rows_per_range`` says how many rows of each bin lie in each of several equal
+    ranges of the first ``ids_in_ranges`` ids; ``unique_rows`` are measured pairs of indices and
+    distinct rows of a batch.
+    """
+
+    kind: Literal["uniform", "zipf", "bins"] | None = None
+    exponent: Annotated[float, Field(ge=0, le=10)] | None = None
+    shift: Annotated[float, Field(ge=0, lt=1e12)] = 0.0
+    scattered: bool = True
+    ids_per_draw: Positive = 1
+    rows: Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)] | None = None
+    probability: Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)] | None = None
+    rows_per_range: list[list[Amount]] = Field(default_factory=list)
+    ids_in_ranges: Count = 0
+    unique_rows: list[Annotated[list[Amount], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list
+    )
+    stats: Name | None = None
+
+
+class TableSchema(Strict):
+    """One table, or ``count`` alike."""
+
+    name: Name
+    num_embeddings: Annotated[Positive, Field(le=2**48)]
+    embedding_dim: Annotated[Positive, Field(le=16_384)]
+    features: Annotated[list[Name], Field(min_length=1)] | None = None
+    pooling_factor: PoolingFactor | list[PoolingFactor] = 1.0
+    distribution: DistributionSchema | None = None
+    dtype: Annotated[DataType, Field(strict=False)] | None = None
+    pooling: Annotated[Pooling, Field(strict=False)] = Pooling.SUM
+    is_weighted: bool = False
+    module: str = "embedding_bag_collection"
+    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
+    constraints: TableConstraintSchema = TableConstraintSchema()
+
+
+class TrainingSchema(Strict):
+    """How a step is run."""
+
+    batch_size_per_rank: Annotated[Positive, Field(le=10**8)]
+    optimizer: Annotated[Optimizer, Field(strict=False)] = Optimizer.ROWWISE_ADAGRAD
+    embedding_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    gradient_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
+    index_bytes: Literal[4, 8] = 8
+    cuda_graph: bool = False
+    host_profile: Annotated[HostProfile, Field(strict=False)] = HostProfile.EAGER
+    between_steps: Duration | None = None
+    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+
+
+class DenseSchema(Strict):
+    """The dense part of the model: the keys of a DLRM, or layers, or operators.
+
+    ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
+    """
+
+    num_dense_features: Annotated[Count, Field(le=10**6)] = 0
+    bottom_mlp: list[Width] = Field(default_factory=list)
+    top_mlp: list[Width] = Field(default_factory=list)
+    interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT
+    dcn_num_layers: Count = 0
+    dcn_low_rank_dim: Count = 0
+    dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
+        default_factory=list
+    )
+    operators: OperatorListSchema | None = None
+    ops: Name | None = None
+
+
+class MemorySchema(Strict):
+    """Device memory that the planner must leave free."""
+
+    reserve: Bytes = 0.0
+
+
+class WorkloadSchema(Strict):
+    """A model and how it is trained."""
+
+    name: Name
+    training: TrainingSchema
+    dense: DenseSchema = DenseSchema()
+    memory: MemorySchema = MemorySchema()
+    tables: list[TableSchema] = Field(default_factory=list)
+    constraints: list[ConstraintSchema] = Field(default_factory=list)
