@@ -51,6 +51,9 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
         msg = f"{path}: there is no such file"
         raise UnknownNameError(msg)
     folder, name = str(path.resolve().parent), path.stem
+    if "." in name:
+        msg = f"{path}: a module's name has no dots; give the file another name"
+        raise UnknownNameError(msg)
     known = sys.modules.get(name)
     if known is None and importlib.util.find_spec(name) is None:
         sys.path.append(folder)

@@ -16,7 +16,7 @@ from planner.options.torchrec_default import torchrec_default
 from planner.prepare import searched_options, with_context
 from planner.pricing import objective_value
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult, SolverReport
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
 from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
@@ -28,9 +28,6 @@ from planner.support.status import Status
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
-
-TORCHREC: Final = "torchrec_greedy"
-"""The strategy that gives the plan of TorchRec's own planner."""
 
 NO_SEARCH: Final = "none"
 """In the place of a strategy where there is nothing to search."""
@@ -94,7 +91,7 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     """
     if point is not None:
         return candidate(space, point[1], name)
-    plan = torchrec_default(space.problem).plan if name == TORCHREC else None
+    plan = torchrec_default(space.problem).plan if name == TORCHREC_BASELINE else None
     if plan is None:
         return None
     pipeline = space.pipeline
@@ -105,7 +102,7 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
 
 
 def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str, ...]:
-    if TORCHREC not in points or not torchrec_default(space.problem).is_cut:
+    if TORCHREC_BASELINE not in points or not torchrec_default(space.problem).is_cut:
         return ()
     text = (
         "TorchRec's own plan is the best of the first part of its walk, which takes TorchRec "

@@ -26,7 +26,7 @@ from planner.prepare import (
     search_space,
 )
 from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
-from planner.result import Candidate, PlanningResult
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
 from planner.settings import SearchChanges, SearchSettings
@@ -36,7 +36,7 @@ from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.collector import collector_paused
 
 BASELINES: Final = (
-    "torchrec_greedy",
+    TORCHREC_BASELINE,
     "split_hottest",
     "size_lookup_greedy",
     "lookup_greedy",

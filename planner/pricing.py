@@ -14,7 +14,17 @@ from planner.prepare import search_objective, search_pipeline
 from planner.problem import PlanningProblem
 from planner.scenarios import Robust
 from planner.space.evaluation import SearchSpace
+from planner.space.objective import MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
+
+
+def pricing_of(*, torchrec_figures: bool) -> MakePipeline:
+    """What is asked to price plans; an objective of TorchRec's takes TorchRec's estimates anyway.
+
+    Args:
+        torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+    """
+    return TorchrecPricing(torchrec_figures=True) if torchrec_figures else CostPipeline
 
 
 def objective_value(
@@ -42,8 +52,8 @@ def objective_value(
         InvalidInputError: the plan is not one of the problem, or there is no such objective, or the
             system lacks what it needs.
     """
-    own = TorchrecPricing(torchrec_figures=torchrec_figures) if torchrec_figures else CostPipeline
-    pipeline = search_pipeline(problem, objective_class(objective).priced_by(own))
+    own = objective_class(objective).priced_by(pricing_of(torchrec_figures=torchrec_figures))
+    pipeline = search_pipeline(problem, own)
     try:
         check_plan(plan, problem.workload, problem.topology.world_size)
         if isinstance(pipeline, TorchrecPipeline):

@@ -15,6 +15,8 @@ from planner.problem import PlanningProblem
 from planner.support import result_frames
 from planner.support.status import Status
 
+TORCHREC_BASELINE: Final = "torchrec_greedy"
+"""The strategy, and the baseline in a result, that is the plan of TorchRec's own planner."""
 _SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
 

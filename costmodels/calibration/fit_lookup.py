@@ -64,17 +64,6 @@ def fit_lookups(
     return constants, (forward[2], backward[2])
 
 
-def table_seconds(
-    point: LookupPoint, constants: LookupConstants, caches: Caches, phase: str
-) -> float:
-    """Predicted seconds of one table alone, without the cost of its call."""
-    data = _data([point], caches, phase)
-    coefficients = np.array(getattr(constants, f"{phase}_s"))
-    residual = getattr(constants, f"{phase}_residual")
-    alone = float(data.counts[0, 1:] @ coefficients[1:])
-    return alone * float(factor(residual, data.shapes[0]))
-
-
 def point_access(point: LookupPoint) -> Access:
     """A measured table as the lookup model sees a shard."""
     law = Zipf(num_embeddings=point.num_embeddings, exponent=point.exponent)

@@ -12,9 +12,6 @@ from planner.support.printable import printable
 if TYPE_CHECKING:
     from planner.search.base import SearchProgress
 
-_TIMES = ("iteration", "phases", "torchrec", "torchrec-critical-path")
-"""Objectives in seconds."""
-
 Report = Callable[["SearchProgress"], None]
 
 
@@ -48,10 +45,12 @@ def describe(progress: SearchProgress, objective: str) -> str:
 
 def _value(value: float | None, objective: str) -> str:
     from costmodels import units
+    from planner.objectives import objective_class
 
     if value is None or value == float("inf"):
         return "-"
-    return units.format_time(value) if objective in _TIMES else f"{value:.4g}"
+    in_seconds = objective_class(objective).unit == "s"
+    return units.format_time(value) if in_seconds else f"{value:.4g}"
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from planner.cli.interrupt import (
 from planner.cli.streams import abandon, flush_failure, repair_streams
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
-EXIT_FAILED_CHECK = 1
 EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUG = 70

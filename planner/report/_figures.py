@@ -10,11 +10,10 @@ from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
+from planner.objectives import objective_class, objective_names
 from planner.report.base import Kind
-from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import Robust
-
-TORCHREC_BASELINE = "torchrec_greedy"
 
 _PART = re.compile(r" \d+/\d+$")
 """Stages that gradient buckets cut in pieces are shown as one."""
@@ -193,16 +192,11 @@ def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     return parts
 
 
-_OBJECTIVE_KINDS = {
-    "iteration": (Kind.TIME, "s"),
-    "phases": (Kind.TIME, "s"),
-    "torchrec": (Kind.TIME, "s"),
-    "torchrec-critical-path": (Kind.TIME, "s"),
-    "memory": (Kind.BYTES, "B"),
-    "cost": (Kind.USD, "USD per 1e9 samples"),
-}
+_KIND_OF_UNIT = {"s": Kind.TIME, "B": Kind.BYTES, "USD per 1e9 samples": Kind.USD}
 
 
 def objective_kind(name: str) -> tuple[Kind, str]:
     """How values of an objective are written, and their unit; ``worst iteration`` is a time too."""
-    return _OBJECTIVE_KINDS.get(name.rpartition(" ")[2], (Kind.NUMBER, ""))
+    plain = name.rpartition(" ")[2]
+    unit = objective_class(plain).unit if plain in objective_names() else ""
+    return _KIND_OF_UNIT.get(unit, Kind.NUMBER), unit

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from costmodels.pipeline import CostPipeline
 from planner.space.effort import priced_s
 from planner.space.evaluation import Budget, SearchSpace
 
@@ -89,17 +90,23 @@ class Deadline:
 
     def for_baseline(self, space: SearchSpace, left: int) -> Budget:
         """Budget of the next of ``left`` baselines."""
-        most = round(_BASELINE_WORK_S / plan_s(space))
+        most = priced_plans(_BASELINE_WORK_S, space.pipeline)
         limit_s = None
         if self.limit_s is not None:
             each = (self.left_s - left * self._pricing_s) / left
             limit_s = min(max(each, 0.0), _BASELINE_LIMIT_S)
-        return Budget(time_limit_s=limit_s, max_evaluations=max(most, 1))
+        return Budget(time_limit_s=limit_s, max_evaluations=most)
 
 
-def plan_s(space: SearchSpace) -> float:
-    """Nominal seconds of pricing one plan of a space."""
-    return priced_s(1, space.world_size * space.pipeline.num_features)
+def priced_plans(work_s: float, pipeline: CostPipeline) -> int:
+    """Nominal seconds in priced plans, which is how a search counts its work; at least 1.
+
+    Args:
+        work_s: nominal seconds.
+        pipeline: what prices a plan.
+    """
+    plan_s = priced_s(1, pipeline.topology.world_size * pipeline.num_features)
+    return max(round(work_s / plan_s), 1)
 
 
 def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
@@ -112,4 +119,4 @@ def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
     work_s = default_work_s(space.num_tables, time_limit_s)
     if time_limit_s is None and space.rules.budget is not None:
         work_s = max(work_s, _LEAST_LIMITED_WORK_S)
-    return max(round(work_s / plan_s(space)), 1)
+    return priced_plans(work_s, space.pipeline)

@@ -146,6 +146,15 @@ class SearchSpace:
             return np.array(places, dtype=np.int64), work
         return self.host_ranks(places), work.reshape(-1, work.shape[-1])
 
+    def work_without(
+        self, work: FloatArray, table: int, index: int, places: tuple[int, ...]
+    ) -> FloatArray:
+        """Work of a plan ``[W, F]`` less that of one of its tables."""
+        rest = work.copy()
+        ranks, rows = self.placed_rows(table, index, places)
+        np.subtract.at(rest, ranks, rows)
+        return rest
+
     def host_ranks(self, hosts: Sequence[int]) -> IntArray:
         """Ranks of the hosts, in order."""
         local = np.arange(self.local_world_size)

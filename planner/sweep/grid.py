@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from costmodels.topology import Topology
@@ -79,7 +78,3 @@ class Grid:
                 self.systems, self.gpus, batches or [(None, None)], self.pipelines or (None,)
             )
         )
-
-
-TopologyOf = Callable[[str, int], Topology]
-"""The system of a name at a number of ranks."""

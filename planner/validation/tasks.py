@@ -14,6 +14,7 @@ from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table
 from planner import api
 from planner.errors import PlannerError
 from planner.problem import Constraints
+from planner.result import TORCHREC_BASELINE
 
 _DIMS = (8, 16, 32, 64, 128)
 _MODEL_BYTES = 6e8
@@ -26,7 +27,7 @@ _TYPES = (
     ShardingType.DATA_PARALLEL,
 )
 CONSTRAINTS = Constraints(sharding_types=_TYPES, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
-_BASELINES = ("torchrec_greedy", "size_lookup_greedy")
+_BASELINES = (TORCHREC_BASELINE, "size_lookup_greedy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

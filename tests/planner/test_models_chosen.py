@@ -127,6 +127,13 @@ def test_a_file_cannot_take_the_name_of_a_module(tmp_path: Path) -> None:
         chosen_models(load_system("h100_sxm", gpus=8), {"collective": str(path)})
 
 
+def test_a_file_whose_name_has_dots_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "my.model.py"
+    path.write_text(MODEL)
+    with pytest.raises(InvalidInputError, match="a module's name has no dots"):
+        chosen_models(load_system("h100_sxm", gpus=8), {"collective": str(path)})
+
+
 def test_the_command_takes_a_file_also_with_a_second_process(model_file: Path) -> None:
     """The second search runs in a process of its own, which has to find the class too."""
     command = [

@@ -27,7 +27,6 @@ from planner.support.status import Status
 if TYPE_CHECKING:
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult
-    from planner.space.objective import MakePipeline
 
 EXIT_GAP = 1
 
@@ -86,26 +85,26 @@ def command(
     from planner.cli.printing.gap import unmet
     from planner.cli.progress import live_progress
 
-    started_s = time.perf_counter()
+    start_s = time.perf_counter()
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
             check_folder(output, force=force)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
+        from planner.pricing import pricing_of
         from planner.settings import SearchSettings
 
-        kept_s = _kept_s(asked.problem, output, started_s)
         search = SearchSettings(
             strategy=strategy, objective=objective, robust=asked.robust, time_limit_s=time_limit,
-            kept_s=kept_s, max_evaluations=evaluations, seed=seed,
+            kept_s=_kept_s(asked.problem, output, start_s), max_evaluations=evaluations, seed=seed,
         )  # fmt: skip
-        make_pipeline = _pricing(objective, torchrec_defaults=more.torchrec_defaults)
+        check_figures(objective, torchrec_defaults=more.torchrec_defaults)
         with live_progress(settings, objective) as progress:
             result = api.solve(
                 asked.problem,
                 search=search,
-                make_pipeline=make_pipeline,
+                make_pipeline=pricing_of(torchrec_figures=more.torchrec_defaults),
                 progress=stop.watching(progress),
                 should_stop=stop,
             )
@@ -118,9 +117,9 @@ def command(
         return _exit_code(settings, stop, missed)
 
 
-def _kept_s(problem: PlanningProblem, output: Path | None, started_s: float) -> float:
+def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:
     """Seconds of a time limit that are gone already, or that writing the report will take."""
-    gone_s = time.perf_counter() - started_s
+    gone_s = time.perf_counter() - start_s
     if output is None:
         return gone_s
     tables, ranks = len(problem.workload.tables), problem.topology.world_size
@@ -146,18 +145,6 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         print_result(settings, result, written=written)
     if problem is not None:
         raise problem
-
-
-def _pricing(objective: str, *, torchrec_defaults: bool) -> MakePipeline:
-    """What prices plans in the search: TorchRec's estimates for its objectives, ours else."""
-    from costmodels.pipeline import CostPipeline
-    from planner.torchrec_terms.pipeline import TorchrecPricing
-
-    check_figures(objective, torchrec_defaults=torchrec_defaults)
-    if not objective.startswith("torchrec"):
-        return CostPipeline
-    by_phase = objective == "torchrec-critical-path"
-    return TorchrecPricing(by_phase=by_phase, torchrec_figures=torchrec_defaults)
 
 
 def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:

@@ -11,8 +11,7 @@ from typing import Final
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.models import default_models
-from planner.space.budget import default_work_s
-from planner.space.effort import priced_s
+from planner.space.budget import default_work_s, priced_plans
 from planner.space.objective import MakePipeline
 
 _LEAST_WORK_S: Final = 0.3
@@ -46,6 +45,4 @@ def planning_evaluations(
         make_pipeline: prices the plans.
     """
     pipeline = make_pipeline(workload, topology, default_models(topology))
-    entries = topology.world_size * pipeline.num_features
-    work_s = planning_work_s(len(workload.tables), topology.world_size)
-    return max(round(work_s / priced_s(1, entries)), 1)
+    return priced_plans(planning_work_s(len(workload.tables), topology.world_size), pipeline)

@@ -28,20 +28,6 @@ class DeviceClock:
         return time.thread_time()
 
 
-_ROUNDS_PER_ITERATION = 2.0
-_LEAST_BYTES = 0.5 * 1024**2
-
-
-def other_work(moved_bytes: float, device: torch.device) -> torch.Tensor:
-    """Memory to touch before a timed step that moves ``moved_bytes``.
-
-    In an iteration other steps have used the caches meanwhile, and they move more when this one
-    does: indices, rows, vectors and gradients pass through several buffers.
-    """
-    size = max(_ROUNDS_PER_ITERATION * moved_bytes, _LEAST_BYTES)
-    return torch.zeros(int(size) // 4, device=device)
-
-
 def quiet_seconds(times: FloatArray) -> FloatArray:
     """Undisturbed seconds from repeated measurements.
 

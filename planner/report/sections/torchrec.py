@@ -10,7 +10,7 @@ from planner.report.html._evidence import Evidence
 from planner.report.html._templates import fill
 from planner.report.html.base import Block, Field, grid
 from planner.report.sections.base import AbstractReportSection
-from planner.result import PlanningResult
+from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.support.printable import printable
 
 _SAME_RATIO = 0.005
@@ -68,7 +68,7 @@ class TorchrecSection(AbstractReportSection):
 
 
 def _sentence(rows: list[tuple[str, tuple[Cell, ...]]]) -> str:
-    found = next((values for name, values in rows if name == figures.TORCHREC_BASELINE), None)
+    found = next((values for name, values in rows if name == TORCHREC_BASELINE), None)
     if found is None or found[2] is None or found[4] is None:
         return "TorchRec's greedy search found no plan to set beside ours."
     ours, theirs = float(found[2]), float(found[4])

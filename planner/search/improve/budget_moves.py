@@ -236,10 +236,7 @@ class _Walker:
         return float(self.usage.moved.sum() - self.usage.moved[table])
 
     def _without(self, table: int) -> FloatArray:
-        rest = self.work.copy()
-        ranks, rows = self.space.placed_rows(table, self.options[table], self.places[table])
-        np.subtract.at(rest, ranks, rows)
-        return rest
+        return self.space.work_without(self.work, table, self.options[table], self.places[table])
 
     def _rows(self, table: int, index: int, places: tuple[int, ...]) -> FloatArray:
         added = np.zeros_like(self.work)

@@ -37,9 +37,7 @@ def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> As
         whole = _whole_option(space, table, now.options[table])
         if whole is None:
             continue
-        rest = work.copy()
-        ranks, rows = space.placed_rows(table, now.options[table], now.places[table])
-        np.subtract.at(rest, ranks, rows)
+        rest = space.work_without(work, table, now.options[table], now.places[table])
         found = _placed(space, evaluate, rest, work, (table, whole))
         if found is None or found[1] > value * _EQUAL:
             continue
