@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             "calibrated_topology": lambda folder, ranks, progress: f"{ranks} ranks",
             "memory_bytes": lambda: 2.0**34,
         },
-        "torchrec_runs": {"RunSettings": lambda **options: options},
+        "runs": {"RunSettings": lambda **options: options},
         "validate_torchrec": {"validate_tasks": validate_tasks, "validate_skew": validate_skew},
     }
     for name, functions in fakes.items():
-        module = types.ModuleType(f"planner.integrations.{name}")
+        module = types.ModuleType(f"planner.integrations.measure.{name}")
+        assert find_spec(module.__name__), "a stand-in for nothing would let the real one run"
         for key, function in functions.items():
             setattr(module, key, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
