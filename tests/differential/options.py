@@ -82,25 +82,45 @@ def _placement(
 
 
 def _in_use(case: Case, table: Table, leave: Leave) -> Iterator[TablePlacement]:
-    """The cut and kernel of the plan in use, on any places, as far as the constraints allow it."""
+    """The cut and kernel of the plan in use, on any places, as far as the constraints allow it.
+
+    It may go by every name that means the same shards (:func:`_same_shards`).
+    """
     if case.moves is None:
         return
     given = case.moves.start.placement(table.name)
-    kind, factor = given.sharding_type, given.cache_load_factor_ratio
+    factor = given.cache_load_factor_ratio
     barred = factor is not None and leave.names_factors and factor not in leave.factors
-    if kind not in leave.types or given.kernel not in leave.kernels or barred:
+    if given.kernel not in leave.kernels or barred:
         return
-    if kind not in _SPLIT:
-        for other, shards in _cut_and_placed(case, table, leave, arrangements, wide=False):
-            if other is kind:
-                yield _placement(table, kind, shards, given.kernel, factor)
-        return
-    step = case.topology.local_world_size if kind is ShardingType.GRID_SHARD else 1
+    step = case.topology.local_world_size if given.sharding_type is ShardingType.GRID_SHARD else 1
     widths = tuple(s.num_cols for s in given.shards[::step])
-    if len(widths) > 1 and min(widths) < leave.min_width:
-        return
-    for shards in _split(case, table, leave, kind, [widths], arrangements):
-        yield _placement(table, kind, shards, given.kernel, factor)
+    for kind in _same_shards(case, given.sharding_type):
+        if kind not in leave.types:
+            continue
+        if kind not in _SPLIT:
+            for other, shards in _cut_and_placed(case, table, leave, arrangements, wide=False):
+                if other is kind:
+                    yield _placement(table, kind, shards, given.kernel, factor)
+        elif len(widths) == 1 or min(widths) >= leave.min_width:
+            for shards in _split(case, table, leave, kind, [widths], arrangements):
+                yield _placement(table, kind, shards, given.kernel, factor)
+
+
+def _same_shards(case: Case, kind: ShardingType) -> list[ShardingType]:
+    """Types that cut a table as ``kind`` does, so that a plan may call the shards by their name.
+
+    On hosts of one rank a grid has column pieces of one block; on one host all pieces are on it.
+    """
+    equal = [
+        {ShardingType.COLUMN_WISE, ShardingType.GRID_SHARD}
+        if case.topology.local_world_size == 1
+        else set[ShardingType](),
+        {ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE}
+        if case.topology.num_hosts == 1
+        else set[ShardingType](),
+    ]
+    return [t for t in ShardingType if t is kind or any({t, kind} <= pair for pair in equal)]
 
 
 def _kernels(kind: ShardingType, leave: Leave) -> Iterator[tuple[ComputeKernel, float | None]]:
