@@ -27,6 +27,7 @@ from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.search.construct.walk import can_price_all, price_all
 from planner.search.improve.improving import Improver
+from planner.search.improve.neighbours import Neighbours
 from planner.search.improve.rule_search import finish_under_rules, start_under_rules
 from planner.search.improve.second_search import SecondSearch
 from planner.space.effort import placing_s
@@ -66,8 +67,8 @@ _PACKINGS: Final = 3
 class Auto(AbstractStrategy):
     """Rank-free bound, LP rounding with vector LPT, ruin and recreate, local search.
 
-    Ends by itself when the gap is closed or cycles stop helping. The modules of
-    ``planner.search.parts`` say how each part works.
+    Ends by itself when the gap is closed or cycles stop helping. The folders ``bounds``,
+    ``construct`` and ``improve`` beside this module hold the parts, each with its explanation.
     """
 
     __slots__ = ("_without",)
@@ -126,6 +127,7 @@ class _Run:
             rng=self.rng,
             without=without,
         )
+        self.neighbours = Neighbours(space, record)
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
         self.prover: Prover | None = None
@@ -166,6 +168,7 @@ class _Run:
         self._prove()
         self._first_cycles()
         self.improver.improve(starts)
+        self.neighbours.improve()
         self.improver.improve(self._pack())
         self.improver.improve(self._branch(self._nodes))
         if not self._boxes and self.space.num_tables <= _WHOLE_TABLES:
@@ -174,6 +177,7 @@ class _Run:
         for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
             self.improver.improve(self._pack())
             self._refine()
+        self.neighbours.improve()
         for _ in range(_PROOFS):
             if self.record.stopped or self.record.proven or not self._prove():
                 break
@@ -296,7 +300,7 @@ class _Run:
     def _round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans from the options of a relaxation."""
         self.model.follow(self.bounds.cuts.get(relaxation.types, []))
-        return self._place(relaxation.choice(self.space))
+        return self._place(self.bounds.listed(relaxation).choice(self.space))
 
     def _place(self, choice: IntArray) -> list[Assignment]:
         """Plans from one option per table."""
@@ -332,6 +336,7 @@ class _Run:
                 if self._nodes < _EARLY_NODES or way == ways[-1]:
                     self.improver.improve(self._branch(self._nodes))
                 self._prove()
+            self.neighbours.improve()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = 2.0 if gained or idle else 0.5

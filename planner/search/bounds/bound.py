@@ -113,6 +113,17 @@ class RankFreeBound:
                 break
         return result
 
+    def listed(self, relaxation: Relaxation) -> Relaxation:
+        """Solve again within the memory that listed options have; for rounding, no bound.
+
+        A bound that also holds for host kernels which are not listed allows more memory than there
+        is (:attr:`RankFreeProgram.unlisted_bytes`), and no plan can be made from its solution.
+        """
+        if relaxation.shares is None or self._made.has_room(relaxation.shares):
+            return relaxation
+        found = self.relax(relaxation.types, more=self._made.listed_memory(), rounds=4)
+        return relaxation if found.shares is None else found
+
     def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
         """Solve again for options that whole shards can be packed from; for rounding, no bound.
 
@@ -130,7 +141,8 @@ class RankFreeBound:
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * self._made.shards[:, None]
         rows = self._made.fixed(counted / self.space.world_size)
-        return self.relax(relaxation.types, kept=kept, more=[rows], rounds=4)
+        more = [rows, *self._made.listed_memory()]
+        return self.relax(relaxation.types, kept=kept, more=more, rounds=4)
 
     def solve_whole(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from planner.space.objective import Cut
 
 _LIMIT_SLACK = 1e-9
 
+
+_ROOM_TOLERANCE: Final = 1e-5
 
 Name = tuple[int, int, int]
 """Which table or rank; which phase in use, the one after the last being memory; which of the
@@ -177,6 +180,20 @@ class RankFreeProgram:
         """Rows ``loads[:, c] @ y <= 1``."""
         upper = np.ones(loads.shape[1])
         return Rows.dense(loads.T, np.full(len(upper), -math.inf), upper)
+
+    def has_room(self, shares: FloatArray) -> bool:
+        """Whether the device bytes of a solution are there, on the mean over ranks."""
+        return self.unlisted_bytes <= 0 or bool(shares @ self._device_share <= 1 + _ROOM_TOLERANCE)
+
+    def listed_memory(self) -> list[Rows]:
+        """The limit of device memory, where that of the bound is wider."""
+        return [self.fixed(self._device_share[:, None])] if self.unlisted_bytes > 0 else []
+
+    @property
+    def _device_share(self) -> FloatArray:
+        """``[n]`` device bytes of each option as a share of all device memory."""
+        limit = max(float(self.space.pipeline.device_limits.mean()), 1.0)
+        return np.asarray(self.space.mean_work @ self.space.device / limit)
 
     # -- rows -------------------------------------------------------------------------------------
 

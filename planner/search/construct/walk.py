@@ -75,7 +75,7 @@ def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], Flo
     """Batches of assignments that keep the rules, with their work ``[N, W, F]``."""
     choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
     taken = Taken.of(space, choices) if space.rules else None
-    works = [_works(space, t, found) for t, found in enumerate(choices)]
+    works = [choice_works(space, t, found) for t, found in enumerate(choices)]
     sizes = [len(c) for c in choices]
     for start in range(0, math.prod(sizes), _BATCH):
         stop = min(start + _BATCH, math.prod(sizes))
@@ -146,7 +146,8 @@ def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assign
     return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
 
 
-def _works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
+def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
+    """Work that each choice of a table puts on the ranks, ``[choices, W, F]``."""
     works = np.zeros((len(choices), space.world_size, space.pipeline.num_features))
     for work, (index, places) in zip(works, choices, strict=True):
         ranks, rows = space.placed_rows(table, index, places)

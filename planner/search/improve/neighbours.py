@@ -1,0 +1,156 @@
+"""Every choice of one table, and the best ones of two or three at once, where choices are few.
+
+The other moves look near the ranks that set the maxima, and at a few options. What a plan also
+pays, such as collectives that only one table starts or launches on a rank that is never the
+slowest, they can miss. Pricing thousands of plans in one batch costs little more than pricing one,
+so with few tables all neighbours are priced by the objective itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import numpy as np
+
+from planner.search.base import Record
+from planner.search.construct.walk import Choice, Taken, choice_works, table_choices
+from planner.space.evaluation import Assignment, FloatArray, IntArray, SearchSpace
+
+_MOST_ENTRIES: Final = 4_000_000
+"""Entries of work of all choices of all tables, up to which neighbours are looked at this way."""
+_TOGETHER: Final = ((2, 192), (3, 32))
+"""How many tables are changed at once, and how many choices of each are combined: those that are
+best while the other tables stay as they are."""
+_MOST_BATCH_ENTRIES: Final = 2_000_000
+"""Entries of work priced at once."""
+_SHARE: Final = 0.15
+"""Share of all work that one call may take."""
+_GAIN: Final = 1e-9
+"""Share of the objective that counts as a better plan."""
+
+
+class Neighbours:
+    """The neighbourhoods of one search.
+
+    Args:
+        space: options and places.
+        record: is offered every better plan.
+    """
+
+    def __init__(self, space: SearchSpace, record: Record) -> None:
+        """List every choice of every table, if they are few."""
+        self._space, self._record = space, record
+        self._entries = space.world_size * space.pipeline.num_features
+        self._choices = self._few_choices()
+        self._at = [{choice: i for i, choice in enumerate(found)} for found in self._choices]
+        self._works = [choice_works(space, t, found) for t, found in enumerate(self._choices)]
+        self._taken = Taken.of(space, self._choices) if space.rules else None
+        self._seen: set[tuple[int, ...]] = set()
+        self._until_s = 0.0
+
+    def improve(self) -> None:
+        """From the best plan to the best of its neighbours, until none is better.
+
+        Ends with its share of the budget; a plan whose neighbours are known is not looked at again.
+        """
+        meter = self._record.evaluate.meter
+        self._until_s = meter.spent_s + _SHARE * meter.most_s
+        current = self._place_of(self._record.best)
+        while current is not None and current not in self._seen and not self._over:
+            self._seen.add(current)
+            current = self._step(current)
+
+    @property
+    def _over(self) -> bool:
+        spent = self._record.evaluate.meter.spent_s >= self._until_s
+        return spent or self._record.stopped or self._record.proven
+
+    def _few_choices(self) -> list[list[Choice]]:
+        """Choices by table; none at all where they are too many to look at each."""
+        left = _MOST_ENTRIES // self._entries
+        found: list[list[Choice]] = []
+        for table in range(self._space.num_tables):
+            some = list(itertools.islice(table_choices(self._space, table), left + 1))
+            left -= len(some)
+            if left < 0:
+                return []
+            found.append(some)
+        return found
+
+    def _place_of(self, plan: Assignment | None) -> tuple[int, ...] | None:
+        """Index of the choice of each table, or None if a table's is not listed."""
+        if plan is None or not self._choices:
+            return None
+        pairs = zip(self._at, plan.options, plan.places, strict=True)
+        found = [known.get((option, places)) for known, option, places in pairs]
+        return tuple(i for i in found if i is not None) if None not in found else None
+
+    def _step(self, current: tuple[int, ...]) -> tuple[int, ...] | None:
+        """A better neighbour with one table changed, else two or three; None if there is none."""
+        work = np.sum([w[i] for w, i in zip(self._works, current, strict=True)], axis=0)
+        value = self._record.value * (1 - _GAIN)
+        best: list[IntArray] = []
+        found: list[tuple[float, tuple[int, ...]]] = []
+        for t in range(len(current)):
+            every = np.arange(len(self._choices[t]))
+            works = (work - self._works[t][current[t]])[None] + self._works[t]
+            best.append(self._promising(works))
+            found.append(self._best(current, {t: every}, works))
+        least = min(found)
+        if least[0] < value:
+            return least[1]
+        for count, most in _TOGETHER:
+            for tables in itertools.combinations(range(len(current)), count):
+                if self._over:
+                    return None
+                kept = [best[t][:most] for t in tables]
+                least = self._together(current, work, dict(zip(tables, kept, strict=True)), value)
+                if least[0] < value:
+                    return least[1]
+        return None
+
+    def _together(
+        self,
+        current: tuple[int, ...],
+        work: FloatArray,
+        kept: dict[int, IntArray],
+        value: float,
+    ) -> tuple[float, tuple[int, ...]]:
+        """The best plan in which some tables have any of these choices; ends below ``value``."""
+        rest = work - np.sum([self._works[t][current[t]] for t in kept], axis=0)
+        grids = np.meshgrid(*kept.values(), indexing="ij")
+        least = np.inf, current
+        size = max(_MOST_BATCH_ENTRIES // self._entries, 1)
+        for start in range(0, grids[0].size, size):
+            stop = start + size
+            part = {t: grid.ravel()[start:stop] for t, grid in zip(kept, grids, strict=True)}
+            works = rest[None] + np.sum([self._works[t][i] for t, i in part.items()], axis=0)
+            least = min(least, self._best(current, part, works))
+            if least[0] < value or self._over:
+                break
+        return least
+
+    def _promising(self, works: FloatArray) -> IntArray:
+        """Choices that are cheapest whether or not they fit: another table may make room."""
+        values = self._record.evaluate.objective.values(works)
+        return np.argsort(values, kind="stable")
+
+    def _best(
+        self, current: tuple[int, ...], changed: dict[int, IntArray], works: FloatArray
+    ) -> tuple[float, tuple[int, ...]]:
+        """The best of many plans that keep the rules, offered to the record if it is better."""
+        values = self._record.evaluate.values(works)
+        count = len(values)
+        index = tuple(changed.get(t, np.full(count, i)) for t, i in enumerate(current))
+        if self._taken is not None:
+            values = np.where(self._taken.kept(index), values, np.inf)
+        at = int(np.argmin(values))
+        picked = tuple(int(i[at]) for i in index)
+        if values[at] < self._record.value:
+            chosen = [self._choices[t][i] for t, i in enumerate(picked)]
+            plan = Assignment(
+                options=tuple(o for o, _ in chosen), places=tuple(p for _, p in chosen)
+            )
+            self._record.offer(plan, float(values[at]), "neighbours")
+        return float(values[at]), picked
