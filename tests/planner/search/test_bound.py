@@ -108,3 +108,22 @@ def test_programs_agree_with_arithmetic() -> None:
     none = solve(Program(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool)))
     assert none.infeasible
     assert math.isinf(none.bound)
+
+
+def test_options_are_rounded_within_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound for unlisted host kernels too allows more memory than a plan of listed ones has."""
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    small = tuple(cases.table(f"s{i}", 140_000, 64) for i in range(80))
+    large = tuple(cases.table(f"l{i}", 72_000_000, 64, 20.0) for i in range(5))
+    workload = cases.workload(small + large)
+    space = cases.space(workload, cases.topology(1, 2, hbm_gib=40, ddr_gib=400))
+    assert space.listing.left_out_tables
+    bounds = RankFreeBound(LinearModel(space, objective_named("iteration", space)))
+    device = space.mean_work @ space.device
+    room = float(space.pipeline.device_limits.mean())
+    found = bounds.relax(None)
+    assert found.shares is not None
+    assert found.shares @ device > 1.001 * room, "the case does not need what it tests"
+    for other in (bounds.listed(found), bounds.packable(found, 0.15)):
+        assert other.shares is not None
+        assert other.shares @ device <= room * (1 + 1e-4)
