@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.search.bounds.bound_program import Name, RankFreeProgram
+from planner.search.bounds.bound_program import Name, RankFreeProgram, Scope
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.every_rank import alike
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
@@ -96,9 +96,8 @@ class RankFreeBound:
         """
         result = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            program = self._program(
-                types, whole=False, kept=kept, more=more, box=box, special=special
-            )
+            scope = Scope(kept=kept, more=more, box=box, special=special)
+            program = self._program(types, scope, whole=False)
             solution = self._solve(program)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
@@ -158,7 +157,7 @@ class RankFreeBound:
         """Bound by the mixed-integer program: one whole option per table."""
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            program = self._program(types, whole=True, box=box, kept=kept, special=special)
+            program = self._program(types, Scope(box=box, kept=kept, special=special), whole=True)
             solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
@@ -181,7 +180,7 @@ class RankFreeBound:
 
     def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
-        program = self._program(types, whole=True, special=special)
+        program = self._program(types, Scope(special=special), whole=True)
         return program, self._made.scale * (1 - _ROUNDING)
 
     @property
@@ -193,7 +192,7 @@ class RankFreeBound:
         self, types: TypeSet | None, *, bound: float, incumbent: float
     ) -> tuple[Program, float]:
         """The same with every rank, for plans whose objective is between these two, in seconds."""
-        program = self._program(types, whole=True, every_rank=True)
+        program = self._program(types, Scope(every_rank=True), whole=True)
         last, scale = len(program.cost) - 1, self._made.scale
         upper = program.upper.copy()
         upper[last] = incumbent / scale
@@ -222,7 +221,7 @@ class RankFreeBound:
             return 0.0
         if self.space.num_tables > _EXACT_TABLES:
             return self._least_sum(types, int(where[0]))
-        program = self._program(types, whole=False, box=box, kept=kept)
+        program = self._program(types, Scope(box=box, kept=kept), whole=False)
         cost, upper = np.zeros_like(program.cost), program.upper.copy()
         cost[len(self.space.options) + int(where[0])] = 1.0
         upper[-1] = most / self._made.scale
@@ -270,31 +269,11 @@ class RankFreeBound:
 
     # -- building ---------------------------------------------------------------------------------
 
-    def _program(
-        self,
-        types: TypeSet | None,
-        *,
-        whole: bool,
-        kept: BoolArray | None = None,
-        more: Sequence[Rows] = (),
-        box: Box | None = None,
-        special: Sequence[int] = (),
-        every_rank: bool = False,
-    ) -> Program:
+    def _program(self, types: TypeSet | None, scope: Scope, *, whole: bool) -> Program:
         cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
-        cuts += [] if box is None else box.cuts
-        return self._made.build(
-            types,
-            self._table_rows,
-            self._rank_rows,
-            cuts,
-            whole=whole,
-            kept=kept,
-            box=box,
-            more=more,
-            special=special,
-            every_rank=every_rank,
-        )
+        cuts += [] if scope.box is None else scope.box.cuts
+        rows = self._table_rows, self._rank_rows
+        return self._made.build(types, *rows, cuts, whole=whole, scope=scope)
 
     # -- reading ----------------------------------------------------------------------------------
 

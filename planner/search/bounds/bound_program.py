@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -32,6 +33,29 @@ _ROOM_TOLERANCE: Final = 1e-5
 Name = tuple[int, int, int]
 """Which table or rank; which phase in use, the one after the last being memory; which of the
 phase's tangents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scope:
+    """Which plans a program is about, and what it looks at beside means and largest shards.
+
+    Attributes:
+        kept: options to choose from, flat; None for all.
+        box: limits of phases, and what calls cost.
+        more: further rows.
+        special: tables whose largest piece's rank is looked at.
+        every_rank: look at every rank; only where all are alike.
+    """
+
+    kept: BoolArray | None = None
+    box: Box | None = None
+    more: Sequence[Rows] = ()
+    special: Sequence[int] = ()
+    every_rank: bool = False
+
+
+EVERYTHING: Final = Scope()
+"""All plans, and nothing further."""
 
 
 class RankFreeProgram:
@@ -106,11 +130,7 @@ class RankFreeProgram:
         cuts: Sequence[Cut],
         *,
         whole: bool,
-        kept: BoolArray | None = None,
-        box: Box | None = None,
-        more: Sequence[Rows] = (),
-        special: Sequence[int] = (),
-        every_rank: bool = False,
+        scope: Scope = EVERYTHING,
     ) -> Program:
         """Minimise t.
 
@@ -120,18 +140,14 @@ class RankFreeProgram:
             rank_rows: ranks on which uniform options are looked at, with the load.
             cuts: of the objective.
             whole: options are whole.
-            kept: options to choose from.
-            box: limits of phases, and what calls cost.
-            more: further rows.
-            special: tables whose largest piece's rank is looked at.
-            every_rank: look at every rank; only where all are alike.
+            scope: which plans, and what else is looked at.
         """
-        scale = self.scale
+        scale, box, special = self.scale, scope.box, scope.special
         calls = () if box is None else box.launches.calls
         own = self._end + len(calls)
         ranks = own + len(special) * self._special.size
-        size = ranks + (self.every_rank.size if every_rank else 0) + 1
-        lower, upper = self._limits_of(types, kept, box, size)
+        size = ranks + (self.every_rank.size if scope.every_rank else 0) + 1
+        lower, upper = self._limits_of(types, scope.kept, box, size)
         upper[self._end : own] = 1.0
         upper[own:ranks] = np.tile(self._special.upper, len(special))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
@@ -142,7 +158,7 @@ class RankFreeProgram:
             key = ("special", table, first)
             parts.append(self._once(key, partial(self._on_special, table, first)))
         integer = (np.arange(size) < self.options) & whole
-        if every_rank:
+        if scope.every_rank:
             base = self.options + len(self.model.used)
             room = float(self.rank_limits[0, 0] / self.limits[0])
             every = self.every_rank.rows(ranks, self.options, base, self._unit, device_room=room)
@@ -152,7 +168,7 @@ class RankFreeProgram:
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
-            rows=Rows.stack([*parts, *more]),
+            rows=Rows.stack([*parts, *scope.more]),
             integer=integer,
             groups=self.space.table_of,
         )
