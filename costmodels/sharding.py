@@ -99,9 +99,28 @@ class ShardingOption:
         return SPREAD[self.sharding_type]
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether nothing remains to be chosen, because every rank holds a part."""
+        return self.spread is Spread.UNIFORM
+
+    @property
     def num_pieces(self) -> int:
         """Ranks (or hosts) to choose: one per column piece; none for uniform options."""
-        return 0 if self.spread is Spread.UNIFORM else len(self.column_widths)
+        return 0 if self.is_uniform else len(self.column_widths)
+
+    @property
+    def keeps_pieces_on_host(self) -> bool:
+        """Whether all column pieces go to ranks of one host."""
+        return self.sharding_type is ShardingType.TABLE_COLUMN_WISE
+
+    @property
+    def keeps_pieces_apart(self) -> bool:
+        """Whether pieces go to ranks of their own, because they differ in width.
+
+        TorchRec holds the pieces of a table on one rank as one tensor of one width
+        (``TableBatchedEmbeddingSlice``).
+        """
+        return len(set(self.column_widths)) > 1
 
 
 def _check_kernel(
@@ -228,7 +247,7 @@ def _cells(
     world_size: int,
     local_world_size: int,
 ) -> Shards:
-    if option.spread is Spread.UNIFORM:
+    if option.is_uniform:
         offsets: IntArray | int = 0
         rows: IntArray | int = num_embeddings
         if option.sharding_type is ShardingType.ROW_WISE:

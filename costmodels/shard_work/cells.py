@@ -17,7 +17,6 @@ from costmodels.sharding import (
     Plan,
     ShardingOption,
     ShardingType,
-    Spread,
     TablePlacement,
     row_blocks,
 )
@@ -132,7 +131,7 @@ class OptionCells:
     def _layout(self, option: ShardingOption) -> Layout:
         kind, at = option.sharding_type, self._position[option.table]
         num_embeddings = self._columns.tables[at].num_embeddings
-        uniform = option.spread is Spread.UNIFORM
+        uniform = option.is_uniform
         widths, piece = _pieces((sum(option.column_widths),) if uniform else option.column_widths)
         parts = self._parts.get(kind)
         if parts is None:

@@ -155,7 +155,7 @@ def _fits_empty(
 ) -> bool:
     limits, host_limits = pipeline.device_limits * _ROUNDING, pipeline.host_limits * _ROUNDING
     local = pipeline.topology.local_world_size
-    if option.spread is Spread.UNIFORM:
+    if option.is_uniform:
         per_host = host.reshape(-1, local).sum(axis=-1)
         return bool((device <= limits).all() and (per_host <= host_limits).all())
     if option.spread is Spread.RANKS:

@@ -19,7 +19,7 @@ def option_of(
     )
     step = local_world_size if option.spread is Spread.HOSTS else 1
     places = tuple(r // step for r in placement.ranks[::step])
-    places = () if option.spread is Spread.UNIFORM else places
+    places = () if option.is_uniform else places
     if len(places) != option.num_pieces:
         return None
     same = place(

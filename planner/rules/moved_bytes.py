@@ -72,7 +72,7 @@ class MoveBudget:
     def table_bytes(self, option: ShardingOption, places: tuple[int, ...]) -> float:
         """Bytes received by all ranks for one placed table."""
         received = self.piece_bytes(option)
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             return float(received[0])
         return float(received[np.arange(len(places)), list(places)].sum())
 
@@ -85,7 +85,7 @@ class MoveBudget:
         table = self._table_of[option.table]
         world, local = self._world_size, self._local_world_size
         rows = self._tables[table].num_embeddings
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             shards = place(option, rows, (), world_size=world, local_world_size=local).shards
             ranks = np.array([s.rank for s in shards])
             missing = self._missing(table, shards)[np.arange(len(shards)), ranks]

@@ -93,7 +93,7 @@ class PlacementRules:
 
     def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
         """Shards of one placed table on each rank, ``[W]``."""
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             return np.ones(self.world_size, dtype=np.int64)
         if option.spread is Spread.RANKS:
             return np.bincount(np.array(places, dtype=np.int64), minlength=self.world_size)
@@ -132,7 +132,7 @@ class PlacementRules:
             if not cap.members[table]:
                 continue
             places = self.world_size if cap.level is Level.RANK else self.num_hosts
-            if option.spread is Spread.UNIFORM:
+            if option.is_uniform:
                 alone = cap.distinct or cap.level is Level.RANK
                 needs = 1 if alone else local
                 crowded = cap.distinct and cap.most == 1 and cap.members.sum() > 1
@@ -151,8 +151,8 @@ class PlacementRules:
 
     def _fits_union(self, level: Level, option: ShardingOption) -> bool:
         if level is Level.HOST:
-            return option.spread is not Spread.UNIFORM or self.num_hosts == 1
-        if option.spread is Spread.UNIFORM:
+            return not option.is_uniform or self.num_hosts == 1
+        if option.is_uniform:
             return self.world_size == 1
         one_rank = option.spread is Spread.RANKS or self.local_world_size == 1
         return one_rank and option.num_pieces == 1

@@ -6,7 +6,7 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -53,13 +53,13 @@ def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignmen
         option = table.options[index]
         hosts = option.spread is Spread.HOSTS
         allowed = np.flatnonzero(space.may_use_host[t] if hosts else space.may_use_rank[t])
-        if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
+        if option.keeps_pieces_on_host:
             near = allowed // space.local_world_size
             allowed = allowed[near == rng.choice(near)]
         options.append(index)
         drawn = rng.choice(allowed, option.num_pieces)
-        unequal = len(set(option.column_widths)) > 1
-        if unequal and len(allowed) >= len(drawn):  # TorchRec keeps them apart
+        unequal = option.keeps_pieces_apart
+        if unequal and len(allowed) >= len(drawn):
             drawn = rng.permutation(allowed)[: option.num_pieces]
         places.append(tuple(int(p) for p in drawn))
     return Assignment(options=tuple(options), places=tuple(places))

@@ -116,10 +116,8 @@ class SearchSpace:
         self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
         self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
         self.pieces[self.is_uniform] = 0
-        self._is_uneven: BoolArray = np.array(
-            [len(w) > 1 and len(set(w)) > 1 for w in (o.column_widths for o in self.options)],
-            dtype=bool,
-        )
+        uneven = [o.keeps_pieces_apart for o in self.options]
+        self._is_uneven: BoolArray = np.array(uneven, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
         self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
@@ -260,7 +258,7 @@ class SearchSpace:
                 continue
             step = self.local_world_size if option.spread is Spread.HOSTS else 1
             places = tuple(r // step for r in placement.ranks[::step])
-            uniform = option.spread is Spread.UNIFORM
+            uniform = option.is_uniform
             if not uniform and len(places) != option.num_pieces:
                 continue
             places = () if uniform else places

@@ -140,7 +140,7 @@ class TorchrecPipeline(CostPipeline):
 
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Rows of the shards: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` by spread."""
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             return self._uniform_work(option)
         pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
         return np.array([pieces[width] for width in option.column_widths])
@@ -202,7 +202,7 @@ class TorchrecPipeline(CostPipeline):
             row[TIMES] = perf.total_s
             return row
         row[FORWARD], row[BACKWARD] = perf.fwd_compute_s, perf.bwd_compute_s
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             row[UNIFORM_COMMS] = perf.fwd_comms_s + perf.bwd_comms_s
             return row
         group = self._modules[table.module] * len(_KINDS) + _KINDS.index(option.sharding_type)

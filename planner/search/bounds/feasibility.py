@@ -95,7 +95,7 @@ def _missing(
     """
     limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
     local = space.local_world_size
-    if option.spread is Spread.UNIFORM:
+    if option.is_uniform:
         per_host = host.reshape(-1, local).sum(axis=-1)
         lacks = (device - limits).max(), (per_host - host_limits).max()
     elif option.spread is Spread.RANKS:
@@ -182,7 +182,7 @@ def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     else:
         lines.append("add host memory")
-    if not all(any(o.spread is Spread.UNIFORM for o in t.options) for t in tables):
+    if not all(any(o.is_uniform for o in t.options) for t in tables):
         lines.append("allow row_wise or table_row_wise sharding, which split rows")
     if not all(any(len(o.column_widths) > 1 for o in t.options) for t in tables):
         lines.append("allow column_wise sharding or a smaller minimum column width")

@@ -25,7 +25,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Spread
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.common.programs import Program, Rows, effort_of, solve
 from planner.space.effort import Meter
@@ -85,7 +84,7 @@ class Makespan:
         rows = [r.ravel() for r in space.rows]
         self._owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
         self._cost = costs[np.concatenate(rows)]
-        self._uniform: BoolArray = np.array([o.spread is Spread.UNIFORM for o in space.options])
+        self._uniform: BoolArray = np.array([o.is_uniform for o in space.options])
         starts = np.cumsum([0, *(len(r) for r in rows[:-1])])
         self._largest = np.maximum.reduceat(self._cost, starts)
         everywhere = np.minimum.reduceat(self._cost, starts)

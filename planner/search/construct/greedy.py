@@ -145,7 +145,7 @@ def _partition(
     seconds: FloatArray,
 ) -> Assignment:
     """Uniform options first, then the largest by ``sizes``."""
-    uniform = [space.option(t, o).spread is Spread.UNIFORM for t, o in enumerate(choice)]
+    uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
     order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
     places: list[tuple[int, ...]] = [()] * space.num_tables
     for t in order:
@@ -202,7 +202,7 @@ class _ScalarPlacer:
         flat = int(space.first[table]) + index
         option, rows = space.options[flat], space.rows[flat]
         device, host = self._device[rows], self._host[rows]
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             self.cost = self.cost + cost
             self.room = self.room - device
             self.host_room = self.host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
@@ -218,9 +218,9 @@ class _ScalarPlacer:
             places.append(
                 self._to_rank(table, float(device[i]), float(host[i]), float(cost[i]), among)
             )
-            if option.sharding_type is ShardingType.TABLE_COLUMN_WISE and i == 0:
+            if option.keeps_pieces_on_host and i == 0:
                 among = space.host_ranks([places[0] // space.local_world_size])
-            if len(set(option.column_widths)) > 1:  # TorchRec keeps unequal pieces apart
+            if option.keeps_pieces_apart:
                 among = np.arange(space.world_size) if among is None else among
                 rest = among[among != places[-1]]
                 among = rest if space.may_use_rank[table][rest].any() else among

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.construct.packing_exact import Answer, pack_exactly
@@ -179,7 +179,7 @@ class Packer:
         flat = int(space.first[table]) + index
         option, rows = space.options[flat], space.rows[flat]
         device, host = space.pool_device[rows], space.pool_host[rows]
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             self._room = self._room - device
             self._host_room = self._host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
             fits = (self._room >= 0).all() and (self._host_room >= 0).all()
@@ -187,7 +187,7 @@ class Packer:
             return () if fits and allowed else None
         if option.spread is Spread.HOSTS:
             return self._blocks(table, device, host)
-        near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
+        near = option.keeps_pieces_on_host
         return self._pieces(table, index, device, host, near=near)
 
     def _pieces(
@@ -203,9 +203,9 @@ class Packer:
                 self._usage.put(table, done)
                 allowed = space.may_use_rank[table] & self._usage.ranks_for(table)
                 self._usage.put(table, None)
-            if places and len(set(space.option(table, index).column_widths)) > 1:
+            if places and space.option(table, index).keeps_pieces_apart:
                 allowed = allowed.copy()
-                allowed[places] = False  # TorchRec keeps unequal pieces apart
+                allowed[places] = False
             if near and places:
                 allowed = allowed & (hosts == places[0] // local)
             fits = allowed & (self._room >= device[piece]) & (self._host_room[hosts] >= host[piece])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.problem import Level
 from planner.rules.placement_rules import BoolArray, Cap, Union
 from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
@@ -142,7 +142,7 @@ class _Model:
         space, model = self.space, self.model
         option = space.option(table, index)
         placed = _Placed(index=index, used=model.new_bool_var(""))
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             return placed
         hosts = option.spread is Spread.HOSTS
         mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
@@ -150,9 +150,9 @@ class _Model:
             row = [model.new_bool_var("") if ok else 0 for ok in mask]
             model.add(sum(row) == placed.used)
             placed.at.append(row)
-        if len(set(option.column_widths)) > 1:
+        if option.keeps_pieces_apart:
             self._apart_by_width(option.column_widths, placed)
-        if option.sharding_type is ShardingType.TABLE_COLUMN_WISE:
+        if option.keeps_pieces_on_host:
             local = space.local_world_size
             for row in placed.at[1:]:
                 for h in range(space.num_hosts):

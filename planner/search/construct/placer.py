@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, FloatArray, IntArray
 
@@ -131,7 +131,7 @@ class Placer:
         """Put a whole table somewhere; returns its places."""
         flat = int(self.space.first[table]) + index
         option = self.space.options[flat]
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             self.add_uniform(flat)
             return ()
         rows = self.model.option_rows(flat)
@@ -139,8 +139,8 @@ class Placer:
             blocks = _runs(rows)
             return tuple(h for r, count in blocks for h in self.add_to_hosts(table, r, count))
         places: list[int] = []
-        near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
-        apart = len(set(option.column_widths)) > 1
+        near = option.keeps_pieces_on_host
+        apart = option.keeps_pieces_apart
         if near or apart:
             free = np.arange(self.space.world_size)
             for row in rows:
@@ -149,7 +149,7 @@ class Placer:
                     free = self.space.host_ranks([places[0] // self.space.local_world_size])
                 rest = free[free != places[-1]]
                 if apart and self.space.may_use_rank[table][rest].any():
-                    free = rest  # TorchRec keeps unequal pieces apart
+                    free = rest
             return tuple(places)
         for row, count in _runs(rows):
             if count == 1 or row[-1] > 0:

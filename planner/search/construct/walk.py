@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
 from planner.space.effort import priced_s
@@ -33,7 +33,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
     """
     ordered = space.rules.budget is not None
     for index, option in enumerate(space.tables[table].options):
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             yield index, ()
             continue
         hosts = option.spread is Spread.HOSTS
@@ -41,7 +41,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
         allowed = [int(p) for p in np.flatnonzero(mask)]
         for places in _placings(option.column_widths, allowed, ordered=ordered):
             near = {p // space.local_world_size for p in places}
-            if option.sharding_type is not ShardingType.TABLE_COLUMN_WISE or len(near) == 1:
+            if not option.keeps_pieces_on_host or len(near) == 1:
                 yield index, places
 
 

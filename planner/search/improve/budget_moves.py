@@ -147,7 +147,7 @@ class _Walker:
         choices: list[_Choice] = []
         for index in range(len(self.space.tables[table].options)):
             option = self.space.option(table, index)
-            if option.spread is Spread.UNIFORM:
+            if option.is_uniform:
                 choices.append((index, ()))
                 continue
             order = self._order(table, option.spread, loads)
@@ -169,7 +169,7 @@ class _Walker:
         places that receive little enough.
         """
         table, index = near.table, near.choice[0]
-        is_uniform = self.space.option(table, index).spread is Spread.UNIFORM
+        is_uniform = self.space.option(table, index).is_uniform
         if is_uniform or self.kind is not Chain.EXPLAINED:
             yield near
         if is_uniform:
@@ -229,7 +229,7 @@ class _Walker:
     def _keeps(self, step: _Step) -> bool:
         index, places = step.choice
         option = self.space.option(step.table, index)
-        crowded = len(set(places)) < len(places) and len(set(option.column_widths)) > 1
+        crowded = len(set(places)) < len(places) and option.keeps_pieces_apart
         return not crowded and self.usage.allows([(step.table, option, places)])
 
     def _moved_others(self, table: int) -> float:

@@ -227,13 +227,13 @@ class Field:
         kind = self.space.options[flat]
         loads = self.loads.copy()
         places: list[int] = []
-        if kind.spread is Spread.UNIFORM:
+        if kind.is_uniform:
             loads += self._columns[self.space.rows[flat]].T
         elif kind.spread is Spread.HOSTS:
             places = self._place_blocks(table, flat, loads)
         else:
             places = self._place_runs(table, flat, loads)
-        if kind.spread is not Spread.UNIFORM and len(places) < kind.num_pieces:
+        if not kind.is_uniform and len(places) < kind.num_pieces:
             return Insertion(value=np.inf, option=option, places=())
         return Insertion(value=self._value_of(loads), option=option, places=tuple(places))
 

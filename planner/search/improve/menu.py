@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.space.evaluation import IntArray, SearchSpace
 
 
@@ -33,9 +33,7 @@ class Menu:
         """Sort once; the menu depends on the space alone."""
         self.space = space
         self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
-        self._near = np.array(
-            [o.sharding_type is ShardingType.TABLE_COLUMN_WISE for o in space.options], dtype=bool
-        )
+        self._near = np.array([o.keeps_pieces_on_host for o in space.options], dtype=bool)
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
         """(rows of one piece, number of pieces) for each run of equal pieces."""

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Spread
 from planner.search.construct.placer import EIGHTH, Placer, Pressure
 from planner.search.improve.state import Change, Move, State
 from planner.space.evaluation import FITTING, BoolArray, FloatArray, IntArray
@@ -238,7 +237,7 @@ class Neighbourhood:
             cheap = [int(o) for o in order if allowed[first + o]][:most]
             for option in dict.fromkeys([*cheap, *self._next_splits(t)]):
                 same = option == self.state.options[t]
-                uniform = self.space.options[first + option].spread is Spread.UNIFORM
+                uniform = self.space.options[first + option].is_uniform
                 if not (same and uniform):
                     found.append(self.recut(t, option))
         return found

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.problem import Level
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
@@ -191,11 +191,11 @@ class RuleSearch:
         found: list[Choice] = []
         for index in self._some_options(table):
             option = self.space.option(table, index)
-            if option.spread is Spread.UNIFORM:
+            if option.is_uniform:
                 found.append((index, ()))
                 continue
             order = self._order(table, option.spread, loads)
-            near = option.sharding_type is ShardingType.TABLE_COLUMN_WISE
+            near = option.keeps_pieces_on_host
             found += [(index, p) for p in self._placings(order, option.num_pieces, near=near)]
         return found
 
@@ -240,7 +240,7 @@ class RuleSearch:
     ) -> Choice | None:
         """An option of a table on these ranks alone."""
         option = self.space.option(table, index)
-        if option.spread is Spread.UNIFORM:
+        if option.is_uniform:
             return (index, ())
         if option.spread is Spread.HOSTS:
             home = int(ranks[0]) // self.space.local_world_size if len(ranks) > 1 else host
@@ -311,8 +311,8 @@ class RuleSearch:
 
     def _keeps(self, candidate: Candidate) -> bool:
         move = [(t, self.space.option(t, i), p) for t, (i, p) in candidate.items()]
-        crowded = any(len(set(p)) < len(p) and len(set(o.column_widths)) > 1 for _, o, p in move)
-        return not crowded and self.usage.allows(move)  # TorchRec keeps unequal pieces apart
+        crowded = any(len(set(p)) < len(p) and o.keeps_pieces_apart for _, o, p in move)
+        return not crowded and self.usage.allows(move)
 
     # -- what to try ------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.sharding import ShardingType, Spread
+from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import Assignment, FloatArray, IntArray
 
@@ -168,10 +168,7 @@ class State:
         self.shard_piece: IntArray = np.array(pieces, dtype=np.int64)
         self.shard_rank: IntArray = np.array(ranks, dtype=np.int64)
         self.shard_row: IntArray = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        kept = [
-            self.space.options[self.flat(t)].sharding_type is ShardingType.TABLE_COLUMN_WISE
-            for t in tables
-        ]
+        kept = [self.space.options[self.flat(t)].keeps_pieces_on_host for t in tables]
         self.stays_on_host = np.array(kept, dtype=bool)
-        unequal = [len(set(self.space.options[self.flat(t)].column_widths)) > 1 for t in tables]
+        unequal = [self.space.options[self.flat(t)].keeps_pieces_apart for t in tables]
         self.stays_apart = np.array(unequal, dtype=bool)
