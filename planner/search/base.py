@@ -25,6 +25,7 @@ OPTIMALITY_GAP: Final = 1e-4
 """A plan this close to its bound counts as optimal."""
 
 _POOL_SIZE: Final = 8
+"""Plans with different options that a search keeps; the runners-up of the report come from them."""
 
 
 class Termination(StrEnum):

@@ -16,6 +16,7 @@ from planner.search.construct.walk import count_assignments, price_all
 from planner.space.evaluation import Evaluator, SearchSpace
 
 MOST_ASSIGNMENTS: Final = 2_000_000
+"""Plans that the exhaustive strategy prices at most: a few minutes."""
 
 
 @final

@@ -17,6 +17,7 @@ from planner.search.base import (
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _SAMPLES: Final = 1000
+"""Plans drawn, unless the budget ends first."""
 
 
 @final

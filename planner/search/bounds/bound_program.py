@@ -26,9 +26,11 @@ from planner.space.evaluation import ROUNDING, BoolArray, FloatArray, IntArray, 
 from planner.space.objective import Cut
 
 _LIMIT_SLACK = 1e-9
+"""Share by which limits from floating-point sums are widened, so that no plan falls outside."""
 
 
 _ROOM_TOLERANCE: Final = 1e-5
+"""Share of device memory by which a solution may be over it for the rounding of the solver."""
 
 Name = tuple[int, int, int]
 """Which table or rank; which phase in use, the one after the last being memory; which of the

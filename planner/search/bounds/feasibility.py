@@ -14,7 +14,10 @@ from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, FloatArray, SearchSpace
 
 _MIXES: Final = np.linspace(0.0, 1.0, 201)
+"""Weights of device against host memory at which all tables together are compared with what there
+is."""
 _SHARING: Final = 8
+"""Large shards on one rank, up to which counting them may prove that they do not fit."""
 
 
 def require_feasible(space: SearchSpace) -> None:

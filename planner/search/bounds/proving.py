@@ -35,6 +35,7 @@ _WORTH_RANKED_RATIO: Final = 3e-3
 _BATCH: Final = 2
 """Programs solved in a row beside one cycle of the search."""
 _GAP_RATIO: Final = 1e-3
+"""A mixed-integer program ends once its own bound and solution are this close."""
 
 
 def left_s(record: Record) -> float:

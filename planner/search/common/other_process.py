@@ -20,7 +20,9 @@ from typing import Any, BinaryIO, Final
 from planner.support import lifeline
 
 _QUIT_S: Final = 1.0
+"""Seconds that the process has to end by itself before it is killed."""
 _POLL_S: Final = 0.05
+"""Seconds between two looks at whether it has replied or the search has to end."""
 
 
 class OtherProcess:

@@ -37,6 +37,7 @@ _TORCHREC_MIN_WIDTH: Final = 128
 _WALK_SHARDS: Final = 20_000
 """Shards placed in a TorchRec walk before it ends (TorchRec itself goes on, for minutes)."""
 _MOST_SPLITS: Final = 40
+"""Times at most that HugeCTR's walk cuts the table of the hottest shard further."""
 
 
 def size_cost(table: Table) -> float:

@@ -30,6 +30,7 @@ has found nothing."""
 
 PREFERENCES: Final = ("whole", "small", "even")
 FITS: Final = ("roomiest", "fullest", "first")
+"""Orders of a table's options, and of the ranks with room; see :class:`Packer`."""
 
 
 def is_tight(space: SearchSpace) -> bool:

@@ -22,7 +22,9 @@ EIGHTH: Final = 8
 """The exponent of local search."""
 
 _MOST_LOAD: Final = 1e8
+"""Loads above this many times their target count as this many, so that powers stay finite."""
 _WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
+"""Weights of the loads from the last to the first: host bytes, device bytes, then tangents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -23,6 +23,7 @@ _BLINK: Final = 0.03
 _HOT: Final = 0.7
 """Share of removals that start from a rank drawn by its part in the objective."""
 _MOST_RUINED: Final = 5
+"""Tables taken out at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ _LEAST_WORK_S: Final = 2.0
 _MARGIN_S: Final = 0.3
 """It ends this long before the first search has to, so that its plan arrives in time."""
 _OTHER_SEED: Final = 7919
+"""Added to the seed, so that the second search draws other numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
