@@ -35,7 +35,7 @@ _BATCH: Final = 16
 _HOT_RANKS: Final = 3
 """Ranks at the top of each phase whose tangents the minorant gets."""
 _LEAST_SCALE: Final = 0.02
-"""Phases are measured by no less than this share of the longest one, so that tiny ones stay tiny."""
+"""Phases are measured by no less than this share of the longest, so that tiny ones stay tiny."""
 
 
 class Cycles:
