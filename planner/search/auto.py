@@ -164,24 +164,40 @@ class _Run:
         self._look_for_plans(starts)
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
-        """Cycles and descents, with stronger programs for the bound beside them."""
-        self._prove()
-        self._first_cycles()
-        self.improver.improve(starts)
-        self.neighbours.improve()
-        self.improver.improve(self._pack())
-        self.improver.improve(self._branch(self._nodes))
+        """The phases after the first bounds and plans, in this order; each ends with the budget."""
+        phases = (
+            self._prove,  # stronger programs for the bound begin in another process
+            self._first_cycles,  # ruin and recreate from the best plan of each set of types
+            lambda: self.improver.improve(starts),  # descents from rounded and greedy plans
+            self.neighbours.improve,  # every change of one table, where choices are few
+            lambda: self.improver.improve(self._pack()),  # bound by how shards share ranks
+            lambda: self.improver.improve(self._branch(self._nodes)),  # boxes of phase maxima
+            self._choose_whole_options,  # the same bound by whole options, without boxes
+            self._refine,  # cycles, kicks and sampled prices in turn, while they help
+            self._pack_again,  # for sums of largest loads
+            self.neighbours.improve,
+            self._wait_for_proofs,  # plans from sampled prices until the programs are solved
+            self._begin_anew,  # with other prices and plans, while the gap is wide
+        )
+        for phase in phases:
+            phase()
+
+    def _choose_whole_options(self) -> None:
         if not self._boxes and self.space.num_tables <= _WHOLE_TABLES:
             self.improver.improve(self._tighten())
-        self._refine()
+
+    def _pack_again(self) -> None:
         for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
             self.improver.improve(self._pack())
             self._refine()
-        self.neighbours.improve()
+
+    def _wait_for_proofs(self) -> None:
         for _ in range(_PROOFS):
             if self.record.stopped or self.record.proven or not self._prove():
                 break
             self.improver.explore(1.0)
+
+    def _begin_anew(self) -> None:
         for _ in range(_ANEW if Part.PROOFS not in self.without and not self._boxes else 0):
             gap = self.record.gap_ratio
             if self.improver.done or gap is None or gap < _WORTH_ANEW_RATIO:
