@@ -87,7 +87,6 @@ def queries(draw: DrawFn) -> tuple[list[AbstractIndexDistribution], list[tuple[i
     return found, asked
 
 
-@settings(max_examples=100, deadline=None)
 @given(queries(), st.data())
 def test_laws_side_by_side_answer_as_each_alone(
     case: tuple[list[AbstractIndexDistribution], list[tuple[int, ...]]], data: st.DataObject
@@ -260,7 +259,6 @@ def test_plans_and_options_cost_what_their_shards_cost(
         assert firsts == sorted(firsts), "rows come in the order in which they are first used"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1.4), st.floats(1, 1e7)), min_size=1))
 def test_misses_of_cpu_caches_are_those_of_a_bisection(
     cases: list[tuple[int, float, float]],

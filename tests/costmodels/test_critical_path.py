@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
@@ -38,7 +38,6 @@ def assert_path(program: Program, simulation: Simulation, num_ranks: int) -> Non
     assert all(0 <= s.rank < num_ranks and s.duration_s > 0 for s in path)
 
 
-@settings(max_examples=300)
 @given(programs())
 def test_paths_of_random_programs(case: tuple[Program, int]) -> None:
     program, num_ranks = case
@@ -46,7 +45,6 @@ def test_paths_of_random_programs(case: tuple[Program, int]) -> None:
     assert_path(program, traced(program, num_ranks), num_ranks)
 
 
-@settings(max_examples=300)
 @given(programs(), st.integers(0, 2**32))
 def test_arrays_say_what_the_simulation_says(case: tuple[Program, int], seed: int) -> None:
     """Times always; what was waited for wherever no two things end at the same moment."""
@@ -75,7 +73,6 @@ def test_arrays_say_what_the_simulation_says(case: tuple[Program, int], seed: in
         assert arrays.released_by[node] == events.released_by[node], node
 
 
-@settings(max_examples=80)
 @given(planned_workloads())
 def test_paths_of_random_plans(case: tuple[Workload, Topology, Plan]) -> None:
     workload, topology, plan = case
@@ -124,7 +121,6 @@ def test_rank_accounts_by_hand() -> None:
     assert (first.slack_s, second.slack_s) == (2.0, 2.0)
 
 
-@settings(max_examples=100)
 @given(planned_workloads())
 def test_rank_accounts_of_random_plans(case: tuple[Workload, Topology, Plan]) -> None:
     workload, topology, plan = case

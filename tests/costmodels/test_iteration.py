@@ -35,7 +35,6 @@ def time_of(program: Program, num_ranks: int = 2) -> float:
 # ------------------------------------------------------------------ two ways, one answer
 
 
-@settings(max_examples=400)
 @given(programs())
 def test_closed_form_equals_event_simulation(case: tuple[Program, int]) -> None:
     program, num_ranks = case
@@ -48,7 +47,6 @@ def test_closed_form_equals_event_simulation(case: tuple[Program, int]) -> None:
     assert abs(events.iteration_time_s - time) <= 1e-12 * max(1.0, time)
 
 
-@settings(max_examples=150)
 @given(planned_workloads())
 def test_closed_form_equals_event_simulation_for_plans(
     case: tuple[Workload, Topology, Plan],
@@ -63,7 +61,6 @@ def test_closed_form_equals_event_simulation_for_plans(
     assert found.start_s.shape == (len(program.steps), topology.world_size)
 
 
-@settings(max_examples=150)
 @given(programs(), st.integers(1, 3))
 def test_ranks_that_are_alike_need_to_be_looked_at_once(
     case: tuple[Program, int], copies: int
@@ -110,7 +107,6 @@ def test_many_plans_at_once_equal_each_alone(
 # ------------------------------------------------------------------ laws of any program
 
 
-@settings(max_examples=150)
 @given(programs())
 def test_no_stream_and_no_step_is_longer_than_the_iteration(case: tuple[Program, int]) -> None:
     program, num_ranks = case
@@ -131,7 +127,6 @@ def test_no_stream_and_no_step_is_longer_than_the_iteration(case: tuple[Program,
             assert np.ptp(simulation.start_s[i]) == 0
 
 
-@settings(max_examples=150)
 @given(programs(overlap=False), st.data())
 def test_a_dependency_never_shortens(case: tuple[Program, int], data: st.DataObject) -> None:
     program, num_ranks = case
@@ -145,7 +140,6 @@ def test_a_dependency_never_shortens(case: tuple[Program, int], data: st.DataObj
     assert time_of(longer, num_ranks) >= time_of(program, num_ranks) * (1 - 1e-12)
 
 
-@settings(max_examples=150)
 @given(programs(), st.data())
 def test_renaming_ranks_changes_nothing(case: tuple[Program, int], data: st.DataObject) -> None:
     program, num_ranks = case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
@@ -26,7 +26,6 @@ STATES_PER_CELL = {Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2, Optimizer.ROWWISE_AD
 STATES_PER_ROW = {Optimizer.ROWWISE_ADAGRAD: 1, Optimizer.ROWWISE_ADAM: 1}
 
 
-@settings(max_examples=150)
 @given(planned_workloads())
 def test_weights_states_and_gradients_equal_a_count_over_shards(
     case: tuple[Workload, Topology, Plan],

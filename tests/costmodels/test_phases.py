@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.iteration.base import FloatArray
@@ -31,7 +31,6 @@ def bound(pipeline: CostPipeline, work: FloatArray) -> float:
     return pipeline.base_s + float(slowest @ pipeline.phase_weights)
 
 
-@settings(max_examples=250)
 @given(planned_workloads())
 def test_weighted_phase_maxima_never_exceed_the_iteration(
     case: tuple[Workload, Topology, Plan],
@@ -76,7 +75,6 @@ def test_a_slow_rank_does_not_slow_its_cache_fetch() -> None:
 # ------------------------------------------------------------------ phases
 
 
-@settings(max_examples=60)
 @given(planned_workloads(), st.data())
 def test_phases_are_homogeneous_and_convex(
     case: tuple[Workload, Topology, Plan], data: st.DataObject
@@ -115,7 +113,6 @@ def assert_tangent(pipeline: CostPipeline, at: FloatArray, work: FloatArray) -> 
     assert np.all(below <= above * (1 + 1e-9) + 1e-18)
 
 
-@settings(max_examples=100)
 @given(planned_workloads(), st.data())
 def test_tangents_lie_below_the_phases_of_every_plan(
     case: tuple[Workload, Topology, Plan], data: st.DataObject

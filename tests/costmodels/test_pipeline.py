@@ -52,7 +52,6 @@ def plan_on(topology: Topology, *ranks: int, tables: tuple[Table, ...] = TABLES)
 # ------------------------------------------------------------------ estimates
 
 
-@settings(max_examples=60)
 @given(planned_workloads())
 def test_an_estimate_is_consistent(case: tuple[Workload, Topology, Plan]) -> None:
     workload, topology, plan = case

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.errors import InvalidValueError
@@ -267,7 +267,6 @@ def test_a_replica_is_the_whole_table() -> None:
 # ------------------------------------------------------------------ broken plans
 
 
-@settings(max_examples=80)
 @given(planned_workloads())
 def test_every_drawn_plan_passes(case: tuple[Workload, Topology, Plan]) -> None:
     workload, topology, plan = case

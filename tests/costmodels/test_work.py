@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.iteration.base import FloatArray
@@ -39,7 +39,6 @@ from tests.strategies import (
 )
 
 
-@settings(max_examples=100)
 @given(workloads(), topologies(), st.data())
 def test_a_placed_option_adds_its_rows_to_the_chosen_ranks(
     workload: Workload, topology: Topology, data: st.DataObject

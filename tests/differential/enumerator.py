@@ -70,7 +70,7 @@ class Enumerator:
         self.case = case
         self.judge: Judge = judge_of(case)
         self.choices = [placements(case, t, wide=wide, few=few) for t in case.workload.tables]
-        self.works = [np.array([self.judge.work(p) for p in found]) for found in self.choices]
+        self.works = [self.judge.works(found) for found in self.choices]
         self.counts = [
             shard_counts(case, found) if found else np.zeros((0, case.topology.world_size), int)
             for found in self.choices

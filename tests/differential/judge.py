@@ -9,6 +9,7 @@ compute plus, for each module and sharding type, the largest exchange in either 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -45,6 +46,10 @@ class Judge(ABC):
     @abstractmethod
     def work(self, placement: TablePlacement) -> FloatArray:
         """What one placed table puts on each rank, ``[W, F]``."""
+
+    def works(self, placements: Sequence[TablePlacement]) -> FloatArray:
+        """:meth:`work` of each, ``[n, W, F]``."""
+        return np.array([self.work(p) for p in placements])
 
     @abstractmethod
     def memory(self, work: FloatArray) -> FloatArray:
@@ -97,6 +102,13 @@ class PipelineJudge(Judge):
     def work(self, placement: TablePlacement) -> FloatArray:
         alone = Plan(placements=(placement,))
         return np.concatenate([p.plan_work(alone) for p in self.pipelines], axis=-1)
+
+    def works(self, placements: Sequence[TablePlacement]) -> FloatArray:
+        """As columns: thousands of placements one by one take longer than pricing all plans."""
+        if not placements:
+            return np.array([])
+        every = Plan(placements=tuple(placements))
+        return np.concatenate([p.placements_work(every).full for p in self.pipelines], axis=-1)
 
     def memory(self, work: FloatArray) -> FloatArray:
         parts = []

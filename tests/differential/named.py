@@ -11,7 +11,8 @@ from costmodels.workload import DenseArch, Feature, Optimizer, Pipeline, Table, 
 from planner import load_system
 from planner.problem import Constraints, TableConstraint, TableGroup
 from tests.differential.case import Case
-from tests.differential.stored import FOLDER, load, stored_names
+from tests.differential.check import Run
+from tests.differential.stored import FOLDER, faults_found, load, stored_names
 
 
 def _table(name: str, rows: int, dim: int, pooling: float) -> Table:
@@ -123,6 +124,12 @@ def named(name: str) -> Case:
     if name in _MADE:
         return _MADE[name]()
     return replace(load(FOLDER / f"{name}.json"), name=name)
+
+
+def only_users_saw(name: str) -> bool:
+    """Whether a stored case found faults of the planner as users ask it, and none of its engine."""
+    found = [] if name in _MADE else faults_found(FOLDER / f"{name}.json")
+    return bool(found) and all(text.startswith(f"{Run.USERS}:") for text in found)
 
 
 def has_every_plan(name: str) -> bool:

@@ -178,7 +178,8 @@ def _with_tight_memory(rng: np.random.Generator, case: Case, *, few: int | None)
     world = case.topology.world_size
     judge = judge_of(case)
     chosen = [f[int(rng.integers(len(f)))] for _ in range(_SAMPLE) for f in found]
-    works = {p: judge.work(p) for p in set(chosen)}
+    distinct = list(dict.fromkeys(chosen))
+    works = dict(zip(distinct, judge.works(distinct), strict=True))
     used = judge.memory(np.array([works[p] for p in chosen]))
     used = used.reshape(_SAMPLE, len(found), -1).sum(axis=1)
     device = used[:, :world].max(axis=1)

@@ -50,6 +50,11 @@ def load(path: Path) -> Case:
     return case
 
 
+def faults_found(path: Path) -> list[str]:
+    """What the case of a file found, one line for each fault."""
+    return [str(line) for line in json.loads(path.read_text(encoding="utf-8"))["found"]]
+
+
 def _encoded(value: object) -> Any:
     if isinstance(value, Enum):
         return {_KEY: type(value).__name__, "value": value.value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import pytest
 
@@ -11,8 +12,10 @@ from tests.differential.check import Run, Verdict, check
 from tests.differential.problems import draw, draw_larger
 
 CHUNKS, CHUNK = 20, 10
+QUICK = 6
+"""Chunks that run by default; the others are slow."""
 EVALUATIONS = 300
-"""Plans that the search may price for each default problem: it is about promises, not quality."""
+"""Plans that the search may price for each of these: they are about promises, not quality."""
 
 ENGINE_EVERY = 3
 """The engine alone takes most of the time, so it is asked about every third default problem."""
@@ -26,7 +29,15 @@ def complaints(verdicts: list[Verdict]) -> str:
     return "\n".join(f"{v.case.name}: {fault}" for v in verdicts for fault in v.faults)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+def first(values: Iterable[object], count: int) -> list[object]:
+    """Parameters of which the first few run by default and the others are slow."""
+    return [
+        pytest.param(value, marks=[] if i < count else pytest.mark.slow)
+        for i, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("chunk", first(range(CHUNKS), QUICK))
 def test_random_problems(chunk: int) -> None:
     verdicts = []
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
@@ -36,7 +47,7 @@ def test_random_problems(chunk: int) -> None:
     assert not found, f"\n{found}\nsee python -m tests.differential.run --seed N"
 
 
-@pytest.mark.parametrize("seed", [*range(5000, 5018), 5056])
+@pytest.mark.parametrize("seed", first([5056, *range(5000, 5018)], 7))
 def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large problems leave host kernels unlisted; bounds and refusals hold for them too."""
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
@@ -46,8 +57,19 @@ def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", named.names())
 def test_named_cases(name: str) -> None:
+    """Asked as users ask where only that found the fault, else of the engine alone."""
+    _check_named(name, (Run.USERS if named.only_users_saw(name) else Run.ENGINE,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", named.names())
+def test_named_cases_asked_in_both_ways(name: str) -> None:
+    _check_named(name, tuple(Run))
+
+
+def _check_named(name: str, runs: tuple[Run, ...]) -> None:
     exact = named.has_every_plan(name)
-    verdict = check(named.named(name), exact=exact, max_evaluations=EVALUATIONS)
+    verdict = check(named.named(name), runs=runs, exact=exact, max_evaluations=EVALUATIONS)
     found = complaints([verdict])
     assert not found, f"\n{found}\nsee python -m tests.differential.run --case {name}"
 

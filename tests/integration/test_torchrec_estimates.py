@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import nn
@@ -226,7 +226,6 @@ def our_table(case: dict[str, Any]) -> TorchrecTable:
     )
 
 
-@settings(max_examples=300, deadline=None)
 @given(case=cases())
 def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
     module = module_of(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torchrec")
@@ -121,7 +121,6 @@ def coverage(sharding: ParameterSharding, rows: int, columns: int) -> np.ndarray
     return cells
 
 
-@settings(max_examples=150)
 @given(case=cases())
 def test_torchrec_accepts_every_legal_plan(case: Case) -> None:
     world, workload = case.hosts * case.local, case.described.workload

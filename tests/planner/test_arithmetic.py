@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
@@ -187,7 +187,6 @@ def refused(problem: PlanningProblem, pipeline: CostPipeline) -> InfeasibleError
     return None
 
 
-@settings(max_examples=150, deadline=None)
 @given(tight())
 def test_what_is_refused_has_no_plan(case: tuple[PlanningProblem, CostPipeline]) -> None:
     problem, pipeline = case

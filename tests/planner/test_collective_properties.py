@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
@@ -54,7 +54,6 @@ def shapes() -> st.SearchStrategy[tuple[int, int]]:
     return pairs.filter(lambda shape: shape[0] * shape[1] > 1)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     name=st.sampled_from(SYSTEMS),
     shape=shapes(),

@@ -90,7 +90,6 @@ def small(seed: int, limits: Constraints) -> SearchSpace | None:
         return None
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 30), limits=rules())
 def test_the_check_equals_a_look_at_the_shards(seed: int, limits: Constraints) -> None:
     space = small(seed, limits)

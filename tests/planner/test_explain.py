@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
@@ -90,7 +90,6 @@ def test_a_bad_plan_has_changes_that_help() -> None:
     assert best.plan_time_s < explainer.plan_time_s
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.DataObject) -> None:
     """Counted one cell at a time, for every pair of placements of a table of 7 x 12."""

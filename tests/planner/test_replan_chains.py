@@ -103,7 +103,7 @@ def replanned(problem: PlanningProblem, limit: MoveLimit) -> float:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(i, marks=pytest.mark.slow) for i in range(4, 30))]
+    "seed", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(30) if i != 1)]
 )
 def test_never_worse_than_the_moves_that_explain_names(seed: int) -> None:
     problem, _, limit = case(seed)
@@ -113,7 +113,7 @@ def test_never_worse_than_the_moves_that_explain_names(seed: int) -> None:
 def test_one_large_table_is_found_among_many() -> None:
     """The move of most gain takes the limit, not the first one that gains anything."""
     problem = PlanningProblem(
-        workload=cases.dlrm(), topology=cases.topology(2, 8), constraints=cases.DEVICE_ONLY
+        workload=cases.dlrm(), topology=cases.topology(2, 2), constraints=cases.DEVICE_ONLY
     )
     start = api.plan(
         problem.workload, problem.topology, strategy="size_greedy", with_baselines=False
@@ -143,7 +143,7 @@ def _every_change(space: SearchSpace, start: Plan, table: int) -> Iterator[np.nd
             yield changed
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [2, *(pytest.param(i, marks=pytest.mark.slow) for i in range(6))])
 def test_one_move_is_within_two_percent_of_the_best_of_all(seed: int) -> None:
     """Every option of every table on every combination of ranks, one table at a time."""
     model = cases.synthetic(5, seed=seed, batch=4096)

@@ -26,15 +26,27 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 PATIENCE_S = 120.0
 """Of a command that was asked to end; nothing takes so long unless it hangs."""
-ORPHANS_S = 4.0
-"""Of processes whose parent has ended: the kernel ends them at once, a search goes on longer."""
-AT_WORK_S = 2.0
+ORPHANS_S = 30.0
+"""Of processes whose parent has ended: the kernel ends them at once, a search goes on for hours."""
+AT_WORK_S = 1.0
 """Processor time after which a child has imported what it needs and read what it is to do."""
 
-PLAN = ("plan", "synthetic_300", "--system", "a100_80gb_sxm", "--gpus", "64")
+ENDLESS = "1000000000"
+"""Plans to price: it takes hours."""
+PLAN = (
+    *("plan", "dlrm_criteo_terabyte", "--system", "a100_80gb_sxm", "--gpus", "8"),
+    *("--evaluations", ENDLESS),
+)
+"""Large enough for a second search beside it."""
 OTHERS = {
-    "sweep": ("sweep", "synthetic_300", "--system", "h100_sxm", "--gpus", "8,16,32"),
-    "tune": ("tune", "synthetic_300", "--system", "h100_sxm", "--gpus", "16", "--trials", "9"),
+    "sweep": (
+        *("sweep", "synthetic_300", "--system", "h100_sxm", "--gpus", "8,16,32"),
+        *("--evaluations", ENDLESS),
+    ),
+    "tune": (
+        *("tune", "synthetic_300", "--system", "h100_sxm", "--gpus", "16", "--trials", "9"),
+        *("--trial-evaluations", ENDLESS),
+    ),
 }
 SIGNALS = [signal.SIGTERM, signal.SIGKILL, signal.SIGINT]
 
@@ -163,7 +175,7 @@ def test_stopped_while_a_child_is_at_work(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("at_s", moments(13, 2, 5.0))
+@pytest.mark.parametrize("at_s", moments(13, 2, 3.0))
 def test_stopped_at_a_random_moment(tmp_path: Path, number: int, at_s: float) -> None:
     with started(tmp_path, *PLAN, "-o", "run") as process:
         time.sleep(at_s)
@@ -183,7 +195,7 @@ def test_stopped_at_many_moments(tmp_path: Path, number: int, at_s: float) -> No
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, number: int) -> None:
     more = ("--workers", "2") if name == "sweep" else ()
-    (at_s,) = moments(15 + number, 1, 4.0)
+    (at_s,) = moments(15 + number, 1, 2.5)
     with started(tmp_path, *OTHERS[name], *more) as process:
         time.sleep(1.0 + at_s)
         done = stop(process, tmp_path, number)
@@ -196,7 +208,7 @@ def test_profile_leaves_no_process_and_goes_on(tmp_path: Path, number: int) -> N
     """What is finished is kept beside the output; the next run ends it."""
     line = "\t".join(["1", *(["2"] * 13), *(["a1b2c3d4"] * 26)])
     for day in range(2):
-        (tmp_path / f"day_{day}.tsv").write_text(f"{line}\n" * 60_000)
+        (tmp_path / f"day_{day}.tsv").write_text(f"{line}\n" * 20_000)
     words = ("profile", "day_0.tsv", "day_1.tsv", "--jobs", "2", "-o", "stats.json")
     (at_s,) = moments(30 + number, 1, 2.0)
     with started(tmp_path, *words) as process:

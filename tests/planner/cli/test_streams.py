@@ -42,14 +42,25 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 # ------------------------------------------------------------------ closed
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("list", 0), ("list --json", 0), ("--help", 0), ("plan nothere", 2), ("plan --nothing", 2),
-        ("systems show h100_sxm", 0), (f"{PLAN} -o run", 0), (f"{PLAN} --json", 0),
-    ],
-)  # fmt: skip
+CLOSED = (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
+COMMANDS = {
+    "list": 0, "list --json": 0, "--help": 0, "plan nothere": 2, "plan --nothing": 2,
+    "systems show h100_sxm": 0, f"{PLAN} -o run": 0, f"{PLAN} --json": 0,
+}  # fmt: skip
+
+
+def pairs() -> list[object]:
+    """All ways to close streams with the first command, one with each other; the rest is slow."""
+    return [
+        pytest.param(
+            *(words, code, closed), marks=[] if j == 0 or i == j % len(CLOSED) else pytest.mark.slow
+        )
+        for j, (words, code) in enumerate(COMMANDS.items())
+        for i, closed in enumerate(CLOSED)
+    ]
+
+
+@pytest.mark.parametrize(("words", "code", "closed"), pairs())
 def test_a_closed_stream_stops_nothing(words: str, code: int, closed: str, tmp_path: Path) -> None:
     done = shell(f"{words} {closed}", tmp_path)
     assert done.returncode == code
@@ -98,33 +109,30 @@ FULL = {
 
 
 @pytest.mark.parametrize("name", [name for name in FULL if FULL[name][1]])
-def test_a_full_disk_is_named_and_nothing_is_half_written(name: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_nothing_is_half_written(
+    name: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A limit on the size of files stands for a disk that fills up while a file is written."""
     line = "\t".join(["1", *(["2"] * 13), *(["a1b2c3d4"] * 26)])
     (tmp_path / "day.tsv").write_text(f"{line}\n" * 100)
     words, target = FULL[name]
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
-
-    done = subprocess.run(
-        [sys.executable, "-m", "planner", *shlex.split(words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=limited,
-    )
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2500, before[1]))
+    try:
+        done = run(*shlex.split(words))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.code == 2, done.err
+    last = done.err.splitlines()[-1]
     assert re.match(rf"shardplan: error: \S*{re.escape(target)}\S*: .*File too large", last), last
     left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     whole = {"out/points.jsonl", "out/sweep.csv"} if name == "sweep" else set()
     kept = {p for p in left if p.startswith(".stats.json.state/manifest")}
     assert left - whole - kept == {"day.tsv"}
     if name == "plan":
-        assert "Predicted" in done.stdout, "the plan is not lost"
+        assert "Predicted" in done.out, "the plan is not lost"
 
 
 def no_space(*_: object, **__: object) -> None:

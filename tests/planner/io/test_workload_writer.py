@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -111,7 +111,6 @@ def any_workload(draw: DrawFn) -> Workload:
     )
 
 
-@settings(max_examples=120, deadline=None)
 @given(workload=any_workload(), note=st.text(max_size=40))
 def test_what_is_written_is_read_back(
     workload: Workload, note: str, tmp_path_factory: pytest.TempPathFactory

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.floors.type_floor import Leaf
@@ -126,7 +126,6 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
     assert closest > 0.9
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(1e-6, 1e-3)), min_size=1, max_size=6),
     low=st.floats(1e-6, 1e-3),

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.units import GIB
@@ -22,7 +22,6 @@ from planner.torchrec_terms.space import torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     parts=st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=12),
     fullness=st.floats(0.3, 1.0),
@@ -33,7 +32,6 @@ def test_functions_add_up_to_one_where_sizes_do(parts: list[float], fullness: fl
         assert values.sum() <= 1 + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(60, CELLS), min_size=1, max_size=6, unique=True),
     parts=st.lists(st.integers(1, CELLS), min_size=1, max_size=8),

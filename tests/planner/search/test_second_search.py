@@ -39,7 +39,7 @@ def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
 def test_the_other_process_finds_what_this_one_would() -> None:
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
-    evaluate = _evaluator(space, Budget())
+    evaluate = _evaluator(space, Budget(max_evaluations=400))
     strategy = Auto(ALONE)
     with contextlib.closing(SecondSearch(strategy, evaluate, seed=3)) as second:
         found = second.plan(lambda: False)
@@ -48,7 +48,7 @@ def test_the_other_process_finds_what_this_one_would() -> None:
         space=space,
         objective=evaluate.objective,
         seed=3 + second_search._OTHER_SEED,
-        max_evaluations=None,
+        max_evaluations=400,
         ends_at_s=None,
     )
     assert found == next(answer(request))
@@ -82,7 +82,7 @@ def test_without_a_process_it_runs_afterwards(monkeypatch: pytest.MonkeyPatch) -
     for can_start in (True, False):
         if not can_start:
             monkeypatch.setattr(second_search.OtherProcess, "send", lambda *_: False)
-        evaluate = _evaluator(space, Budget(max_evaluations=800))
+        evaluate = _evaluator(space, Budget(max_evaluations=200))
         with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
             plans.append(second.plan(lambda: False))
     assert plans[0] is not None
@@ -94,7 +94,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     space = _space(8, 4)
     budget = Budget(max_evaluations=1)
     strategy = Auto()
-    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=2000)), seed=7919)
+    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=500)), seed=7919)
     given: list[Assignment] = []
 
     class Instant:
@@ -115,13 +115,17 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.assignments[0] == alone.assignments[0]
 
 
-def test_two_runs_that_end_by_themselves_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "most", [300, pytest.param(None, marks=pytest.mark.slow)], ids=["by work", "by themselves"]
+)
+def test_two_runs_are_the_same(monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
     """However the two processes take turns."""
     monkeypatch.setattr(second_search, "_FEWEST", 0)
+    monkeypatch.setattr(second_search, "_LEAST_WORK_S", 0.0)
     space = _space(5, 2)
     runs = []
     for _ in range(2):
-        evaluate = Evaluator(space, objective_named("phases", space), Budget())
+        evaluate = Evaluator(space, objective_named("phases", space), Budget(max_evaluations=most))
         assert SecondSearch.worth_it(evaluate)
         runs.append(Auto().search(space, evaluate, seed=1))
     assert runs[0].assignments[0] == runs[1].assignments[0]

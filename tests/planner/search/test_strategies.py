@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,12 @@ def run(
     return strategy.search(space, evaluate, seed=seed, **hooks)  # type: ignore[arg-type]
 
 
+@functools.cache
+def tiny_optimum(seed: int) -> float:
+    """Found by pricing every plan."""
+    return run("exhaustive", cases.tiny(seed), most=None).values[0]
+
+
 def middling() -> SearchSpace:
     return cases.space(cases.synthetic(7, seed=3), cases.topology(2, 2))
 
@@ -49,7 +57,7 @@ def test_all_are_found() -> None:
 def test_plans_tile_fit_and_run_in_torchrec(name: str) -> None:
     space = cases.tiny(2) if name == "exhaustive" else middling()
     problem = space.problem
-    outcome = run(name, space, most=None if name == "exhaustive" else 2000)
+    outcome = run(name, space, most=None if name == "exhaustive" else 400)
     assert outcome.assignments
     for assignment, value in zip(outcome.assignments, outcome.values, strict=True):
         plan = space.plan(assignment)
@@ -65,7 +73,7 @@ def test_plans_tile_fit_and_run_in_torchrec(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_outcome(name: str) -> None:
     space = cases.tiny(1) if name == "exhaustive" else middling()
-    most = None if name == "exhaustive" else 1500
+    most = None if name == "exhaustive" else 300
     first, second = (run(name, space, seed=5, most=most) for _ in range(2))
     assert first.assignments == second.assignments
     assert first.values == second.values
@@ -76,7 +84,7 @@ def test_same_seed_same_outcome(name: str) -> None:
 def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
     for seed in (0, 3, 6):
         space = cases.tiny(seed)
-        optimum = run("exhaustive", space, most=None).values[0]
+        optimum = tiny_optimum(seed)
         outcome = run(name, space)
         if outcome.values:
             assert outcome.values[0] >= optimum * (1 - 1e-9)
@@ -88,14 +96,14 @@ def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
 
 def test_auto_is_at_least_as_good_as_every_baseline() -> None:
     space = cases.space(cases.synthetic(12, seed=1), cases.topology(2, 2))
-    best = run("auto", space).values[0]
+    best = run("auto", space, most=1000).values[0]
     for name in BASELINES:
-        outcome = run(name, space, most=1000)
+        outcome = run(name, space, most=200)
         assert not outcome.values or best <= outcome.values[0] * (1 + 1e-12), name
 
 
 def test_auto_ends_by_itself_with_a_small_gap() -> None:
-    space = cases.space(cases.synthetic(24, seed=2), cases.topology(1, 2))
+    space = cases.space(cases.synthetic(7, seed=2), cases.topology(1, 2))
     outcome = run("auto", space, most=None)
     assert outcome.termination in (Termination.GAP, Termination.OPTIMAL)
     assert outcome.bound is not None
@@ -107,16 +115,16 @@ def test_auto_plans_around_tight_memory() -> None:
     roomy = cases.topology(2, 2)
     total = model.weight_bytes / cases.GIB
     space = cases.space(model, cases.topology(2, 2, hbm_gib=0.2 * total + 0.5))
-    outcome = run("auto", space)
+    outcome = run("auto", space, most=600)
     assert space.pipeline.memory(space.plan(outcome.assignments[0])).fits
-    free = run("auto", cases.space(model, roomy))
+    free = run("auto", cases.space(model, roomy), most=600)
     assert outcome.values[0] >= free.values[0] * 0.98
 
 
 def test_memory_objective_minimises_the_fullest_device() -> None:
     space = middling()
-    for_memory = run("auto", space, objective="memory")
-    for_time = run("auto", space)
+    for_memory = run("auto", space, objective="memory", most=300)
+    for_time = run("auto", space, most=300)
     work = space.work(for_time.assignments[0])
     assert for_memory.values[0] <= float(space.pipeline.device_bytes(work).max())
     assert for_memory.bound is not None
@@ -160,7 +168,7 @@ def test_constraints_are_obeyed_by_all() -> None:
     for name in NAMES:
         if name == "exhaustive":
             continue
-        outcome = run(name, space, most=800)
+        outcome = run(name, space, most=200)
         if name == "torchrec_greedy":  # TorchRec knows no ranks, so that its plan is refused
             assert not outcome.assignments
             continue
@@ -175,16 +183,6 @@ def test_constraints_are_obeyed_by_all() -> None:
 def test_exhaustive_refuses_what_it_cannot_finish() -> None:
     with pytest.raises(InvalidInputError, match="auto"):
         run("exhaustive", cases.space(cases.synthetic(12), cases.topology(2, 4)))
-
-
-def test_one_seed_gives_one_plan_whatever_the_hash_seed() -> None:
-    code = (
-        "from tests.planner.search.test_strategies import middling, run\n"
-        "o = run('auto', middling(), seed=9, most=1200)\n"
-        "print(o.assignments[0], o.values[0], o.bound)"
-    )
-    shown = cases.printed(code, hash_seeds=("0", "77"))
-    assert len(shown) == 1
 
 
 def test_random_draws_differ_by_seed() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -96,7 +96,6 @@ def spoilt(draw: DrawFn, values: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("kind", READERS)
-@settings(max_examples=250, deadline=None)
 @given(data=st.data())
 def test_spoilt_files_give_a_clear_error_or_a_workload(
     kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -114,7 +113,6 @@ def test_spoilt_files_give_a_clear_error_or_a_workload(
         check_readable(imported, folder)
 
 
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_command_line_gives_a_clear_error_or_a_workload(data: st.DataObject) -> None:
     program = data.draw(st.sampled_from(sorted(PROGRAMS)))
