@@ -82,7 +82,7 @@ def shard_perf(
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=comms[0],
-        bwd_compute_s=_backward_compute(table, compute),
+        bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=comms[1] + copies,
         prefetch_s=_prefetch(table, machine, kernel, num_cols) / share,
     )
@@ -137,9 +137,11 @@ def _forward_compute(
     return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
 
 
-def _backward_compute(table: TorchrecTable, forward_s: Values) -> Values:
-    weighted = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
-    return forward_s * constants.BACKWARD_MULTIPLIER + forward_s * weighted
+def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: Values) -> Values:
+    backward_s = forward_s * machine.backward_ratio
+    backward_s = backward_s * choose(table.is_weighted, machine.weighted_ratio, 1.0)
+    weights = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
+    return backward_s + forward_s * weights
 
 
 def _replicated(
@@ -155,7 +157,7 @@ def _replicated(
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=0.0,
-        bwd_compute_s=_backward_compute(table, compute),
+        bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=reduce_s + size * constants.REPLICATED_UPDATE_FACTOR / rate,
     )
 

@@ -45,6 +45,7 @@ class TorchrecPricing:
     by_phase: bool = False
     torchrec_figures: bool = False
     is_reserved: bool = False
+    machine: TorchrecMachine | None = None
 
     def __call__(
         self, workload: Workload, topology: Topology, models: CostModels
@@ -57,6 +58,7 @@ class TorchrecPricing:
             by_phase=self.by_phase,
             torchrec_figures=self.torchrec_figures,
             is_reserved=self.is_reserved,
+            machine=self.machine,
         )
 
 
@@ -77,6 +79,7 @@ class TorchrecPipeline(CostPipeline):
         by_phase: bool = False,
         torchrec_figures: bool = False,
         is_reserved: bool = False,
+        machine: TorchrecMachine | None = None,
     ) -> None:
         """Read the tables as TorchRec's estimators do.
 
@@ -88,12 +91,15 @@ class TorchrecPipeline(CostPipeline):
             torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
             is_reserved: the system's memory is what a storage reservation has left, and only the
                 workload's ``reserved_bytes`` come off it; else TorchRec's default reservation does.
+            machine: bandwidths and groups as TorchRec's topology has them, in place of those of the
+                system; memories are always the system's.
         """
         super().__init__(workload, topology, models)
         self.by_phase = by_phase
         self.is_reserved = is_reserved
         self.torchrec_figures = torchrec_figures
-        self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
+        own = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
+        self.machine = own if machine is None else own.moved_to(machine)
         self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
         self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))

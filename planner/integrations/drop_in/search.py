@@ -21,6 +21,7 @@ from costmodels.errors import CostModelError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from costmodels.torchrec_estimates import TorchrecMachine
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner import api
@@ -62,7 +63,8 @@ class Memories:
     None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
     is the memory before TorchRec's default reservation, which its objectives take off themselves;
     None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
-    the share that the user keeps free, which all of them lack already.
+    the share that the user keeps free, which all of them lack already. ``machine`` is what TorchRec
+    rates plans on.
     """
 
     ledger: Topology
@@ -71,6 +73,7 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
+    machine: TorchrecMachine | None = None
 
 
 def memories_left(
@@ -210,12 +213,12 @@ def _best_by_torchrec(
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     topology = memories.whole or memories.ledger
     counted = replace(workload, reserved_bytes=memories.kept_bytes)
-    pricing = TorchrecPricing(is_reserved=memories.whole is None)
+    pricing = TorchrecPricing(is_reserved=memories.whole is None, machine=memories.machine)
     try:
         result = _searched(counted, topology, constraints, pricing, asked)
     except InfeasibleError as error:
         raise _nothing_fits(error, counted, memories.ledger, memories, {}) from error
-    return _against_by_torchrec(rival, result)
+    return _against_by_torchrec(rival, result, pricing)
 
 
 def require_room(
@@ -260,7 +263,9 @@ def _against(
     return replace(result, best=theirs) if draw and result.solver.objective == _TIME else result
 
 
-def _against_by_torchrec(rival: Plan | None, result: PlanningResult) -> PlanningResult:
+def _against_by_torchrec(
+    rival: Plan | None, result: PlanningResult, pricing: TorchrecPricing
+) -> PlanningResult:
     """The result with TorchRec's plan in its place where that is worth more to TorchRec.
 
     It fits by the count that TorchRec's objectives have of memory, because TorchRec's planner has
@@ -270,7 +275,7 @@ def _against_by_torchrec(rival: Plan | None, result: PlanningResult) -> Planning
         return result
     problem, solver = result.problem, result.solver
     try:
-        value = objective_value(problem, rival, solver.objective)
+        value = objective_value(problem, rival, solver.objective, make_pipeline=pricing)
         theirs = api.estimate(problem.workload, problem.topology, rival, name=RIVAL)
     except (CostModelError, PlannerError) as error:
         logger.debug("TorchRec's plan cannot be rated: %s", error)
