@@ -103,17 +103,18 @@ def _device_rate(
     machine: TorchrecMachine,
     kernel: ComputeKernel,
     cache_load_factor_ratio: float | None,
-) -> float:
+) -> Values:
     """Bytes/s of a kernel (``kernel_bw_lookup``)."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
     if kernel is ComputeKernel.DENSE:
         return constants.DENSE_KERNEL_RATIO * memory
     if kernel is ComputeKernel.FUSED_UVM:
         return constants.HOST_KERNEL_RATIO * link
-    if kernel is ComputeKernel.FUSED_UVM_CACHING and not table.prefetches:
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
         factor = cache_load_factor_ratio
         share = constants.CACHE_LOAD_FACTOR if factor is None else factor
-        return constants.HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        behind = constants.HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        return choose(table.prefetches, memory, behind)
     return memory
 
 
@@ -129,7 +130,7 @@ def _forward_compute(
     ids: Values,
     columns: Values,
     output_bytes: Values,
-    rate: float,
+    rate: Values,
     penalty: Values,
 ) -> Values:
     """Indices read, rows read and vectors written, over the kernel's rate."""
@@ -145,7 +146,7 @@ def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s:
 
 
 def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: float
+    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: Values
 ) -> ShardPerf:
     written = table.num_outputs * num_cols * table.element_bytes
     compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)

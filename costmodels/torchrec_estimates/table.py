@@ -36,7 +36,7 @@ class TorchrecTable:
     row_sum_bytes: tuple[Values, Values] = (4.0, 4.0)
     output_bytes: Values = 4.0
     optimizer_ratio: Values = 0.0
-    prefetches: bool = False
+    prefetches: Flags = False
     num_cache_fetches: Values | None = None
 
     @staticmethod
@@ -100,11 +100,35 @@ class TorchrecTable:
         return replace(self, **changed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecInputs:
+    """What TorchRec takes for the inputs of a table on one rank; names as in TorchrecTable.
+
+    Its user may tell it something else than the model does, such as one pooling factor for a table
+    of two features, which is then one feature to its planner.
+    """
+
+    num_ids: float
+    num_outputs: float
+    is_weighted: bool
+    prefetches: bool
+
+    def read(self, table: TorchrecTable) -> TorchrecTable:
+        """The table with these inputs."""
+        return replace(
+            table,
+            num_ids=self.num_ids,
+            num_outputs=self.num_outputs,
+            is_weighted=self.is_weighted,
+            prefetches=self.prefetches,
+        )
+
+
 _FLOATS: Final = (
     *("num_embeddings", "embedding_dim", "element_bytes", "num_ids", "num_outputs"),
     *("output_bytes", "optimizer_ratio"),
 )
-_FLAGS: Final = ("is_pooled", "is_weighted")
+_FLAGS: Final = ("is_pooled", "is_weighted", "prefetches")
 _PAIRS: Final = ("all_to_all_bytes", "row_sum_bytes")
 
 

@@ -17,6 +17,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
+from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import (
     DataType,
     DenseArch,
@@ -34,7 +35,7 @@ from planner.integrations.drop_in.remarks import (
 from planner.integrations.translate.codecs import communication_of, row_to_fill
 from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
-from planner.integrations.translate.features import features_of
+from planner.integrations.translate.features import features_of, torchrec_inputs
 from planner.integrations.translate.key_value import (
     MOST_ROWS,
     KeyValueTable,
@@ -87,6 +88,7 @@ class ShardableTable:
     parameter name, with the path in front if several modules have a table of that name. ``tower``
     names the embedding tower of the table, as TorchRec's enumerator does, if it is in one.
     ``key_value`` says how a key-value table is run; ``table`` is then what it is priced as.
+    ``inputs`` are those that TorchRec's estimators count.
     """
 
     path: str
@@ -97,6 +99,7 @@ class ShardableTable:
     table: Table
     tower: str | None = None
     key_value: KeyValueTable | None = None
+    inputs: TorchrecInputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,11 @@ class ModelDescription:
     tables: tuple[ShardableTable, ...]
     warnings: tuple[str, ...]
     knows_optimizer: bool = True
+
+    @property
+    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
+        """What TorchRec's estimators count of each table's inputs, by name."""
+        return tuple((t.table.name, t.inputs) for t in self.tables if t.inputs is not None)
 
     @property
     def key_values(self) -> dict[str, KeyValueTable]:
@@ -253,6 +261,14 @@ def _shardable_tables(
                     sharder=sharder,
                     table=_as_stored(table, parameter),
                     tower=tower_of(path, owner, name),
+                    inputs=torchrec_inputs(
+                        name,
+                        limit,
+                        owner,
+                        sharder,
+                        batch_size,
+                        is_pooled=table.pooling is not Pooling.NONE,
+                    ),
                     key_value=kept,
                 )
             )
@@ -284,10 +300,9 @@ def _limits(
 
 def _told(found: Sequence[ShardableTable], output_dtype: DataType) -> tuple[Table, ...]:
     """The tables; TorchRec takes narrow outputs for narrow exchanges only if a codec says so."""
-    tables = tuple(f.table for f in found)
     if output_dtype is DataType.FP32:
-        return tables
-    return tuple(replace(t, communication=t.codecs) for t in tables)
+        return tuple(f.table for f in found)
+    return tuple(replace(f.table, communication=f.table.codecs) for f in found)
 
 
 def _dimension(entry: ShardableTable) -> int:

@@ -21,7 +21,6 @@ from costmodels.errors import CostModelError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from costmodels.torchrec_estimates import TorchrecMachine
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner import api
@@ -53,6 +52,7 @@ logger: Final = logging.getLogger(__name__)
 RIVAL: Final = "torchrec"
 _TIME: Final = "iteration"
 _DRAW_RATIO: Final = 1e-6
+_RATING: Final = TorchrecPricing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,7 @@ class Memories:
     None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
     is the memory before TorchRec's default reservation, which its objectives take off themselves;
     None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
-    the share that the user keeps free, which all of them lack already. ``machine`` is what TorchRec
-    rates plans on.
+    the share that the user keeps free, which all of them lack already.
     """
 
     ledger: Topology
@@ -73,7 +72,6 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
-    machine: TorchrecMachine | None = None
 
 
 def memories_left(
@@ -128,6 +126,7 @@ def best_plan(
     *,
     key_values: Mapping[str, KeyValueTable] | None = None,
     knows_optimizer: bool = True,
+    rating: TorchrecPricing = _RATING,
 ) -> PlanningResult:
     """The best plan by our ledger, else by TorchRec's count of memory.
 
@@ -142,6 +141,7 @@ def best_plan(
             fits and is predicted to be as fast.
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
+        rating: what an objective of TorchRec's is counted with.
 
     Raises:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether memory is
@@ -149,7 +149,7 @@ def best_plan(
     """
     kept = dict(key_values or {})
     if str(asked.get("objective", "")).startswith("torchrec"):
-        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept)
+        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept, rating)
     strictly = partial(KeyValuePipeline, key_values=kept, knows_optimizer=knows_optimizer)
     try:
         result = _searched(workload, memories.ledger, constraints, strictly, asked)
@@ -203,6 +203,7 @@ def _best_by_torchrec(
     asked: Mapping[str, Any],
     rival: Plan | None,
     key_values: Mapping[str, KeyValueTable],
+    rating: TorchrecPricing,
 ) -> PlanningResult:
     """The best plan by an objective of TorchRec's, which counts memory by TorchRec's estimates."""
     if key_values:
@@ -213,7 +214,7 @@ def _best_by_torchrec(
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     topology = memories.whole or memories.ledger
     counted = replace(workload, reserved_bytes=memories.kept_bytes)
-    pricing = TorchrecPricing(is_reserved=memories.whole is None, machine=memories.machine)
+    pricing = replace(rating, is_reserved=memories.whole is None)
     try:
         result = _searched(counted, topology, constraints, pricing, asked)
     except InfeasibleError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from torch import nn
@@ -22,7 +21,7 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.integrations.drop_in.search import Memories, memories_left
-from planner.integrations.torchrec_topology import topology_from_torchrec, torchrec_machine
+from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import narrowed_to_options, within_groups
 from planner.integrations.translate.errors import ShardPlannerError
@@ -153,7 +152,6 @@ def reserved_memories(
         )
         return topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
 
-    left = memories_left(
+    return memories_left(
         left_by, reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
     )
-    return replace(left, machine=torchrec_machine(topology))
