@@ -165,6 +165,11 @@ class HostCosts:
         return updates * self.launch_s
 
     @property
+    def operator_s(self) -> float:
+        """Issuing one operator of one kernel."""
+        return self._operators_s(1, 1)
+
+    @property
     def lookup_s(self) -> float:
         """Issuing a fused lookup of three kernels."""
         return (self.profile.lookup_forward_ratio + 3.0 * self.profile.launch_ratio) * self.launch_s

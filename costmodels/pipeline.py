@@ -20,7 +20,7 @@ from costmodels.iteration._events import Simulation
 from costmodels.iteration._traced import traced
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
 from costmodels.shard_work.option_work import OptionWork
-from costmodels.shard_work.work import NUM_COLUMNS, WorkModel
+from costmodels.shard_work.work import WorkModel
 from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages import CostModels, Scale, StageModel
 from costmodels.topology import Topology
@@ -35,8 +35,6 @@ class CostPipeline:
     (:mod:`costmodels.shard_work.work`); leading axes are plans priced together.
     """
 
-    num_features = NUM_COLUMNS
-
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
@@ -45,6 +43,7 @@ class CostPipeline:
         self.topology = topology
         self.models = models or CostModels()
         self._work = WorkModel(workload, topology, self.models.lookup)
+        self.num_features = self._work.num_columns
         self._stages = StageModel(workload, topology, self.models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodels.codecs import CodecModel
+from costmodels.codecs import Scale as Scale
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
@@ -19,6 +21,7 @@ from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
 from costmodels.shard_work.work import (
     CALLS,
     FAMILIES,
@@ -27,7 +30,9 @@ from costmodels.shard_work.work import (
     LOOKUP,
     OUTPUT,
     REPLICATED,
+    Sent,
     call_column,
+    sent_bytes,
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
@@ -44,7 +49,6 @@ _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Work of a cache in front of host memory, done before the lookup proper."""
 _AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 _CACHED_CALLS = [call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in FAMILIES]
-_HIERARCHICAL = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 
 
 class _Reduction(Protocol):
@@ -72,16 +76,6 @@ class CostModels:
         return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
-
-    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-
-
 class StageModel:
     """Stage times of one workload on one topology; work arrays are ``[..., W, columns]``."""
 
@@ -98,6 +92,9 @@ class StageModel:
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
+        self.wire = Wire.of(workload, topology)
+        wire = self.wire
+        self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
 
     @cached_property
     def least_collective(self) -> AbstractCollectiveModel:
@@ -111,7 +108,7 @@ class StageModel:
 
     def num_outputs(self, kind: ShardingType) -> int:
         """Collectives in the output exchange of a sharding type."""
-        return 2 if kind in _HIERARCHICAL and self.topology.num_hosts > 1 else 1
+        return 2 if kind in BY_HOSTS and self.topology.num_hosts > 1 else 1
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
@@ -137,17 +134,18 @@ class StageModel:
             indices = self.models.exchange.input_growth(kind, traffic, batch)
             return first, np.zeros_like(first), indices
         model = self.models.collective
-        return self._exchanges(work, family, model.all_to_all, model.reduce_scatter)
+        sent = sent_bytes(work, family)
+        outputs = self._outputs(FAMILIES[family], sent, model.all_to_all, model.reduce_scatter)
+        return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
 
-    def _exchanges(
-        self, work: FloatArray, family: int, all_to_all: _AllToAll, reduce_scatter: _Reduction
-    ) -> tuple[FloatArray, ...]:
-        """First exchange, second exchange, index exchange per rank, as the two price them."""
-        out, kind = work[..., OUTPUT + family], FAMILIES[family]
+    def _outputs(
+        self, kind: ShardingType, sent: Sent, all_to_all: _AllToAll, reduce_scatter: _Reduction
+    ) -> tuple[FloatArray, FloatArray]:
+        """First and second exchange per rank, as the two price them."""
+        first, second = sent
         return (
-            self.first_exchange(kind, out, all_to_all, reduce_scatter),
-            self.across_hosts(out, all_to_all) if kind in _HIERARCHICAL else np.zeros_like(out),
-            self.index_exchange(work[..., INPUT + family], all_to_all),
+            self.first_exchange(kind, first, all_to_all, reduce_scatter),
+            self.across_hosts(second, all_to_all) if kind in BY_HOSTS else np.zeros_like(first),
         )
 
     def first_exchange(
@@ -161,7 +159,7 @@ class StageModel:
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
             return reduce_scatter(world_bytes, self.topology, within_host=False)
-        if kind in _HIERARCHICAL:
+        if kind in BY_HOSTS:
             return reduce_scatter(world_bytes, self.topology, within_host=True)
         own, others = self._by_level(out)
         return all_to_all(own, others, self.topology)
@@ -194,39 +192,50 @@ class StageModel:
         return self.models.collective.all_reduce(num_bytes, self.topology)
 
     def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
-        first, second, indices = (
-            seconds.max(axis=-1, keepdims=True) * factor
-            for seconds in self._exchange_times(work, family)
-        )
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         kind = FAMILIES[family]
-        outputs: list[tuple[str, FloatArray]] = [("all-to-all", first)]
+        labels = ["all-to-all"]
         if kind is ShardingType.ROW_WISE and self._pooled:
-            outputs = [("reduce-scatter", first)]
-        elif kind in _HIERARCHICAL:
-            outputs = [("reduce-scatter", first)]
-            if self.num_outputs(kind) > 1:
-                outputs.append(("all-to-all", second))
+            labels = ["reduce-scatter"]
+        elif kind in BY_HOSTS:
+            labels = ["reduce-scatter", "all-to-all"][: self.num_outputs(kind)]
+
+        def slowest(seconds: FloatArray) -> FloatArray:
+            return np.asarray(seconds.max(axis=-1, keepdims=True) * factor * present)
+
+        ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
+        each = [[slowest(s) for s in self._output_times(work, family, way)] for way in ways]
         return FamilyTimes(
             name=kind.value,
             present=present,
-            input_s=indices * present,
-            outputs_s=tuple((label, seconds * present) for label, seconds in outputs),
+            input_s=slowest(self._input_times(work, family)),
+            outputs_s=tuple(zip(labels, each[0], strict=False)),
+            gradients_s=None if self.wire is None else tuple(each[1][: len(labels)]),
         )
 
-    def _exchange_times(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """First exchange, second exchange, exchange of lengths and indices, per rank."""
+    def _output_times(
+        self, work: FloatArray, family: int, way: int | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """First and second exchange of vectors, or of their gradients, per rank."""
         exchange, model = self.models.exchange, self.models.collective
-        if exchange is not None:
-            first, second, indices = self.family_growth(work, family)
-            input_fixed_s, output_fixed_s = exchange.fixed_s(FAMILIES[family])
-            extra = exchange.output_extra(FAMILIES[family], _traffic(work, family))
-            return first + extra + output_fixed_s, second, indices + input_fixed_s
-        first, second, indices = self._exchanges(
-            work, family, model.all_to_all_s, model.reduce_scatter_s
-        )
-        return first, second, indices + self.lengths_s
+        sent = sent_bytes(work, family, way)
+        if exchange is None:
+            kind = FAMILIES[family]
+            return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
+        traffic, kind = replace(_traffic(work, family), leaving_bytes=sent[0]), FAMILIES[family]
+        grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
+        return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
+
+    def _input_times(self, work: FloatArray, family: int) -> FloatArray:
+        """Exchange of lengths and indices per rank."""
+        exchange, model = self.models.exchange, self.models.collective
+        if exchange is None:
+            arriving = work[..., INPUT + family]
+            return self.index_exchange(arriving, model.all_to_all_s) + self.lengths_s
+        kind, batch = FAMILIES[family], self.workload.local_batch_size
+        indices = exchange.input_growth(kind, _traffic(work, family), batch)
+        return indices + exchange.fixed_s(kind)[0]
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage for one or many plans, scaled by ``scale``."""
@@ -238,13 +247,18 @@ class StageModel:
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
+        families = tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used)
+        codecs = None
+        if self.codecs is not None:
+            codecs = self.codecs.of_plans(work, families, self.speeds, scale)
         return replace(
             self._without_tables(calls, self.speeds, scale),
             lookup_forward_s=(forward / self.speeds + gap) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + BACKWARD_KERNELS * gap)
             * scale.lookup_ratio,
             cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
-            families=tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used),
+            families=families,
+            codecs=codecs,
             tail_bucket_s=tail_s * scale.collective_ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )

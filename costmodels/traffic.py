@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.shard_work.work import FAMILIES, OUTPUT
-from costmodels.sharding import ShardingType
+from costmodels.shard_work.wire import BY_HOSTS, FAMILIES, FORWARD
+from costmodels.shard_work.work import sent_bytes
 from costmodels.topology import Topology
 
 FloatArray = NDArray[np.float64]
-
-HIERARCHICAL = frozenset({ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD})
-"""Partial sums are added up inside the host first, then cross hosts between equal local ranks."""
 
 
 def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
@@ -28,11 +25,11 @@ def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
     lane = rank[:, None] % local == rank[None, :] % local
     traffic = np.zeros((world, world))
     for index, family in enumerate(FAMILIES):
-        sent = work[:, OUTPUT + index][:, None]
+        sent, again = (part[:, None] for part in sent_bytes(work, index, FORWARD))
         if not sent.any():
             continue
-        if family in HIERARCHICAL:
-            traffic += sent * (topology.num_hosts * inside + (lane & ~inside))
+        if family in BY_HOSTS:
+            traffic += sent * topology.num_hosts * inside + again * (lane & ~inside)
         else:
             traffic += np.broadcast_to(sent, traffic.shape)
     np.fill_diagonal(traffic, 0.0)

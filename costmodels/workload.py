@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from costmodels.communication import NOT_COMPRESSED, Communication
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
@@ -95,7 +96,8 @@ class Table:
     """One embedding table and the law of its indices.
 
     ``module`` is the path of the owning module in the model, as TorchRec's plan names it; empty
-    when the root itself holds the tables.
+    when the root itself holds the tables. ``communication`` are the codecs of its exchanges, None
+    where nothing is said of them.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Table:
     pooling: Pooling = Pooling.SUM
     is_weighted: bool = False
     module: str = "embedding_bag_collection"
+    communication: Communication | None = None
 
     def __post_init__(self) -> None:
         """Check shape and features."""
@@ -125,6 +128,11 @@ class Table:
             f"table {self.name!r} has {self.num_embeddings} rows but its index distribution "
             f"{self.distribution.num_embeddings}",
         )
+
+    @property
+    def codecs(self) -> Communication:
+        """What its exchanges are compressed with."""
+        return self.communication or NOT_COMPRESSED
 
     @property
     def pooling_factor(self) -> float:
@@ -283,6 +291,11 @@ class Workload:
     def issued_by(self) -> HostProfile:
         """The host profile, with ``cuda_graph`` as the short form of the one of that name."""
         return HostProfile.CUDA_GRAPH if self.cuda_graph else self.host_profile
+
+    def communicating(self, communication: Communication) -> Workload:
+        """The same with these codecs for every table."""
+        tables = tuple(replace(t, communication=communication) for t in self.tables)
+        return replace(self, tables=tables)
 
     @property
     def weight_bytes(self) -> int:

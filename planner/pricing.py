@@ -34,6 +34,7 @@ def objective_value(
     *,
     robust: Robust = Robust.WORST,
     torchrec_figures: bool = False,
+    make_pipeline: MakePipeline | None = None,
 ) -> float:
     """What a search for ``objective`` would have said of a plan.
 
@@ -44,6 +45,7 @@ def objective_value(
         objective: as in :func:`planner.api.plan`.
         robust: what counts of workload and scenarios, the worst or the mean.
         torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+        make_pipeline: what is asked to price plans, in place of what that says.
 
     Returns:
         In the unit of the objective: seconds, bytes, or US dollars per billion samples.
@@ -52,7 +54,8 @@ def objective_value(
         InvalidInputError: the plan is not one of the problem, or there is no such objective, or the
             system lacks what it needs.
     """
-    own = objective_class(objective).priced_by(pricing_of(torchrec_figures=torchrec_figures))
+    asked = make_pipeline or pricing_of(torchrec_figures=torchrec_figures)
+    own = objective_class(objective).priced_by(asked)
     pipeline = search_pipeline(problem, own)
     try:
         check_plan(plan, problem.workload, problem.topology.world_size)

@@ -17,9 +17,8 @@ from costmodels.estimates import MemoryLedger
 from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
-from costmodels.shard_work.work import NUM_COLUMNS
 from costmodels.sharding import Plan, ShardingOption, ShardingType
-from costmodels.workload import Workload
+from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.space.objective import AbstractObjective, Cut
 
@@ -38,19 +37,23 @@ def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
         InvalidInputError: one line for each scenario that differs in a table's name or shape.
     """
     problems = []
-    shapes = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in workload.tables}
+    shapes = {t.name: _shape(t) for t in workload.tables}
     for scenario in scenarios:
-        other = {t.name: (t.num_embeddings, t.embedding_dim, t.dtype) for t in scenario.tables}
+        other = {t.name: _shape(t) for t in scenario.tables}
         differ = sorted(n for n in {*shapes, *other} if shapes.get(n) != other.get(n))
         same_order = [t.name for t in scenario.tables] == [t.name for t in workload.tables]
         if differ or not same_order:
             what = f"table {differ[0]!r}" if differ else "the order of tables"
             problems.append(
                 f"scenario {scenario.name!r} differs from {workload.name!r} in {what}; scenarios "
-                "have the same tables, rows, columns and types, in the same order"
+                "have the same tables, rows, columns, types and communication, in the same order"
             )
     if problems:
         raise InvalidInputError(problems)
+
+
+def _shape(table: Table) -> tuple[object, ...]:
+    return table.num_embeddings, table.embedding_dim, table.dtype, table.communication
 
 
 class ScenarioPipeline(CostPipeline):
@@ -61,7 +64,7 @@ class ScenarioPipeline(CostPipeline):
         first = pipelines[0]
         super().__init__(first.workload, first.topology, first.models)
         self.pipelines = tuple(pipelines)
-        self.num_features = NUM_COLUMNS * len(pipelines)
+        self.num_features = sum(p.num_features for p in pipelines)
         left = [float(p.device_limits.min()) for p in pipelines]
         self._tightest = int(np.argmin(left))
 
@@ -152,8 +155,9 @@ class RobustObjective(AbstractObjective):
     def gradient(self, row: FloatArray) -> FloatArray:
         """Each scenario's tangents at its own part of the work."""
         gradient = np.zeros((int(self._sizes[-1]), len(row)))
+        width = len(row) // len(self._inner)
         for i, inner in enumerate(self._inner):
-            block = slice(i * NUM_COLUMNS, (i + 1) * NUM_COLUMNS)
+            block = slice(i * width, (i + 1) * width)
             gradient[self._sizes[i] : self._sizes[i + 1], block] = inner.gradient(row[block])
         return gradient
 
@@ -197,7 +201,7 @@ def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
 
 def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
     """The work of each scenario."""
-    return [work[..., i * NUM_COLUMNS : (i + 1) * NUM_COLUMNS] for i in range(count)]
+    return np.split(work, count, axis=-1)
 
 
 def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:

@@ -29,28 +29,31 @@ FIRST, SECOND, INDICES = range(NUM_EXCHANGES)
 """The exchanges of one sharding type, in the order of :meth:`StageModel.family_growth`."""
 
 
-def exchange_floor(stages: StageModel, family: int, which: int) -> Seconds:
+def exchange_floor(
+    stages: StageModel, family: int, which: int, share_ratio: float = 1.0
+) -> Seconds:
     """Least time of one exchange of a sharding type.
 
     Args:
         stages: prices exchanges.
         family: index of the sharding type in ``FAMILIES``.
         which: ``FIRST`` or ``SECOND`` exchange of pooled vectors, or that of ``INDICES``.
+        share_ratio: least part of the growing part's bytes that travel in this direction.
     """
     whole = stages.models.exchange
     if whole is not None:
         input_fixed_s, output_fixed_s = whole.fixed_s(FAMILIES[family])
         added_s = (output_fixed_s, 0.0, input_fixed_s)[which]
-        return lambda growth_s: growth_s + added_s
+        return lambda growth_s: growth_s * share_ratio + added_s
     model = stages.models.collective
     if not model.full_duplex:
-        return lambda growth_s: growth_s
+        return lambda growth_s: growth_s * share_ratio
     least, world = stages.least_collective, stages.topology.world_size
     unit_s = float(_growing(stages, family, which, np.ones((1, world)), model).max())
     lengths_s = stages.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
-        per_peer = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
+        per_peer = growth_s * share_ratio / unit_s if unit_s > 0 else np.zeros_like(growth_s)
         parts = np.array_split(per_peer, max(per_peer.size * world // _MOST_ENTRIES, 1))
         times = []
         for part in parts:

@@ -36,10 +36,12 @@ from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     AbstractPipeline,
+    CodecTimes,
     FamilyTimes,
     FloatArray,
     StageTimes,
 )
+from costmodels.shard_work.wire import BACKWARD, FORWARD
 from costmodels.shard_work.work import FAMILIES
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages import StageModel
@@ -68,7 +70,7 @@ class IterationFloor:
         self._stages = stages
         self._pipeline = pipeline
         self._known: dict[tuple[frozenset[ShardingType], bool, int], TypeFloor] = {}
-        self._known_exchanges: dict[tuple[ShardingType, int], _Exchange] = {}
+        self._known_exchanges: dict[tuple[ShardingType, int, int | None], _Exchange] = {}
 
     def num_calls(self, types: frozenset[ShardingType]) -> int:
         """Fused calls that the rank which is slowest in a lookup makes at least.
@@ -138,30 +140,41 @@ class IterationFloor:
     # -- leaves -----------------------------------------------------------------------------------
 
     def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
-        """The exchanges of the types, in the order of their phases."""
+        """The exchanges of the types, in the order of their phases.
+
+        Where they are compressed, forward and backward are exchanges of their own with one phase.
+        """
+        ways = (None,) if self._stages.wire is None else (FORWARD, BACKWARD)
         return [
-            self._exchange(kind, which)
+            self._exchange(kind, which, way)
             for kind in FAMILIES
             if kind in types
             for which in (*range(self._stages.num_outputs(kind)), INDICES)
+            for way in (ways if which != INDICES else (None,))
         ]
 
-    def _exchange(self, kind: ShardingType, which: int) -> _Exchange:
+    def _exchange(self, kind: ShardingType, which: int, way: int | None) -> _Exchange:
         """One of them; the same for every set of types."""
-        if (kind, which) not in self._known_exchanges:
-            family = FAMILIES.index(kind)
-            phase = 2 + family * NUM_EXCHANGES + which
-            duration_s = exchange_floor(self._stages, family, which)
-            ends = duration_s(np.array([0.0, 1.0]))
-            is_phase = which != INDICES or self._pipeline.exposes_input_dist
-            grows = is_phase and bool(ends[1] > ends[0])
-            self._known_exchanges[kind, which] = _Exchange(
-                kind=kind,
-                which=which,
-                fixed_s=float(ends[0]),
-                leaf=_leaf(phase, duration_s) if grows else None,
-            )
-        return self._known_exchanges[kind, which]
+        known = self._known_exchanges.get((kind, which, way))
+        if known is not None:
+            return known
+        family, wire = FAMILIES.index(kind), self._stages.wire
+        share = 1.0
+        if way is not None and wire is not None:
+            share = float(wire.least_shares[family, which, way])
+        phase = 2 + family * NUM_EXCHANGES + which
+        duration_s = exchange_floor(self._stages, family, which, share)
+        ends = duration_s(np.array([0.0, 1.0]))
+        is_phase = which != INDICES or self._pipeline.exposes_input_dist
+        grows = is_phase and bool(ends[1] > ends[0])
+        known = self._known_exchanges[kind, which, way] = _Exchange(
+            kind=kind,
+            which=which,
+            is_gradient=way == BACKWARD,
+            fixed_s=float(ends[0]),
+            leaf=_leaf(phase, duration_s, share) if grows else None,
+        )
+        return known
 
     def _leaves(self, types: frozenset[ShardingType]) -> tuple[Leaf, ...]:
         """Both lookups, every exchange that grows, and the last all-reduce if tables do."""
@@ -211,6 +224,9 @@ class IterationFloor:
             known = families.setdefault(exchange.kind.value, _absent(exchange.kind))
             if exchange.which == INDICES:
                 families[known.name] = replace(known, input_s=seconds)
+            elif exchange.is_gradient:
+                gradients = (*(known.gradients_s or ()), seconds)
+                families[known.name] = replace(known, gradients_s=gradients)
             else:
                 outputs = (*known.outputs_s, ("exchange", seconds))
                 families[known.name] = replace(known, outputs_s=outputs)
@@ -219,6 +235,7 @@ class IterationFloor:
         early, zero = fetches and self._pipeline.exposes_fetch, np.zeros_like(forward)
         return replace(
             own,
+            codecs=self._codecs(types, loaded.size, empty=empty),
             lookup_forward_s=own.lookup_forward_s + (zero if early else forward),
             lookup_backward_s=own.lookup_backward_s + backward,
             cache_fetch_s=forward if early else zero,
@@ -226,17 +243,29 @@ class IterationFloor:
             tail_bucket_s=next(columns) if replicates else tail_s,
         )
 
+    def _codecs(
+        self, types: frozenset[ShardingType], size: int, *, empty: bool
+    ) -> CodecTimes | None:
+        """Codecs of the made-up ranks; those for their own shards are part of the lookups."""
+        codecs = self._stages.codecs
+        if codecs is None:
+            return None
+        fastest = float(self._stages.speeds.max())
+        return codecs.least(frozenset() if empty else types, fastest, size)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Exchange:
     """One exchange of one sharding type.
 
-    ``fixed_s`` is what it takes with nothing to send. ``leaf`` is None where it never takes longer,
-    or where the iteration does not wait for it.
+    ``is_gradient`` says that it is the backward one, of exchanges that have two. ``fixed_s`` is
+    what it takes with nothing to send. ``leaf`` is None where it never takes longer, or where the
+    iteration does not wait for it.
     """
 
     kind: ShardingType
     which: int
+    is_gradient: bool
     fixed_s: float
     leaf: Leaf | None
 
@@ -284,25 +313,25 @@ def _line(phase: int) -> Leaf:
     )
 
 
-def _leaf(phase: int, duration_s: Seconds) -> Leaf:
+def _leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
     """A duration with its straight minorant.
 
     Between two phases the duration is at least that at the lower one. Beyond the last phase looked
-    at the line is below the phase itself, and durations are never less than their phase.
+    at the line is below that share of the phase, and durations are never less than it.
     """
-    last_s = float(_PHASES_S[-1])
-    constant_s = max(0.0, min(_least_room(duration_s), (1.0 - _SHRINK) * last_s))
+    last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
+    constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
     return Leaf(
         phase=phase,
         is_line=False,
         duration_s=duration_s,
         constant_s=constant_s,
-        slope_ratio=_SHRINK,
+        slope_ratio=slope,
     )
 
 
-def _least_room(duration_s: Seconds) -> float:
-    """A lower bound on what a duration has above ``_SHRINK`` times its phase, at any phase.
+def _least_room(duration_s: Seconds, slope: float) -> float:
+    """A lower bound on what a duration has above ``slope`` times its phase, at any phase.
 
     Intervals are halved only where they may hold the least room; the others have been bounded.
     """
@@ -310,7 +339,7 @@ def _least_room(duration_s: Seconds) -> float:
     at_low_s = duration_s(low_s)
     proven = np.inf
     for _ in range(_SPLITS):
-        room, reached = at_low_s - _SHRINK * high_s, at_low_s - _SHRINK * low_s
+        room, reached = at_low_s - slope * high_s, at_low_s - slope * low_s
         open_ = room < reached.min()
         proven = min(proven, float(room[~open_].min(initial=np.inf)))
         low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
@@ -319,4 +348,4 @@ def _least_room(duration_s: Seconds) -> float:
         low_s = np.concatenate([low_s, middle_s])
         high_s = np.concatenate([middle_s, high_s])
         at_low_s = np.concatenate([at_low_s, at_middle_s])
-    return min(proven, float((at_low_s - _SHRINK * high_s).min()))
+    return min(proven, float((at_low_s - slope * high_s).min()))

@@ -13,14 +13,18 @@ import numpy as np
 
 from costmodels.iteration.base import AbstractPipeline, FloatArray
 from costmodels.lookup.base import NUM_LOOKUP_WORK
+from costmodels.shard_work.wire import BY_HOSTS
 from costmodels.shard_work.work import (
+    CODECS,
     FAMILIES,
     INPUT,
     KERNELS,
     LOOKUP,
     NUM_COLUMNS,
+    NUM_COMPRESSED_COLUMNS,
     OUTPUT,
     REPLICATED,
+    SECOND,
 )
 from costmodels.stages import StageModel
 
@@ -40,15 +44,20 @@ class PhaseModel:
         """Keep both; nothing is computed yet."""
         self._stages = stages
         self._pipeline = pipeline
+        self._num_columns = NUM_COLUMNS if stages.wire is None else NUM_COMPRESSED_COLUMNS
 
     def times(self, work: FloatArray) -> FloatArray:
         """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous.
 
-        Phases: lookup forward, lookup backward, then per sharding type each exchange forward,
-        backward and (where exposed) of indices; last, the all-reduce of replicated tables.
+        Phases: lookup forward, lookup backward, both with the codecs of what they exchange, then
+        per sharding type each exchange, the mean of forward and backward, and (where exposed) of
+        indices; last, the all-reduce of replicated tables.
         """
         lookup = self._lookup_phases(work, self._stages.speeds)
         columns = [lookup[..., 0], lookup[..., 1]]
+        if self._stages.codecs is not None:
+            for way, seconds in enumerate(self._stages.codecs.growth(work)):
+                columns[way] = columns[way] + seconds / self._stages.speeds
         for f in range(len(FAMILIES)):
             columns.extend(self._stages.family_growth(work, f))
         columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
@@ -80,8 +89,12 @@ class PhaseModel:
         depends on other ranks use what the rank itself sends.
         """
         size = len(self.weights)
-        gradient = np.zeros((size, NUM_COLUMNS))
-        gradient[:2] = self._lookup_gradient(work_row)
+        gradient = np.zeros((size, self._num_columns))
+        gradient[:2, :NUM_COLUMNS] = self._lookup_gradient(work_row[:NUM_COLUMNS])
+        codecs = self._stages.codecs
+        if codecs is not None:
+            fastest = codecs.rate_bytes_per_s * float(self._stages.speeds.max())
+            gradient[[0, 1], [CODECS, CODECS + 1]] = 1.0 / fastest
         columns, growth = self._exchange_gradient
         gradient[2:, columns] = growth[2:]
         return gradient
@@ -95,10 +108,12 @@ class PhaseModel:
         world = self._stages.topology.world_size
         columns = [*range(INPUT, INPUT + len(FAMILIES)), *range(OUTPUT, OUTPUT + len(FAMILIES))]
         columns.append(REPLICATED)
+        if self._stages.codecs is not None:
+            columns += range(SECOND, SECOND + len(BY_HOSTS))
         growth = np.full((len(self.weights), len(columns)), np.inf)
         groups = [slice(r, r + 1) for r in range(world)]
         for ranks in groups if self._stages.pays_for_others else [slice(0, world)]:
-            probe = np.zeros((len(columns), world, NUM_COLUMNS))
+            probe = np.zeros((len(columns), world, self._num_columns))
             for i, column in enumerate(columns):
                 probe[i, ranks, column] = 1.0
             growth = np.minimum(growth, self.times(probe)[:, ranks].min(axis=1).T)

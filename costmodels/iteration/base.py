@@ -77,14 +77,27 @@ class Program:
 class FamilyTimes:
     """Collectives of one sharding type.
 
-    Seconds ``[..., 1]`` of the index exchange, and of each step of the output exchange forward (the
-    backward runs them in reverse).
+    Seconds ``[..., 1]`` of the index exchange, and of each step of the output exchange forward. The
+    backward runs them in reverse; ``gradients_s`` are its times, in the same order, None where they
+    are the same.
     """
 
     name: str
     present: BoolArray
     input_s: FloatArray
     outputs_s: tuple[tuple[str, FloatArray], ...]
+    gradients_s: tuple[FloatArray, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecTimes:
+    """Seconds ``[..., R]`` of the kernels of quantized communication, and host seconds of each."""
+
+    quantize_s: FloatArray
+    dequantize_s: FloatArray
+    quantize_gradient_s: FloatArray
+    dequantize_gradient_s: FloatArray
+    host_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +107,7 @@ class StageTimes:
     ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
     issue each kind of step. On a ``single_stream`` everything runs one after the other, and inputs
     are not copied. ``input_copy_s`` is the copy of a batch to the device; the host waits for it if
-    ``copy_blocks_host``.
+    ``copy_blocks_host``. ``codecs`` is None where no exchange is compressed.
     """
 
     bottom_forward_s: FloatArray
@@ -124,6 +137,7 @@ class StageTimes:
     input_copy_s: FloatArray = field(default_factory=lambda: np.zeros(1))
     copy_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
     copy_blocks_host: bool = False
+    codecs: CodecTimes | None = None
 
 
 class AbstractPipeline(ABC):
@@ -261,7 +275,7 @@ class ProgramBuilder:
             "interaction and top MLP forward",
             Stream.COMPUTE,
             t.top_forward_s,
-            after=(lookup, *arrived),
+            after=(lookup, *self.dequantized(arrived)),
             host_s=t.top_host_s,
         )
 
@@ -288,7 +302,7 @@ class ProgramBuilder:
             LOOKUP_BACKWARD,
             Stream.COMPUTE,
             t.lookup_backward_s,
-            after=arrived,
+            after=self.dequantized(arrived, gradient=True),
             host_s=t.lookup_backward_host_s,
         )
         bottom = self.add(
@@ -308,8 +322,29 @@ class ProgramBuilder:
             host_s=t.optimizer_host_s,
         )
 
+    def quantized(self, produced: int, *, gradient: bool = False) -> int:
+        """What leaves a rank, encoded after it was produced; the step that exchanges wait for."""
+        codecs = self.times.codecs
+        if codecs is None:
+            return produced
+        name, seconds = "output quantize", codecs.quantize_s
+        if gradient:
+            name, seconds = "gradient quantize", codecs.quantize_gradient_s
+        return self.add(name, Stream.COMPUTE, seconds, after=(produced,), host_s=codecs.host_s)
+
+    def dequantized(self, arrived: tuple[int, ...], *, gradient: bool = False) -> tuple[int, ...]:
+        """What has come to a rank, decoded; the steps that its use waits for."""
+        codecs = self.times.codecs
+        if codecs is None:
+            return arrived
+        name, seconds = "output dequantize", codecs.dequantize_s
+        if gradient:
+            name, seconds = "gradient dequantize", codecs.dequantize_gradient_s
+        return (self.add(name, Stream.COMPUTE, seconds, after=arrived, host_s=codecs.host_s),)
+
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
+        produced = self.quantized(produced)
         arrived: tuple[int, ...] = ()
         for f in self.times.families:
             before = (produced,)
@@ -324,10 +359,12 @@ class ProgramBuilder:
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of the gradients of pooled embeddings; returns the last step of each type."""
+        produced = self.quantized(produced, gradient=True)
         arrived: tuple[int, ...] = ()
         for f in self.times.families:
             before = (produced,)
-            for label, seconds in reversed(f.outputs_s):
+            labels, times = zip(*f.outputs_s, strict=True)
+            for label, seconds in zip(labels[::-1], (f.gradients_s or times)[::-1], strict=True):
                 name = f"gradient {_REVERSED.get(label, label)} {f.name}"
                 step = self.collective(
                     name, Stream.COMMUNICATION, seconds, after=before, present=f.present

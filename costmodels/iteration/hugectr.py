@@ -63,7 +63,7 @@ class HugeCtr(AbstractPipeline):
             "interaction and top MLP forward",
             Stream.COMPUTE,
             t.top_forward_s,
-            after=arrived,
+            after=builder.dequantized(arrived),
             host_s=t.top_host_s,
         )
         top = builder.add(
@@ -87,7 +87,7 @@ class HugeCtr(AbstractPipeline):
             LOOKUP_BACKWARD,
             Stream.COMPUTE,
             t.lookup_backward_s,
-            after=gradients,
+            after=builder.dequantized(gradients, gradient=True),
             host_s=t.lookup_backward_host_s,
         )
         builder.add(

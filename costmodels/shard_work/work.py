@@ -25,39 +25,35 @@ from costmodels.lookup.base import (
 )
 from costmodels.shard_work.cells import TYPES, Cells, OptionCells, runs_of
 from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FAMILIES, FORWARD, Wire
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 
 __all__ = [
     "CALLS",
+    "CODECS",
     "FAMILIES",
     "INPUT",
     "KERNELS",
     "LOOKUP",
     "MEMORY",
     "NUM_COLUMNS",
+    "NUM_COMPRESSED_COLUMNS",
     "OUTPUT",
     "PIPELINE_DEPTH",
     "REPLICATED",
+    "SECOND",
     "Memory",
+    "Sent",
     "WorkModel",
     "call_column",
     "lookup_columns",
+    "sent_bytes",
 ]
 
 FloatArray = NDArray[np.float64]
-
-FAMILIES: Final = (
-    ShardingType.TABLE_WISE,
-    ShardingType.COLUMN_WISE,
-    ShardingType.TABLE_COLUMN_WISE,
-    ShardingType.ROW_WISE,
-    ShardingType.TABLE_ROW_WISE,
-    ShardingType.GRID_SHARD,
-)
-"""Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
-alike stand beside each other, so that a table by another name keeps its turn on the streams."""
+IntArray = NDArray[np.int64]
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
@@ -93,6 +89,15 @@ NUM_COLUMNS: Final = MEMORY + len(Memory)
 destination rank (output); shards per (family, kernel) and replicated tables (calls); gradient bytes
 of replicated tables; memory."""
 
+FORWARD_OUTPUT: Final = NUM_COLUMNS
+SECOND: Final = FORWARD_OUTPUT + len(FAMILIES)
+FORWARD_SECOND: Final = SECOND + len(BY_HOSTS)
+CODECS: Final = FORWARD_SECOND + len(BY_HOSTS)
+NUM_COMPRESSED_COLUMNS: Final = CODECS + 2
+"""Column blocks that follow where an exchange is compressed: of the output, which is the mean of
+both directions then, the bytes of the forward one; the same two of the exchange across hosts; bytes
+that the codecs of a rank read and write forward and backward."""
+
 
 def lookup_columns(kernel: ComputeKernel) -> slice:
     """Columns of one kernel's lookup work."""
@@ -107,6 +112,33 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
     return CALLS + FAMILIES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
 
+Sent = tuple[FloatArray, FloatArray]
+"""Bytes to each rank in the first exchange of a type, and in the second of those by hosts."""
+
+
+def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
+    """Bytes to each rank in the exchanges of vectors of a sharding type, ``[...]`` each.
+
+    Args:
+        work: ``[..., columns]``.
+        family: the sharding type.
+        way: ``FORWARD`` or ``BACKWARD``; None for the mean of both.
+    """
+    first = work[..., OUTPUT + family]
+    if work.shape[-1] == NUM_COLUMNS:
+        return first, first
+    by_hosts = FAMILIES[family] in BY_HOSTS
+    at = BY_HOSTS.index(FAMILIES[family]) if by_hosts else 0
+    second = work[..., SECOND + at] if by_hosts else first
+    if way is None:
+        return first, second
+    ahead = work[..., FORWARD_OUTPUT + family]
+    further = work[..., FORWARD_SECOND + at] if by_hosts else ahead
+    if way == FORWARD:
+        return ahead, further
+    return np.maximum(2.0 * first - ahead, 0.0), np.maximum(2.0 * second - further, 0.0)
+
+
 class WorkModel:
     """Turns shards into work for one workload on one topology."""
 
@@ -115,6 +147,8 @@ class WorkModel:
         self.workload = workload
         self.topology = topology
         self.lookup = lookup
+        self.wire = Wire.of(workload, topology)
+        self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
 
     @cached_property
     def columns(self) -> TableColumns:
@@ -149,7 +183,7 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         world, local = self.topology.world_size, self.topology.local_world_size
-        work = np.zeros((world, NUM_COLUMNS))
+        work = np.zeros((world, self.num_columns))
         runs = runs_of(plan, self.columns, world, local)
         if not len(runs.cell):
             return work
@@ -176,7 +210,7 @@ class WorkModel:
         """
         world = self.topology.world_size
         runs = runs_of(plan, self.columns, world, self.topology.local_world_size)
-        rows = np.concatenate([np.zeros((1, NUM_COLUMNS)), self.cells_work(runs.cells)])
+        rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
         rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
         place = runs.placement[run] * world + runs.first[run] + rank
@@ -198,7 +232,7 @@ class WorkModel:
     def cells_work(self, cells: Cells) -> FloatArray:
         """Work of each cell, ``[n, columns]``."""
         tables, workload, table = self.columns, self.workload, cells.table
-        work = np.zeros((len(table), NUM_COLUMNS))
+        work = np.zeros((len(table), self.num_columns))
         every = np.arange(len(table))
         replicated = cells.family == _REPLICATED_FAMILY
         batch = float(workload.local_batch_size)
@@ -240,7 +274,40 @@ class WorkModel:
         depth = PIPELINE_DEPTH[workload.pipeline]
         _fill_memory(work[:, MEMORY:], shards)
         work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+        if self.wire is not None:
+            elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
+            _compress(work, self.wire, moved, (family, table[moved]), elements)
+            work[moved, MEMORY + Memory.BUFFERS] += sources[moved] * work[moved, OUTPUT + family]
         return work
+
+
+def _compress(
+    work: FloatArray,
+    wire: Wire,
+    rows: IntArray,
+    which: tuple[IntArray, IntArray],
+    elements: FloatArray,
+) -> None:
+    """Fill the columns of compressed exchanges, and the output's with the mean of both ways.
+
+    Args:
+        work: of cells, ``[n, columns]``; the rows of those that exchange vectors are filled.
+        wire: bytes per element.
+        rows: ``[m]`` of the work.
+        which: family and table of each of them, ``[m]`` both.
+        elements: ``[m]`` that leave the cell for each rank.
+    """
+    family, table = which
+    first = wire.element_bytes[family, 0, :, table] * elements[:, None]
+    work[rows, OUTPUT + family] = first.mean(axis=1)
+    work[rows, FORWARD_OUTPUT + family] = first[:, FORWARD]
+    source = wire.source_bytes[family, :, table] * elements[:, None]
+    work[rows[:, None], [CODECS + FORWARD, CODECS + BACKWARD]] = source
+    for i, kind in enumerate(BY_HOSTS):
+        here = family == FAMILIES.index(kind)
+        again = wire.element_bytes[family[here], 1, :, table[here]] * elements[here, None]
+        work[rows[here], SECOND + i] = again.mean(axis=1)
+        work[rows[here], FORWARD_SECOND + i] = again[:, FORWARD]
 
 
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)

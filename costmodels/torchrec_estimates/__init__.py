@@ -8,11 +8,12 @@ torchrec 1.8.0 (tests hold them to 1e-6).
 from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.perf import ShardPerf, shard_perf
 from costmodels.torchrec_estimates.storage import ShardStorage, shard_storage
-from costmodels.torchrec_estimates.table import TorchrecTable
+from costmodels.torchrec_estimates.table import TorchrecInputs, TorchrecTable
 
 __all__ = [
     "ShardPerf",
     "ShardStorage",
+    "TorchrecInputs",
     "TorchrecMachine",
     "TorchrecTable",
     "shard_perf",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.dense.base import dense_parameters
 from costmodels.errors import require
@@ -18,7 +18,8 @@ _FP32_BYTES = 4
 class TorchrecMachine:
     """TorchRec's ``Topology``. ``group_size`` ranks share the blocks of a row-wise table.
 
-    The group is a host, or ``pod_size`` hosts. Memories are of one rank.
+    The group is a host, or ``pod_size`` hosts. Memories are of one rank. Backward compute takes
+    ``backward_ratio`` times the forward compute, and ``weighted_ratio`` times that with weights.
     """
 
     world_size: int
@@ -28,6 +29,8 @@ class TorchrecMachine:
     device_link_bandwidth_bytes_per_s: float = constants.DEVICE_LINK_BANDWIDTH_BYTES_PER_S
     intra_host_bandwidth_bytes_per_s: float = constants.INTRA_HOST_BANDWIDTH_BYTES_PER_S
     inter_host_bandwidth_bytes_per_s: float = constants.INTER_HOST_BANDWIDTH_BYTES_PER_S
+    backward_ratio: float = constants.BACKWARD_MULTIPLIER
+    weighted_ratio: float = 1.0
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
     """Host memory of each rank; empty for TorchRec's default."""
@@ -67,6 +70,14 @@ class TorchrecMachine:
                 for c in topology.ddr_capacities()
                 for _ in range(topology.local_world_size)
             ),
+        )
+
+    def moved_to(self, machine: TorchrecMachine) -> TorchrecMachine:
+        """Another system with the memories of this one."""
+        return replace(
+            machine,
+            hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
+            ddr_capacity_by_rank_bytes=self.ddr_capacity_by_rank_bytes,
         )
 
     @property

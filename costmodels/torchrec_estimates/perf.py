@@ -82,7 +82,7 @@ def shard_perf(
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=comms[0],
-        bwd_compute_s=_backward_compute(table, compute),
+        bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=comms[1] + copies,
         prefetch_s=_prefetch(table, machine, kernel, num_cols) / share,
     )
@@ -103,17 +103,18 @@ def _device_rate(
     machine: TorchrecMachine,
     kernel: ComputeKernel,
     cache_load_factor_ratio: float | None,
-) -> float:
+) -> Values:
     """Bytes/s of a kernel (``kernel_bw_lookup``)."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
     if kernel is ComputeKernel.DENSE:
         return constants.DENSE_KERNEL_RATIO * memory
     if kernel is ComputeKernel.FUSED_UVM:
         return constants.HOST_KERNEL_RATIO * link
-    if kernel is ComputeKernel.FUSED_UVM_CACHING and not table.prefetches:
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
         factor = cache_load_factor_ratio
         share = constants.CACHE_LOAD_FACTOR if factor is None else factor
-        return constants.HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        behind = constants.HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        return choose(table.prefetches, memory, behind)
     return memory
 
 
@@ -129,7 +130,7 @@ def _forward_compute(
     ids: Values,
     columns: Values,
     output_bytes: Values,
-    rate: float,
+    rate: Values,
     penalty: Values,
 ) -> Values:
     """Indices read, rows read and vectors written, over the kernel's rate."""
@@ -137,13 +138,15 @@ def _forward_compute(
     return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
 
 
-def _backward_compute(table: TorchrecTable, forward_s: Values) -> Values:
-    weighted = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
-    return forward_s * constants.BACKWARD_MULTIPLIER + forward_s * weighted
+def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: Values) -> Values:
+    backward_s = forward_s * machine.backward_ratio
+    backward_s = backward_s * choose(table.is_weighted, machine.weighted_ratio, 1.0)
+    weights = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
+    return backward_s + forward_s * weights
 
 
 def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: float
+    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: Values
 ) -> ShardPerf:
     written = table.num_outputs * num_cols * table.element_bytes
     compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
@@ -155,7 +158,7 @@ def _replicated(
     return ShardPerf(
         fwd_compute_s=compute,
         fwd_comms_s=0.0,
-        bwd_compute_s=_backward_compute(table, compute),
+        bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=reduce_s + size * constants.REPLICATED_UPDATE_FACTOR / rate,
     )
 

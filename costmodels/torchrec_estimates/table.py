@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.communication import Codecs
 from costmodels.torchrec_estimates.elementwise import Flags, Values
 from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 
@@ -35,24 +36,31 @@ class TorchrecTable:
     row_sum_bytes: tuple[Values, Values] = (4.0, 4.0)
     output_bytes: Values = 4.0
     optimizer_ratio: Values = 0.0
-    prefetches: bool = False
+    prefetches: Flags = False
     num_cache_fetches: Values | None = None
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
         """A table of a workload as its user would describe it to TorchRec.
 
-        Elements travel in the table's type, or in the outputs' and the gradients' where a codec
-        makes those narrower.
+        Elements travel in the types that the table's communication names, as TorchRec counts them
+        (``extract_comm_data_type_size``): without the scales of rows. Where
+        nothing is said of it they travel in the table's type, or in the outputs' and the gradients'
+        if those are narrower.
         """
         batch, element = workload.local_batch_size, table.dtype.num_bytes
         lengths = [f.pooling_factor for f in table.features]
         pooled = table.pooling is not Pooling.NONE
-        wire = (
+        plain = (float(element), float(element))
+        narrow = (
             float(min(element, workload.output_dtype.num_bytes)),
             float(min(element, workload.gradient_dtype.num_bytes)),
         )
-        plain = (float(element), float(element))
+        exchanged, summed = narrow, narrow if pooled else plain
+        codecs = table.communication
+        if codecs is not None:
+            exchanged = _sizes(codecs.all_to_all if pooled else codecs.sequence, plain)
+            summed = _sizes(codecs.reduce_scatter if pooled else None, plain)
         return TorchrecTable(
             num_embeddings=table.num_embeddings,
             embedding_dim=table.embedding_dim,
@@ -61,8 +69,8 @@ class TorchrecTable:
             num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
             is_pooled=pooled,
             is_weighted=table.is_weighted,
-            all_to_all_bytes=wire,
-            row_sum_bytes=wire if pooled else plain,
+            all_to_all_bytes=exchanged,
+            row_sum_bytes=summed,
             output_bytes=float(element),
             optimizer_ratio=_optimizer_ratio(workload.optimizer, table.embedding_dim),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
@@ -92,12 +100,43 @@ class TorchrecTable:
         return replace(self, **changed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecInputs:
+    """What TorchRec takes for the inputs of a table on one rank; names as in TorchrecTable.
+
+    Its user may tell it something else than the model does, such as one pooling factor for a table
+    of two features, which is then one feature to its planner.
+    """
+
+    num_ids: float
+    num_outputs: float
+    is_weighted: bool
+    prefetches: bool
+
+    def read(self, table: TorchrecTable) -> TorchrecTable:
+        """The table with these inputs."""
+        return replace(
+            table,
+            num_ids=self.num_ids,
+            num_outputs=self.num_outputs,
+            is_weighted=self.is_weighted,
+            prefetches=self.prefetches,
+        )
+
+
 _FLOATS: Final = (
     *("num_embeddings", "embedding_dim", "element_bytes", "num_ids", "num_outputs"),
     *("output_bytes", "optimizer_ratio"),
 )
-_FLAGS: Final = ("is_pooled", "is_weighted")
+_FLAGS: Final = ("is_pooled", "is_weighted", "prefetches")
 _PAIRS: Final = ("all_to_all_bytes", "row_sum_bytes")
+
+
+def _sizes(codecs: Codecs | None, plain: tuple[float, float]) -> tuple[float, float]:
+    """Bytes per element forward and backward; the table's without a codec."""
+    if codecs is None:
+        return plain
+    return codecs.forward.torchrec_bytes, codecs.backward.torchrec_bytes
 
 
 def _optimizer_ratio(optimizer: Optimizer, embedding_dim: int) -> float:

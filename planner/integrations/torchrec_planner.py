@@ -57,6 +57,7 @@ from planner.integrations.drop_in.steps import (
     search_limits,
     warn_of_replaced,
 )
+from planner.integrations.torchrec_topology import torchrec_machine
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ModelDescription,
@@ -73,6 +74,7 @@ from planner.integrations.translate.system import (
     pod_size_mismatch,
 )
 from planner.result import PlanningResult
+from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 
@@ -344,6 +346,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             self._rival.plan,
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
+            rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
         for warning in self.result.warnings:
             logger.warning(warning)

@@ -17,6 +17,7 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.estimates import Provenance, Source
 from costmodels.topology import Topology
+from costmodels.torchrec_estimates import TorchrecMachine
 from planner.errors import InfeasibleError, InvalidInputError
 
 _MS_PER_S: Final = 1000.0
@@ -62,6 +63,29 @@ def host_size(topology: TorchrecTopology) -> int:
     With 12 ranks on hosts of 8 that is 4, so that a host of ours never reaches over two of theirs.
     """
     return math.gcd(topology.intra_group_size, topology.world_size)
+
+
+def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
+    """What TorchRec's estimators read of its topology, memories apart.
+
+    Where the ranks do not fill whole groups, no table is cut inside a group, and the group given
+    here counts for nothing.
+    """
+    on_cpu = topology.compute_device == "cpu"
+    intra, inter = topology.intra_host_bw, topology.inter_host_bw
+    memory = topology.ddr_mem_bw if on_cpu else topology.hbm_mem_bw
+    whole = topology.world_size % topology.intra_group_size == 0
+    return TorchrecMachine(
+        world_size=topology.world_size,
+        local_world_size=topology.local_world_size,
+        group_size=topology.intra_group_size if whole else host_size(topology),
+        hbm_bandwidth_bytes_per_s=float(memory) * _MS_PER_S,
+        device_link_bandwidth_bytes_per_s=float(topology.hbm_to_ddr_mem_bw) * _MS_PER_S,
+        intra_host_bandwidth_bytes_per_s=float(intra) * _MS_PER_S,
+        inter_host_bandwidth_bytes_per_s=float(inter) * _MS_PER_S,
+        backward_ratio=float(topology.bwd_compute_multiplier),
+        weighted_ratio=float(topology.weighted_feature_bwd_compute_multiplier),
+    )
 
 
 def require_whole_groups(topology: TorchrecTopology) -> None:

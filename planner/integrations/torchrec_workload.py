@@ -14,12 +14,13 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
 
+from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
+from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import (
     DataType,
     DenseArch,
-    Feature,
     Pipeline,
     Pooling,
     Table,
@@ -31,8 +32,10 @@ from planner.integrations.drop_in.remarks import (
     assumption_warnings,
     planned_output_dtype,
 )
+from planner.integrations.translate.codecs import communication_of, row_to_fill
 from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
+from planner.integrations.translate.features import features_of, torchrec_inputs
 from planner.integrations.translate.key_value import (
     MOST_ROWS,
     KeyValueTable,
@@ -85,6 +88,7 @@ class ShardableTable:
     parameter name, with the path in front if several modules have a table of that name. ``tower``
     names the embedding tower of the table, as TorchRec's enumerator does, if it is in one.
     ``key_value`` says how a key-value table is run; ``table`` is then what it is priced as.
+    ``inputs`` are those that TorchRec's estimators count.
     """
 
     path: str
@@ -95,6 +99,7 @@ class ShardableTable:
     table: Table
     tower: str | None = None
     key_value: KeyValueTable | None = None
+    inputs: TorchrecInputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,11 @@ class ModelDescription:
     tables: tuple[ShardableTable, ...]
     warnings: tuple[str, ...]
     knows_optimizer: bool = True
+
+    @property
+    def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
+        """What TorchRec's estimators count of each table's inputs, by name."""
+        return tuple((t.table.name, t.inputs) for t in self.tables if t.inputs is not None)
 
     @property
     def key_values(self) -> dict[str, KeyValueTable]:
@@ -154,7 +164,7 @@ def describe_model(
         raise InvalidInputError(problems)
     if not found:
         return None
-    warnings = assumption_warnings(found, given, hints)
+    warnings = assumption_warnings(found, given, hints, batch_size)
     dense = hints.dense or dense_arch(module)
     unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
     warnings += [_UNSEEN_DENSE] if unseen else []
@@ -162,7 +172,7 @@ def describe_model(
     output_dtype, narrowed = planned_output_dtype(found, given, hints)
     workload = Workload(
         name=hints.name,
-        tables=tuple(f.table for f in found),
+        tables=_told(found, output_dtype),
         local_batch_size=batch_size,
         dense=dense or DenseArch(),
         optimizer=optimizer.priced_as,
@@ -172,7 +182,7 @@ def describe_model(
     )
     return ModelDescription(
         workload=workload,
-        constraints=_limits(found, given, compute_device, world_size),
+        constraints=_limits(found, given, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=(*warnings, *narrowed, *optimizer.warnings),
         knows_optimizer=optimizer.is_known,
@@ -237,6 +247,7 @@ def _shardable_tables(
                     hints,
                     owner=owner,
                     stored=parameter,
+                    communication=communication_of(sharder),
                 )
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
@@ -250,6 +261,14 @@ def _shardable_tables(
                     sharder=sharder,
                     table=_as_stored(table, parameter),
                     tower=tower_of(path, owner, name),
+                    inputs=torchrec_inputs(
+                        name,
+                        limit,
+                        owner,
+                        sharder,
+                        batch_size,
+                        is_pooled=table.pooling is not Pooling.NONE,
+                    ),
                     key_value=kept,
                 )
             )
@@ -261,6 +280,7 @@ def _limits(
     given: Mapping[str, ParameterConstraints],
     compute_device: str,
     world_size: int,
+    batch_size: int,
 ) -> Constraints:
     """What may be done with each table, as the search sees it."""
     requests = []
@@ -271,10 +291,18 @@ def _limits(
             own = planned_as(entry.key_value, own, float(table.weight_bytes), world_size)
         elif has_key_values and (own is None or not own.compute_kernels):
             own = without_cache(own)
-        if table.embedding_dim != _dimension(entry):
+        whole = table.embedding_dim != _dimension(entry) or row_to_fill(table, batch_size)
+        if whole:
             own = replace(own or ParameterConstraints(), min_partition=table.embedding_dim)
         requests.append((table, entry.sharder, own))
     return table_constraints(requests, compute_device, _tables_by_tower(found))
+
+
+def _told(found: Sequence[ShardableTable], output_dtype: DataType) -> tuple[Table, ...]:
+    """The tables; TorchRec takes narrow outputs for narrow exchanges only if a codec says so."""
+    if output_dtype is DataType.FP32:
+        return tuple(f.table for f in found)
+    return tuple(replace(f.table, communication=f.table.codecs) for f in found)
 
 
 def _dimension(entry: ShardableTable) -> int:
@@ -308,6 +336,7 @@ def make_table(
     *,
     owner: nn.Module,
     stored: torch.Tensor | None = None,
+    communication: Communication | None = None,
 ) -> Table:
     """One table of a module from its TorchRec configuration.
 
@@ -320,6 +349,7 @@ def make_table(
         hints: what the model does not say.
         owner: the module.
         stored: the weights; rows of a quantized table are bytes, whatever its data type is called.
+        communication: codecs of its sharder.
 
     Raises:
         InvalidInputError: a data type that cannot be planned.
@@ -339,7 +369,7 @@ def make_table(
         name=name,
         num_embeddings=rows,
         embedding_dim=config.embedding_dim,
-        features=_features(config.feature_names, constraint, batch_size),
+        features=features_of(config.feature_names, constraint, batch_size),
         distribution=law or make(rows),
         dtype=data_type,
         pooling=_pooling(config),
@@ -348,6 +378,7 @@ def make_table(
             or (constraint is not None and constraint.is_weighted)
         ),
         module=path,
+        communication=communication,
     )
 
 
@@ -356,32 +387,6 @@ def _pooling(config: Any) -> Pooling:
     if pooling is None:
         return Pooling.NONE
     return Pooling.MEAN if pooling is PoolingType.MEAN else Pooling.SUM
-
-
-def _features(
-    names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
-) -> tuple[Feature, ...]:
-    """Features with their indices per sample of the rank's batch.
-
-    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature.
-    """
-    limit = constraint or ParameterConstraints()
-    poolings = _per_feature(limit.pooling_factors, names, "pooling_factors")
-    repeats = _per_feature(limit.num_poolings or [1.0], names, "num_poolings")
-    batches = _per_feature(limit.batch_sizes or [batch_size], names, "batch_sizes")
-    return tuple(
-        Feature(name=n, pooling_factor=float(p) * r * b / batch_size)
-        for n, p, r, b in zip(names, poolings, repeats, batches, strict=True)
-    )
-
-
-def _per_feature(values: Sequence[float], names: Sequence[str], what: str) -> list[float]:
-    if len(values) == 1:
-        return list(values) * len(names)
-    if len(values) != len(names):
-        message = f"{what} has {len(values)} values for {len(names)} features; give one for each"
-        raise InvalidInputError(message)
-    return list(values)
 
 
 def _with_unique_names(found: list[ShardableTable]) -> list[ShardableTable]:

@@ -106,6 +106,7 @@ def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstra
         hosts=tuple(entry.hosts),
         min_column_width=entry.min_column_width,
         cache_load_factors=tuple(entry.cache_load_factors),
+        pairs=tuple(entry.pairs),
     )
 
 

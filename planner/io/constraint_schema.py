@@ -12,6 +12,13 @@ from planner.io.problems import Strict
 
 Types = list[Annotated[ShardingType, Field(strict=False)]]
 Kernels = list[Annotated[ComputeKernel, Field(strict=False)]]
+Pair = Annotated[
+    tuple[
+        Annotated[ShardingType, Field(strict=False)],
+        Annotated[ComputeKernel, Field(strict=False)],
+    ],
+    Field(strict=False),
+]
 Group = Annotated[list[Name], Field(min_length=1)]
 
 
@@ -49,6 +56,12 @@ class TableConstraintSchema(Strict):
     cache_load_factors: list[Ratio] = Field(
         default_factory=list,
         description="Shares of a table that fused_uvm_caching may keep on the device.",
+    )
+
+    pairs: list[Pair] = Field(
+        default_factory=list,
+        description="Only these combinations of a sharding type and a kernel, such as "
+        "[[row_wise, fused_uvm_caching], [table_wise, fused]]; empty for all.",
     )
 
     @model_validator(mode="after")

@@ -14,7 +14,11 @@ from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.options.contradictions import constraint_problems, contradictions
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.options.torchrec_rules import (
+    COLUMN_MULTIPLE,
+    legal_types_and_kernels,
+    unsummed_words,
+)
 from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules
 
@@ -145,10 +149,12 @@ def _limit(
     if kernels and ranks:
         return limit, []
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
-    types = ", ".join(legal)
+    types, unsummed = ", ".join(legal), unsummed_words(table)
     return limit, [
         f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
         f"ranks left: {len(ranks)}; allow more sharding types, kernels or ranks"
+        + f"; {unsummed}"
+        * bool(unsummed)
     ]
 
 

@@ -30,6 +30,11 @@ from planner.errors import InvalidInputError
 COLUMN_MULTIPLE: Final = 4
 """Columns of a fused shard come in fours (FBGEMM, ``construct_split_state``)."""
 
+SUMS_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+"""Types whose partial sums of pooled vectors are added by a reduce-scatter. FBGEMM's codecs that
+scale rows (int8, fp8 with rows, mx4) have no sum, and fail in it (``comm_ops.py`` gives them no
+context there)."""
+
 KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
     "cuda": (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING),
     "cpu": (ComputeKernel.FUSED,),
@@ -55,8 +60,9 @@ def legal_types_and_kernels(
     """Sharding types that TorchRec trains for a table, each with its kernels.
 
     Args:
-        table: shape and pooling decide: unpooled tables have fewer types, and a table whose
-            dimension is no multiple of 4 has no fused kernel and can only be replicated.
+        table: shape and pooling decide: unpooled tables have fewer types, a table whose dimension
+            is no multiple of 4 has no fused kernel and can only be replicated, and partial sums of
+            row blocks cannot travel in codecs such as int8.
         device: ``cuda`` or ``cpu``.
 
     Returns:
@@ -68,6 +74,8 @@ def legal_types_and_kernels(
     fused = _fused_kernels(device)
     types = SEQUENCE_TYPES[device] if table.pooling is Pooling.NONE else tuple(ShardingType)
     can_fuse = table.embedding_dim % COLUMN_MULTIPLE == 0
+    if _cannot_sum(table):
+        types = tuple(t for t in types if t not in SUMS_ROWS)
     return {
         t: (ComputeKernel.DENSE,) if t is ShardingType.DATA_PARALLEL else fused
         for t in types
@@ -102,6 +110,22 @@ def layout_problems(
         if table is not None:
             problems += _placement_problems(placement, table, topology, group_size, device)
     return problems
+
+
+def _cannot_sum(table: Table) -> bool:
+    return table.pooling is not Pooling.NONE and not table.codecs.sums_rows
+
+
+def unsummed_words(table: Table) -> str:
+    """Why a table cannot be cut by rows, if its codecs are the reason; else nothing."""
+    codecs = table.codecs.reduce_scatter
+    if codecs is None or not _cannot_sum(table):
+        return ""
+    used = f"{codecs.forward.precision} and {codecs.backward.precision}"
+    return (
+        f"the codecs of its reduce-scatter ({used}) include one that scales rows, which has no "
+        "sum; give reduce_scatter fp16 or bf16"
+    )
 
 
 def _fused_kernels(device: str) -> tuple[ComputeKernel, ...]:
@@ -181,6 +205,8 @@ def _option_problems(placement: TablePlacement, table: Table, device: str) -> li
         problems.append(
             f"does not exist for unpooled tables (EmbeddingCollection) on {device}; use {shown}"
         )
+    if placement.sharding_type in SUMS_ROWS and _cannot_sum(table):
+        problems.append(f"adds partial sums of row blocks, but {unsummed_words(table)}")
     odd = sorted({s.num_cols for s in placement.shards if s.num_cols % COLUMN_MULTIPLE})
     if odd and not replicated:
         problems.append(

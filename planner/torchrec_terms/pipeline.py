@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -15,6 +16,7 @@ from costmodels.stages import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
     ShardPerf,
+    TorchrecInputs,
     TorchrecMachine,
     TorchrecTable,
     shard_perf,
@@ -45,6 +47,8 @@ class TorchrecPricing:
     by_phase: bool = False
     torchrec_figures: bool = False
     is_reserved: bool = False
+    machine: TorchrecMachine | None = None
+    inputs: tuple[tuple[str, TorchrecInputs], ...] = ()
 
     def __call__(
         self, workload: Workload, topology: Topology, models: CostModels
@@ -57,6 +61,8 @@ class TorchrecPricing:
             by_phase=self.by_phase,
             torchrec_figures=self.torchrec_figures,
             is_reserved=self.is_reserved,
+            machine=self.machine,
+            inputs=self.inputs,
         )
 
 
@@ -77,6 +83,8 @@ class TorchrecPipeline(CostPipeline):
         by_phase: bool = False,
         torchrec_figures: bool = False,
         is_reserved: bool = False,
+        machine: TorchrecMachine | None = None,
+        inputs: Sequence[tuple[str, TorchrecInputs]] = (),
     ) -> None:
         """Read the tables as TorchRec's estimators do.
 
@@ -88,13 +96,19 @@ class TorchrecPipeline(CostPipeline):
             torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
             is_reserved: the system's memory is what a storage reservation has left, and only the
                 workload's ``reserved_bytes`` come off it; else TorchRec's default reservation does.
+            machine: bandwidths and groups as TorchRec's topology has them, in place of those of the
+                system; memories are always the system's.
+            inputs: of tables, by name, as TorchRec counts them; the workload's for the others.
         """
         super().__init__(workload, topology, models)
         self.by_phase = by_phase
         self.is_reserved = is_reserved
         self.torchrec_figures = torchrec_figures
-        self.machine = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
+        own = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
+        self.machine = own if machine is None else own.moved_to(machine)
         self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
+        for name, own_inputs in inputs:
+            self.torchrec_tables[name] = own_inputs.read(self.torchrec_tables[name])
         self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
         self._modules = {module: i for i, module in enumerate(modules)}

@@ -18,6 +18,7 @@ COLUMN_MULTIPLE = 4
 
 FUSED = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
+ROWS_TYPES = {ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD}
 SEQUENCE_TYPES = (
     ShardingType.DATA_PARALLEL,
     ShardingType.TABLE_WISE,
@@ -73,6 +74,11 @@ def leave_of(case: Case, table: Table) -> Leave:
     topology, rules = case.topology, case.constraints
     own = [c for c in rules.tables if c.matches(table.name)]
     types = set(SEQUENCE_TYPES if table.pooling is Pooling.NONE else ShardingType)
+    sums = table.codecs.reduce_scatter
+    if table.pooling is not Pooling.NONE and sums is not None:
+        words = {sums.forward.precision.value, sums.backward.precision.value}
+        if words & {"int8", "fp8", "mx4"}:
+            types -= ROWS_TYPES
     types &= set(rules.sharding_types)
     kernels = set(rules.kernels)
     ranks, hosts = set(range(topology.world_size)), set(range(topology.num_hosts))

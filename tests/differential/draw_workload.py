@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 _DIMS = (4, 8, 16, 32, 64, 128, 256, 12, 24, 48, 96, 100, 192, 10)
 _POOLINGS = (0.0, 0.3, 1.0, 1.0, 2.0, 10.0, 35.0, 100.0)
+_PLAIN = 0.7
+"""Share of workloads whose exchanges are not compressed."""
+
 _EVEN = 12
 """Rows that are a multiple of this are cut into equal blocks by up to four ranks."""
 
@@ -63,9 +67,39 @@ def draw_workload(rng: np.random.Generator, *, larger: bool = False) -> Workload
         reserved_bytes=float(rng.choice([0.0, 0.0, 1.0])) * GIB,
         input_samples_per_s=1e7 if rng.random() < 0.04 else None,
     )
+    workload = _compressed(workload)
     if workload.cuda_graph or batch % 4:  # no draw of its own: cases of known seeds stay
         return workload
     return replace(workload, host_profile=HostProfile.EAGER_2021)
+
+
+def _compressed(workload: Workload) -> Workload:
+    """With quantized communication, of all tables alike or of each, or mostly as it is."""
+    sizes = [t.num_embeddings for t in workload.tables]
+    rng = np.random.default_rng([workload.local_batch_size, *sizes])
+    if rng.random() < _PLAIN:
+        return workload
+    if rng.random() < 0.5:
+        return workload.communicating(Communication.of(_precision(rng), _precision(rng)))
+    tables = tuple(replace(t, communication=_communication(rng)) for t in workload.tables)
+    return replace(workload, tables=tables)
+
+
+def _communication(rng: np.random.Generator) -> Communication | None:
+    exchanges = [
+        Codecs(forward=Codec(precision=_precision(rng)), backward=Codec(precision=_precision(rng)))
+        if rng.random() < 0.8
+        else None
+        for _ in range(3)
+    ]
+    if rng.random() < 0.2:
+        return None
+    sums = exchanges[1] if exchanges[1] is None or exchanges[1].can_be_summed else None
+    return Communication(all_to_all=exchanges[0], reduce_scatter=sums, sequence=exchanges[2])
+
+
+def _precision(rng: np.random.Generator) -> Precision:
+    return Precision(str(rng.choice([p.value for p in Precision])))
 
 
 def draw_scenarios(rng: np.random.Generator, case: Case) -> Case:

@@ -43,6 +43,7 @@ class Row:
 
 
 _TESTS: Final = {
+    "codecs": "test_torchrec_codecs.py",
     "kv": "test_torchrec_key_value.py",
     "modules": "test_torchrec_modules.py",
     "outcome": "test_torchrec_outcome.py",

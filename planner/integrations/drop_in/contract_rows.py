@@ -170,10 +170,11 @@ SHARDERS: Final = rows_of(
     ),
     (
         "qcomm_codecs_registry",
-        _WARNED,
-        "used in training, not priced",
-        "settings",
-        "compressed_communication_is_warned_of",
+        _HONOURED,
+        "priced in bytes and kernels, and in TorchRec's rating; codecs that scale rows are never "
+        "summed",
+        "codecs",
+        "codecs_of_a_sharder_are_priced",
     ),
     (
         "storage_usage",

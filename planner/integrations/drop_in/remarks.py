@@ -13,6 +13,8 @@ from torchrec.distributed.types import ShardingType
 
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
+from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
+from planner.options.torchrec_rules import unsummed_words
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ShardableTable, WorkloadHints
@@ -42,7 +44,7 @@ Given = Mapping[str, ParameterConstraints]
 
 
 def assumption_warnings(
-    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints
+    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints, batch_size: int
 ) -> list[str]:
     """One line for each thing that was assumed, or that was set and is not priced.
 
@@ -50,6 +52,7 @@ def assumption_warnings(
         found: the tables that are planned.
         constraints: TorchRec's constraints by table name.
         hints: what the model does not say.
+        batch_size: samples per rank.
     """
     warnings = []
     unmatched = sorted(set(constraints) - {f.parameter_name for f in found})
@@ -78,10 +81,10 @@ def assumption_warnings(
                 f"{len(uniform)} tables have no index distribution (hints); uniform assumed: "
                 f"{uniform[:_SHOWN]}"
             )
-    return warnings + _unpriced(found, constraints) + _unknown_names(constraints)
+    return warnings + _unpriced(found, constraints, batch_size) + _unknown_names(constraints)
 
 
-def _unpriced(found: Sequence[ShardableTable], constraints: Given) -> list[str]:
+def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: int) -> list[str]:
     """Settings of constraints and sharders that change nothing in our prices."""
     given = [(f, constraints.get(f.parameter_name)) for f in found]
     lines = []
@@ -120,7 +123,7 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given) -> list[str]:
             "use_virtual_table is set for tables whose configuration says otherwise; they are "
             f"planned as ordinary ones: {nominal[:_SHOWN]}"
         )
-    return lines + _compressed(found) + _counting(found)
+    return lines + _compressed(found, batch_size) + _counting(found)
 
 
 def _counting(found: Iterable[ShardableTable]) -> list[str]:
@@ -136,20 +139,30 @@ def _counting(found: Iterable[ShardableTable]) -> list[str]:
     return [f"storage_usage of {own} is not read: the search counts memory by its own ledger"]
 
 
-def _compressed(found: Iterable[ShardableTable]) -> list[str]:
-    codecs = sorted(
-        {
-            type(f.sharder).__name__
-            for f in found
-            if getattr(f.sharder, "qcomm_codecs_registry", None)
-        }
-    )
-    if not codecs:
-        return []
-    return [
-        f"qcomm_codecs_registry of {codecs} is used in training but not priced: exchanges are "
-        "priced as if they were not compressed, also with objective='torchrec'"
-    ]
+def _compressed(found: Iterable[ShardableTable], batch_size: int) -> list[str]:
+    lines = []
+    unsummed = [f.table.name for f in found if unsummed_words(f.table)]
+    if unsummed:
+        lines.append(
+            "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM "
+            f"cannot sum: {len(unsummed)} tables are not cut by rows, for they would fail in "
+            f"training; give POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16: {unsummed[:_SHOWN]}"
+        )
+    rows = {f.table.name: row_to_fill(f.table, batch_size) for f in found}
+    cut = [f"{name} ({row})" for name, row in rows.items() if row]
+    if cut:
+        lines.append(
+            f"{len(cut)} tables have codecs that scale rows of so many elements, which a batch of "
+            f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+            f"training fails in the exchange of a rank whose rows do not come out: {cut[:_SHOWN]}"
+        )
+    unknown = sorted({word for f in found for word in unknown_codecs(f.sharder)})
+    if unknown:
+        lines.append(
+            f"qcomm_codecs_registry has codecs of element types that cannot be priced: {unknown}; "
+            "priced as fp32"
+        )
+    return lines
 
 
 def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None) -> bool:

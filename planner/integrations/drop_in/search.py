@@ -52,6 +52,7 @@ logger: Final = logging.getLogger(__name__)
 RIVAL: Final = "torchrec"
 _TIME: Final = "iteration"
 _DRAW_RATIO: Final = 1e-6
+_RATING: Final = TorchrecPricing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,7 @@ def best_plan(
     *,
     key_values: Mapping[str, KeyValueTable] | None = None,
     knows_optimizer: bool = True,
+    rating: TorchrecPricing = _RATING,
 ) -> PlanningResult:
     """The best plan by our ledger, else by TorchRec's count of memory.
 
@@ -139,6 +141,7 @@ def best_plan(
             fits and is predicted to be as fast.
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
+        rating: what an objective of TorchRec's is counted with.
 
     Raises:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether memory is
@@ -146,7 +149,7 @@ def best_plan(
     """
     kept = dict(key_values or {})
     if str(asked.get("objective", "")).startswith("torchrec"):
-        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept)
+        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept, rating)
     strictly = partial(KeyValuePipeline, key_values=kept, knows_optimizer=knows_optimizer)
     try:
         result = _searched(workload, memories.ledger, constraints, strictly, asked)
@@ -200,6 +203,7 @@ def _best_by_torchrec(
     asked: Mapping[str, Any],
     rival: Plan | None,
     key_values: Mapping[str, KeyValueTable],
+    rating: TorchrecPricing,
 ) -> PlanningResult:
     """The best plan by an objective of TorchRec's, which counts memory by TorchRec's estimates."""
     if key_values:
@@ -210,12 +214,12 @@ def _best_by_torchrec(
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     topology = memories.whole or memories.ledger
     counted = replace(workload, reserved_bytes=memories.kept_bytes)
-    pricing = TorchrecPricing(is_reserved=memories.whole is None)
+    pricing = replace(rating, is_reserved=memories.whole is None)
     try:
         result = _searched(counted, topology, constraints, pricing, asked)
     except InfeasibleError as error:
         raise _nothing_fits(error, counted, memories.ledger, memories, {}) from error
-    return _against_by_torchrec(rival, result)
+    return _against_by_torchrec(rival, result, pricing)
 
 
 def require_room(
@@ -260,7 +264,9 @@ def _against(
     return replace(result, best=theirs) if draw and result.solver.objective == _TIME else result
 
 
-def _against_by_torchrec(rival: Plan | None, result: PlanningResult) -> PlanningResult:
+def _against_by_torchrec(
+    rival: Plan | None, result: PlanningResult, pricing: TorchrecPricing
+) -> PlanningResult:
     """The result with TorchRec's plan in its place where that is worth more to TorchRec.
 
     It fits by the count that TorchRec's objectives have of memory, because TorchRec's planner has
@@ -270,7 +276,7 @@ def _against_by_torchrec(rival: Plan | None, result: PlanningResult) -> Planning
         return result
     problem, solver = result.problem, result.solver
     try:
-        value = objective_value(problem, rival, solver.objective)
+        value = objective_value(problem, rival, solver.objective, make_pipeline=pricing)
         theirs = api.estimate(problem.workload, problem.topology, rival, name=RIVAL)
     except (CostModelError, PlannerError) as error:
         logger.debug("TorchRec's plan cannot be rated: %s", error)

@@ -27,6 +27,7 @@ from costmodels.workload import DenseArch, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, our_kernel
 from planner.integrations.torchrec_workload import WorkloadHints, make_table
+from planner.integrations.translate.codecs import communication_of
 from planner.integrations.translate.modules import table_configs
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 
@@ -81,11 +82,18 @@ def workload_of(
             message = f"table {name!r} is virtual and cannot be priced here; see ShardPlanner"
             raise InvalidInputError(message)
         limit = given.get(option.name) or ParameterConstraints(pooling_factors=option.input_lengths)
+        sharder = sharders.get(sharder_name(type(owner)))
         table = make_table(
-            name, key[0], configs[option.name], limit, option.batch_size, hints, owner=owner
+            name,
+            key[0],
+            configs[option.name],
+            limit,
+            option.batch_size,
+            hints,
+            owner=owner,
+            communication=None if sharder is None else communication_of(sharder),
         )
         tables.append(table)
-        sharder = sharders.get(sharder_name(type(owner)))
         optimizers.append(optimizer_name(option.tensor, sharder, owner))
     optimizer = planned_optimizer(optimizers).priced_as
     return Workload(

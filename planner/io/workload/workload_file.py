@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from costmodels.communication import Communication
 from costmodels.dense.base import dense_layers
 from costmodels.layers.base import AbstractLayer
 from costmodels.workload import DenseArch, Feature, OperatorList, Table, Workload
@@ -18,6 +19,7 @@ from planner.io.constraint_schema import TableConstraintSchema
 from planner.io.documents import Document, read_yaml
 from planner.io.library import locate
 from planner.io.problems import collect, validate
+from planner.io.workload.codec_entries import communication_of, unsummed_remark
 from planner.io.workload.layer_entries import layers_of
 from planner.io.workload.operator_schema import operators_of, read_operators
 from planner.io.workload.overrides import override
@@ -25,6 +27,7 @@ from planner.io.workload.table_laws import law_of, stats_of
 from planner.io.workload.table_list import DEFAULT_BATCH, read_table_list
 from planner.io.workload.workload_schema import (
     MAX_TABLES,
+    CommunicationSchema,
     DenseSchema,
     TableSchema,
     TrainingSchema,
@@ -173,6 +176,9 @@ def _assumptions(schema: WorkloadSchema, *, is_list: bool) -> tuple[str, ...]:
         warnings.append(f"{bare} tables have no distribution: every row is taken as equally likely")
     if schema.memory.reserve == 0:
         warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
+    every = [schema.training.communication, *(t.communication for t in schema.tables)]
+    unsummed = {unsummed_remark(communication_of(c)) for c in every if c is not None} - {None}
+    warnings += [remark for remark in unsummed if remark]
     if is_list and schema.training.batch_size_per_rank == DEFAULT_BATCH:
         warnings.append(f"a CSV list has no batch size: {DEFAULT_BATCH} samples per rank are taken")
     return tuple(warnings)
@@ -252,7 +258,12 @@ def _table(entry: TableSchema, name: str, training: TrainingSchema, folder: Path
         pooling=entry.pooling,
         is_weighted=entry.is_weighted,
         module=entry.module,
+        communication=_codecs(entry.communication or training.communication),
     )
+
+
+def _codecs(entry: CommunicationSchema | None) -> Communication | None:
+    return None if entry is None else communication_of(entry)
 
 
 def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:

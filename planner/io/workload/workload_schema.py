@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from costmodels.communication import Precision
 from costmodels.workload import DataType, HostProfile, Interaction, Optimizer, Pipeline, Pooling
 from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
 from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Width
@@ -53,6 +54,36 @@ class DistributionSchema(Strict):
     stats: Name | None = None
 
 
+Precise = Annotated[Precision, Field(strict=False)]
+
+
+class CodecsSchema(Strict):
+    """Element types on the wire in one exchange: of vectors forward, of gradients backward."""
+
+    forward: Precise = Precision.FP32
+    backward: Precise = Precision.FP32
+
+
+class CommunicationSchema(Strict):
+    """Quantized communication, as TorchRec's ``QCommsConfig`` and its registry of codecs.
+
+    ``forward`` and ``backward`` are for every exchange of looked-up vectors; an exchange that is
+    named has its own instead. Fp32 leaves vectors as they are.
+    """
+
+    forward: Precise = Precision.FP32
+    backward: Precise = Precision.FP32
+    all_to_all: CodecsSchema | None = Field(
+        default=None, description="Of pooled vectors, between tables and samples."
+    )
+    reduce_scatter: CodecsSchema | None = Field(
+        default=None,
+        description="Of partial sums where tables are cut by rows; fp32, fp16 or bf16. From "
+        "forward fp8 and mx4 it takes fp16, from backward bf16.",
+    )
+    sequence: CodecsSchema | None = Field(default=None, description="Of unpooled vectors.")
+
+
 class TableSchema(Strict):
     """One table, or ``count`` alike."""
 
@@ -66,6 +97,7 @@ class TableSchema(Strict):
     pooling: Annotated[Pooling, Field(strict=False)] = Pooling.SUM
     is_weighted: bool = False
     module: str = "embedding_bag_collection"
+    communication: CommunicationSchema | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = TableConstraintSchema()
 
@@ -78,6 +110,7 @@ class TrainingSchema(Strict):
     embedding_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     gradient_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
+    communication: CommunicationSchema | None = None
     pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
     index_bytes: Literal[4, 8] = 8
     cuda_graph: bool = False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels import units
+from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
@@ -20,6 +21,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, HostProfile, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
+from planner.io.workload.codec_entries import communication_entry
 from planner.io.workload.layer_entries import entry_of
 from planner.io.workload.operator_schema import operators_entry
 from planner.io.yaml_reader import parse_scalar
@@ -71,9 +73,13 @@ def workload_text(
         lines.append(f"memory: {{reserve: {_bytes(workload.reserved_bytes)}}}{note}")
     if workload.tables:
         lines.append(_head("tables", beside))
+    shared = _shared(workload)
     for table in workload.tables:
         note = _note(beside.get(f"tables.{table.name}"))
-        lines.append(f"  - {_flow(_table(table, law_is_known=law_is_known))}{note}")
+        entry = _table(table, law_is_known=law_is_known)
+        if table.communication != shared:
+            entry |= _communication(table.communication)
+        lines.append(f"  - {_flow(entry)}{note}")
     rules = _rules(constraints)
     if rules:
         lines += [_head("constraints", beside), *(f"  - {_flow(rule)}" for rule in rules)]
@@ -105,6 +111,7 @@ def _training(workload: Workload) -> dict[str, Any]:
         "optimizer": workload.optimizer.value,
         "output_dtype": workload.output_dtype.value,
         "gradient_dtype": workload.gradient_dtype.value,
+        **_communication(_shared(workload)),
         "pipeline": workload.pipeline.value,
         "index_bytes": workload.index_bytes,
     }
@@ -117,6 +124,18 @@ def _training(workload: Workload) -> dict[str, Any]:
     if workload.input_samples_per_s is not None:
         values["input_samples_per_s"] = workload.input_samples_per_s
     return values
+
+
+def _shared(workload: Workload) -> Communication | None:
+    """The codecs that every table has, or None where some has none or others."""
+    found = {table.communication for table in workload.tables}
+    return found.pop() if len(found) == 1 else None
+
+
+def _communication(communication: Communication | None) -> dict[str, Any]:
+    if communication is None:
+        return {}
+    return {"communication": _Raw(_flow(communication_entry(communication)))}
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
@@ -229,6 +248,7 @@ def _table_rule(rule: TableConstraint) -> dict[str, Any]:
         "ranks": rule.ranks,
         "hosts": rule.hosts,
         "cache_load_factors": rule.cache_load_factors,
+        "pairs": [[t.value, k.value] for t, k in rule.pairs],
     }
     entry: dict[str, Any] = {"tables": rule.pattern}
     entry |= {key: list(values) for key, values in lists.items() if values}

@@ -185,8 +185,9 @@ class RankFreeProgram:
         upper[self._end - len(self._unit) : self._end] = self._most_uniform
         if box is not None:
             for g, k in self._boxed(box):
-                lower[self.options + k] = box.low[g] / self.scale * (1 - _LIMIT_SLACK)
-                upper[self.options + k] = box.high[g] / self.scale * (1 + _LIMIT_SLACK)
+                at = self.options + k
+                lower[at] = max(lower[at], box.low[g] / self.scale * (1 - _LIMIT_SLACK))
+                upper[at] = min(upper[at], box.high[g] / self.scale * (1 + _LIMIT_SLACK))
         return lower, upper
 
     def members(self, group: int) -> range:

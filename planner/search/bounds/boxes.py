@@ -50,7 +50,8 @@ class Box:
     """Plans of one set of sharding types whose phase maxima lie between ``low`` and ``high``.
 
     A box has a side for each duration that depends on the plan, see
-    :class:`costmodels.floors.type_floor.TypeFloor`.
+    :class:`costmodels.floors.type_floor.TypeFloor`; sides may have a phase in common, and then its
+    limits.
 
     Attributes:
         first: ``[L]`` the phase of each side.
@@ -74,6 +75,8 @@ class Box:
         """Find a chord for every side; those of a parent hold for sides that are the same."""
         self.floor, self._num_phases, self.per_second = floor, num_phases, per_second
         self.first: IntArray = floor.phases
+        sides = np.unique(self.first, return_index=True)[1]
+        self._once = np.isin(np.arange(len(self.first)), sides)
         self.launches = launches
         self.low = low
         self.high = np.maximum(high, low + _NARROWEST_RATIO * float(high.max()) + _NARROWEST_S)
@@ -116,7 +119,7 @@ class Box:
         at = np.maximum(phases, self.low)
         found = np.full(at.shape[:-1], -math.inf)
         for cut in self.cuts:
-            found = np.maximum(found, cut.base + at @ cut.slopes[self.first])
+            found = np.maximum(found, cut.base + at @ (cut.slopes[self.first] * self._once))
         return found
 
     def part(self, low: FloatArray, high: FloatArray) -> Box:

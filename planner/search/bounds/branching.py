@@ -156,12 +156,11 @@ class Branching:
 
     def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
         """Per group, the largest phase whose shortest iteration is not above the incumbent."""
-        count = len(low)
+        same = box.first[:, None] == box.first
         inside, outside = low.copy(), low + incumbent / box.per_second
 
         def fits(phases: FloatArray) -> BoolArray:
-            points = np.repeat(low[None], count, axis=0)
-            points[np.arange(count), np.arange(count)] = phases
+            points = np.where(same, phases[:, None], low)
             return np.asarray(box.true(points) <= incumbent)
 
         for _ in range(_BISECTIONS):
@@ -218,7 +217,7 @@ class Branching:
         if node.box is None:
             return node
         low, high = node.box.low.copy(), node.box.high.copy()
-        (low if upper else high)[group] = at
+        (low if upper else high)[node.box.first == node.box.first[group]] = at
         child = replace(node, box=node.box.part(low, high), whole=False)
         return self._relaxed(child, incumbent, rounds=2)
 

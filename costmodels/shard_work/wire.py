@@ -1,0 +1,114 @@
+"""What the codecs of quantized communication change: bytes on the wire, and kernels beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.sharding import ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Pooling, Workload
+
+FloatArray = NDArray[np.float64]
+
+FAMILIES: Final = (
+    ShardingType.TABLE_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.TABLE_COLUMN_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.TABLE_ROW_WISE,
+    ShardingType.GRID_SHARD,
+)
+"""Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
+alike stand beside each other, so that a table by another name keeps its turn on the streams."""
+
+BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+"""Types whose partial sums are added inside a host first, and then cross hosts."""
+BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
+FORWARD, BACKWARD = range(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wire:
+    """Bytes per element of each table, by sharding type and direction; gradients run backwards.
+
+    Attributes:
+        element_bytes: ``[families, 2, 2, T]`` on the wire, in the first exchange of a type and, for
+            types by hosts, in the second; forward and backward.
+        source_bytes: ``[families, 2, T]`` read and written by the codecs of a rank for each element
+            that leaves one of its shards for one other rank.
+        received_bytes: ``[families, 2]`` read and written on every rank for the vectors that come
+            to it in one iteration, were all tables of that type.
+    """
+
+    element_bytes: FloatArray
+    source_bytes: FloatArray
+    received_bytes: FloatArray
+
+    @staticmethod
+    def of(workload: Workload, topology: Topology) -> Wire | None:
+        """Read the tables; None where no exchange is compressed."""
+        tables, size = workload.tables, float(workload.output_dtype.num_bytes)
+        if not any(t.codecs.compresses for t in tables):
+            return None
+        shape = (len(FAMILIES), 2, 2, len(tables))
+        wire = np.full(shape, size)
+        encode, decode = np.zeros(shape), np.zeros(shape)
+        for f, family in enumerate(FAMILIES):
+            for step in range(2):
+                sums = family in BY_ROWS and step == 0
+                for i, table in enumerate(tables):
+                    pooled = table.pooling is not Pooling.NONE
+                    codecs = table.codecs.exchange(sums=sums, is_pooled=pooled)
+                    for way, codec in ((FORWARD, codecs.forward), (BACKWARD, codecs.backward)):
+                        if codec.compresses:
+                            wire[f, step, way, i] = codec.wire_bytes
+                        encode[f, step, way, i] = codec.encode_bytes(size)
+                        decode[f, step, way, i] = codec.decode_bytes(size)
+        vectors = np.array([t.outputs_per_sample * t.embedding_dim for t in tables])
+        return Wire(
+            element_bytes=wire,
+            source_bytes=_sources(encode, decode, topology),
+            received_bytes=_received(encode, decode, topology)
+            @ (vectors * workload.local_batch_size),
+        )
+
+    @property
+    def least_shares(self) -> FloatArray:
+        """Least part that a direction has of the mean of both, ``[families, 2, 2]``."""
+        mean = self.element_bytes.mean(axis=2, keepdims=True)
+        return np.asarray((self.element_bytes / mean).min(axis=-1))
+
+
+def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:
+    """Codec bytes of a rank per element for each rank: ``[families, 2, T]``.
+
+    A rank encodes what goes to all others; by hosts it also decodes the sums of its host and
+    encodes them anew for the other hosts. Backward it is the other way round.
+    """
+    world, hosts = topology.world_size, topology.num_hosts
+    if world == 1:
+        return np.zeros((encode.shape[0], 2, encode.shape[-1]))
+    out = np.stack([encode[:, 0, FORWARD], decode[:, 0, BACKWARD]], axis=1) * world
+    if hosts > 1:
+        inside = [FAMILIES.index(f) for f in BY_HOSTS]
+        again = encode[:, 1, FORWARD], decode[:, 1, BACKWARD]
+        turned = decode[:, 0, FORWARD], encode[:, 0, BACKWARD]
+        if topology.local_world_size == 1:
+            out[inside] = 0.0
+            turned = np.zeros_like(turned[0]), np.zeros_like(turned[1])
+        further = np.stack([a + b for a, b in zip(again, turned, strict=True)], axis=1)
+        out[inside] += further[inside] * hosts
+    return out
+
+
+def _received(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:
+    """Codec bytes per element of the vectors that arrive, in the last exchange of each type."""
+    if topology.world_size == 1:
+        return np.zeros((encode.shape[0], 2, encode.shape[-1]))
+    ends = np.stack([decode[:, :, FORWARD], encode[:, :, BACKWARD]], axis=2)
+    last = [int(f in BY_HOSTS and topology.num_hosts > 1) for f in FAMILIES]
+    return np.asarray(ends[np.arange(len(FAMILIES)), last])

@@ -1,0 +1,84 @@
+"""Features of a table with their indices per sample, from TorchRec's constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
+
+from costmodels.torchrec_estimates import TorchrecInputs
+from costmodels.workload import Feature
+from planner.errors import InvalidInputError
+
+
+def features_of(
+    names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
+) -> tuple[Feature, ...]:
+    """Features with their indices per sample of the rank's batch.
+
+    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature.
+    """
+    limit = constraint or ParameterConstraints()
+    poolings = _per_feature(limit.pooling_factors, names, "pooling_factors")
+    repeats = _per_feature(limit.num_poolings or [1.0], names, "num_poolings")
+    batches = _per_feature(limit.batch_sizes or [batch_size], names, "batch_sizes")
+    return tuple(
+        Feature(name=n, pooling_factor=float(p) * r * b / batch_size)
+        for n, p, r, b in zip(names, poolings, repeats, batches, strict=True)
+    )
+
+
+def torchrec_inputs(
+    name: str,
+    constraint: ParameterConstraints | None,
+    module: nn.Module,
+    sharder: ModuleSharder[nn.Module],
+    batch_size: int,
+    *,
+    is_pooled: bool,
+) -> TorchrecInputs:
+    """The inputs of a table as TorchRec's estimators count them.
+
+    Args:
+        name: of the table.
+        constraint: of it, if any; without, TorchRec takes one index of one feature.
+        module: that owns the table.
+        sharder: of the module.
+        batch_size: samples per rank.
+        is_pooled: bags become one vector.
+    """
+    limit = constraint or ParameterConstraints()
+    lengths = [float(x) for x in limit.pooling_factors]
+    repeats = limit.num_poolings or [1.0] * len(lengths)
+    batches = limit.batch_sizes or [batch_size] * len(lengths)
+    read = list(zip(lengths, repeats, batches, strict=False))
+    weighted = limit.is_weighted
+    if isinstance(module, EmbeddingBagCollectionInterface):
+        weighted = module.is_weighted()
+    fused = getattr(sharder, "fused_params", None) or {}
+    cache = limit.cache_params
+    return TorchrecInputs(
+        num_ids=sum(x * n * b for x, n, b in read),
+        num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
+        is_weighted=bool(weighted) or _is_processed(name, module),
+        prefetches=bool((cache and cache.prefetch_pipeline) or fused.get("prefetch_pipeline")),
+    )
+
+
+def _is_processed(name: str, module: nn.Module) -> bool:
+    """Whether a feature processor is named like the table, which TorchRec takes for its own."""
+    processor = getattr(module, "_feature_processor", None)
+    modules = getattr(processor, "feature_processor_modules", None)
+    return isinstance(modules, nn.ModuleDict) and name in modules
+
+
+def _per_feature(values: Sequence[float], names: Sequence[str], what: str) -> list[float]:
+    if len(values) == 1:
+        return list(values) * len(names)
+    if len(values) != len(names):
+        message = f"{what} has {len(values)} values for {len(names)} features; give one for each"
+        raise InvalidInputError(message)
+    return list(values)
