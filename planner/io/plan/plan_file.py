@@ -28,7 +28,7 @@ _MOST_LINES: Final = 20
 class SavedPlan:
     """A plan from a file, and what the file says it was made for.
 
-    ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
+    ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
     for instance.
     """
 
@@ -38,6 +38,7 @@ class SavedPlan:
     local_world_size: int | None = None
     batch_size_per_rank: int | None = None
     inputs_hash: str | None = None
+    predicted_s: float | None = None
     objective: str | None = None
     torchrec_defaults: bool = False
     num_scenarios: int = 0
@@ -107,6 +108,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         local_world_size=schema.local_world_size,
         batch_size_per_rank=schema.batch_size_per_rank,
         inputs_hash=schema.inputs_hash,
+        predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
         num_scenarios=max(len(schema.scenarios) - 1, 0),
