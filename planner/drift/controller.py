@@ -40,7 +40,7 @@ class Controller:
             num_iterations: of a period.
 
         Returns:
-            Position in ``offers``. After a move, losses are added up anew.
+            Position in ``offers``. A move takes away as much of the loss as it saves of it.
         """
         saved = [(now_s - o.iteration_s) * num_iterations for o in offers]
         most_s = max([s for s in saved if s > _LEAST_GAIN * now_s * num_iterations], default=0.0)
@@ -52,5 +52,5 @@ class Controller:
         best = max(range(len(offers)), key=worth.__getitem__)
         if worth[best] < 0:
             return None
-        self.lost_s = 0.0
+        self.lost_s *= 1.0 - saved[best] / most_s
         return best

@@ -1,0 +1,1 @@
+"""What runs of one's own say about a system: factors on kinds of time, and how far to trust them."""
