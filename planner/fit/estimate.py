@@ -208,9 +208,7 @@ def _slopes(predictor: Predictor, logs: FloatArray) -> tuple[FloatArray, FloatAr
 def _iteration_sigma(predictor: Predictor, known: _Posterior, run: int) -> float:
     """Log-standard deviation of one run's iteration, with the noise of one plan."""
     at = next(
-        i
-        for i, o in enumerate(predictor.observations)
-        if o.run == run and o.kind == ITERATION
+        i for i, o in enumerate(predictor.observations) if o.run == run and o.kind == ITERATION
     )
     slope = _slopes(predictor, known.logs)[1][at]
     return math.sqrt(float(slope @ known.covariance @ slope) + known.noise_ratio**2)

@@ -32,8 +32,9 @@ Examples:
   shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
 
 
-@click.command(short_help="What new data do to a plan, and whether re-planning pays.",
-               epilog=EXAMPLES)
+@click.command(
+    short_help="What new data do to a plan, and whether re-planning pays.", epilog=EXAMPLES
+)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @click.option(
@@ -112,9 +113,7 @@ def command(
             problem.workload, stats_of(before, problem.workload), str(before)
         )
         problem, warnings = replace(problem, workload=then), [*warnings, *notes]
-    limit = MoveLimit(
-        start=inputs.plans[0], max_bytes=max_moved_bytes, max_tables=max_moved_tables
-    )
+    limit = MoveLimit(start=inputs.plans[0], max_bytes=max_moved_bytes, max_tables=max_moved_tables)
     search = SearchSettings(time_limit_s=time_limit, max_evaluations=evaluations)
     found = []
     with StopOnInterrupt(keeps=False) as stop:

@@ -51,7 +51,9 @@ class DayFileType(click.ParamType[DayFile]):
         if equals and day is not None:
             found = DayFile(path=Path(after), day=day)
         if not found.path.exists():
-            hint = "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
+            hint = (
+                "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
+            )
             self.fail(f"{found.name!r} does not exist{hint}", param, ctx)
         return found
 

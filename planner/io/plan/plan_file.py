@@ -145,11 +145,11 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
         }
         if placement.cache_load_factor_ratio is not None:
             entry["cache_load_factor"] = placement.cache_load_factor_ratio
-        tree.setdefault(table.module, {})[_parameter_name(table)] = entry
+        tree.setdefault(table.module, {})[parameter_name(table)] = entry
     return tree
 
 
-def _parameter_name(table: Table) -> str:
+def parameter_name(table: Table) -> str:
     """The name of a table inside its module: without the path that tells namesakes apart."""
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
@@ -163,9 +163,9 @@ class _Names:
 
     def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
         tables = workload.tables if workload else ()
-        counts = Counter(_parameter_name(t) for t in tables)
-        self._exact = {(t.module, _parameter_name(t)): t for t in tables}
-        self._unique = {_parameter_name(t): t for t in tables if counts[_parameter_name(t)] == 1}
+        counts = Counter(parameter_name(t) for t in tables)
+        self._exact = {(t.module, parameter_name(t)): t for t in tables}
+        self._unique = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
         self._planned = Counter(name for entries in schema.plan.values() for name in entries)
 
     def table(self, module: str, name: str) -> Table | None:
