@@ -163,8 +163,8 @@ class Topology:
     ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
     device, ``ddr_capacity_by_host_bytes`` hosts that do; empty means all equal.
     ``collective_curves`` names sets of measured curves, best first. ``calibration`` is the file of
-    constants of a system whose ranks are CPU cores. ``fitted`` holds what runs of one's own correct;
-    its factor on host time is in the device's launch latency already.
+    constants of a system whose ranks are CPU cores. ``fitted`` holds what runs of one's own
+    correct; its factor on host time is in the device's launch latency already.
     """
 
     name: str

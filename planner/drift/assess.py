@@ -12,7 +12,7 @@ from planner.drift.changes import TableChange, table_changes
 from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.result import PlanningResult
+from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
 
 
@@ -97,5 +97,5 @@ def assess(
     )
 
 
-def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> api.Candidate:
+def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candidate:
     return api.estimate(workload, problem.topology, plan, models=models_of(problem))

@@ -116,14 +116,15 @@ def workload_under(
     outgrown = {rows.table for rows in needed if rows.is_outgrown}
     left_out = {stats_key(t, stats) for t in workload.tables if t.name in outgrown}
     fitting = {name: table for name, table in stats.tables.items() if name not in left_out}
-    if outgrown and len(outgrown) == len(needed):
-        measured, notes = workload, ()
-    else:
+    measured, notes = workload, tuple[str, ...]()
+    if not outgrown or len(outgrown) < len(needed):
         others = stats.model_copy(update={"tables": fitting})
         measured, notes = with_stats(workload, others, place)
     if outgrown:
+        if len(needed) == len(workload.tables):  # none lacks statistics but those left out
+            notes = tuple(note for note in notes if "no statistics of" not in note)
         notes = (
-            *(note for note in notes if "no statistics of" not in note),
+            *notes,
             f"{place}: holds ids beyond the rows of {_some(sorted(outgrown))}; such tables are "
             "priced with their old laws, and training on these data fails until they are enlarged",
         )

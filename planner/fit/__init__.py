@@ -1,1 +1,1 @@
-"""What runs of one's own say about a system: factors on kinds of time, and how far to trust them."""
+"""Learning from runs of one's own: factors on a system's kinds of time, and how sure they are."""

@@ -14,7 +14,7 @@ The noise is what predictions of this kind miss on one plan. It starts at ``NOIS
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -151,9 +151,9 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
     )
 
 
-def geomean_error(ratios: Sequence[float] | object) -> float:
+def geomean_error(ratios: Iterable[float]) -> float:
     """exp(mean |ln ratio|) - 1 of predicted over measured times."""
-    logs = np.abs(np.log(np.array(list(ratios), dtype=float)))  # type: ignore[call-overload]
+    logs = np.abs(np.log(np.array(list(ratios), dtype=float)))
     return float(np.exp(logs.mean()) - 1.0)
 
 

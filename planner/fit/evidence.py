@@ -98,8 +98,9 @@ class Predictor:
             strange = [t.rank for t in run.traces if t.rank >= world]
             if strange or len({t.rank for t in run.traces}) < len(run.traces):
                 message = (
-                    f"run {run.name}: its traces are of ranks {sorted(t.rank for t in run.traces)}; "
-                    f"give one trace per rank, of ranks 0..{world - 1}"
+                    f"run {run.name}: its traces are of ranks "
+                    f"{sorted(t.rank for t in run.traces)}; give one trace per rank, of ranks "
+                    f"0..{world - 1}"
                 )
                 raise InvalidInputError(message)
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
@@ -122,7 +123,7 @@ class Predictor:
             iterations_s[o.run] if o.kind == ITERATION else kinds[o.run][o.kind]
             for o in self.observations
         ]
-        return np.log(np.maximum(np.array(found), 1e-12))
+        return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
 
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
         factors = FittedFactors(**dict(zip(_FIELDS, np.exp(logs).tolist(), strict=True)))

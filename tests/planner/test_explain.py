@@ -98,7 +98,6 @@ def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.Data
     table = make_table("t", num_embeddings=7, embedding_dim=12)
     topology = make_topology(2, 2)
     workload = make_workload(table, optimizer=Optimizer.SGD)
-    problem = PlanningProblem(workload=workload, topology=topology)
     kinds = (
         (ShardingType.TABLE_WISE, 1, 4),
         (ShardingType.COLUMN_WISE, 3, 4),
@@ -122,9 +121,8 @@ def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.Data
         }
         for placement in (before, after)
     ]
-    assert received_bytes(before, after, problem.workload.tables[0], problem.workload) == 4.0 * len(
-        cells[1] - cells[0]
-    )
+    received = received_bytes(before, after, workload.tables[0], workload)
+    assert received == 4.0 * len(cells[1] - cells[0])
 
 
 def test_changes_tell_the_bytes_that_their_tables_move(explainer: Explainer) -> None:

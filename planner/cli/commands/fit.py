@@ -120,8 +120,8 @@ def _print(found: Fit) -> None:
     from planner.report.base import Fact, format_share
 
     shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
-    rows = [(kind, f"{ratio:.3f}", format_share(known)) for kind, ratio, known in shown]
-    print_rows("Factors on the system's times", ("kind", "factor", "settled"), rows)
+    factors = [(kind, f"{ratio:.3f}", format_share(known)) for kind, ratio, known in shown]
+    print_rows("Factors on the system's times", ("kind", "factor", "settled"), factors)
     rows = [
         (
             e.name,

@@ -248,7 +248,7 @@ def _tables(day: Day, *, everything: bool) -> Section:
         for c in shown
     )
     left = len(changes) - len(shown)
-    notes = (
+    notes: tuple[str, ...] = (
         "Then -> now. distinct rows: in one batch of all ranks. hottest 1 %: accesses on them. "
         "changes by: bytes of rows that a batch looks up more or fewer.",
     )

