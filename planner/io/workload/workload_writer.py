@@ -31,6 +31,9 @@ _LONGEST_NAME: Final = 500
 _LAST_PRINTABLE: Final = 0xFFFF
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH: Final = 100
+_LONGEST_LINE: Final = 240
+"""A table on one line is easy to read and to compare up to about here."""
+_COMMA: Final = re.compile(r", (?! )")
 
 Notes = Mapping[str, str]
 """Comments by key: ``training.batch_size_per_rank``, ``dense``, ``tables``, or a table's name
@@ -73,7 +76,9 @@ def workload_text(
         lines.append(_head("tables", beside))
     for table in workload.tables:
         note = _note(beside.get(f"tables.{table.name}"))
-        lines.append(f"  - {_flow(_table(table, law_is_known=law_is_known))}{note}")
+        entry = _flow(_table(table, law_is_known=law_is_known))
+        *first, last = _folded(f"  - {entry}", "    ")
+        lines += [*first, last + note]
     rules = _rules(constraints)
     if rules:
         lines += [_head("constraints", beside), *(f"  - {_flow(rule)}" for rule in rules)]
@@ -286,6 +291,23 @@ def _flow(value: object) -> str:
     if isinstance(value, float):
         return _number(value)
     return value if isinstance(value, _Raw) else _scalar(str(value))
+
+
+def _folded(line: str, indent: str) -> list[str]:
+    """A long line broken after commas that one blank follows, as YAML reads it back unchanged.
+
+    A quoted text may be broken too: there a line's end stands for the blank.
+    """
+    if len(line) <= _LONGEST_LINE:
+        return [line]
+    lines = [""]
+    for part in _COMMA.split(line):
+        if lines[-1].strip() and len(lines[-1]) + len(part) + 2 > _WIDTH:
+            lines[-1] += ","
+            lines.append(f"{indent}{part}")
+        else:
+            lines[-1] += f", {part}" if lines[-1] else part
+    return lines
 
 
 def _number(value: float) -> str:
