@@ -224,7 +224,7 @@ class CostPipeline:
         """The same from the plan's work; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(self.topology, collective_spread_ratio=spread)
-        factors = sampled_factors(known)
+        factors = sampled_factors(known, self.models.spread_ratio)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size
         ranks = differing_ranks(self._program(work), world)

@@ -68,6 +68,8 @@ class CostModels:
     """Exchanges with the copies around them; None where those run beside or cost nothing."""
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     """Log-standard deviation of each kind of time where a calibration tells it."""
+    spread_ratio: tuple[tuple[float, ...], ...] = ()
+    """Joint spread of the kinds of time where runs tell it, as in ``FittedFactors``."""
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +110,49 @@ class Links:
     network: Link
 
 
+FITTED_KINDS: Final = ("lookup", "collective", "dense", "host")
+"""Kinds of time that runs of one's own correct, in the order of :class:`FittedFactors`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedFactors:
+    """What runs of one's own say about a system: a factor on each kind of time.
+
+    Attributes:
+        lookup_ratio: on lookups, forward and backward, without the latency of their kernels.
+        collective_ratio: on collectives, or on exchanges with the copies around them.
+        dense_ratio: on matrix products and what else the dense part computes.
+        host_ratio: on the host's kernel launches.
+        spread_ratio: log-standard deviations that are left, as the rows of a lower triangle in the
+            order of the factors: ``ln`` of the true factors is off by this matrix times four
+            independent standard normal draws. Empty for those of the system.
+    """
+
+    lookup_ratio: float = 1.0
+    collective_ratio: float = 1.0
+    dense_ratio: float = 1.0
+    host_ratio: float = 1.0
+    spread_ratio: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that times stay positive, and the shape of the spread."""
+        good = all(math.isfinite(r) and r > 0 for r in self.ratios)
+        require(good, f"fitted factors must be finite and above 0, got {self.ratios}")
+        rows = [len(row) for row in self.spread_ratio]
+        triangle = list(range(1, len(FITTED_KINDS) + 1))
+        finite = all(math.isfinite(v) for row in self.spread_ratio for v in row)
+        require(
+            finite and rows in ([], triangle),
+            "the spread of fitted factors must be a lower triangle with rows of 1, 2, 3 and 4 "
+            f"numbers, got rows of {rows}",
+        )
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The factors in the order of ``FITTED_KINDS``."""
+        return self.lookup_ratio, self.collective_ratio, self.dense_ratio, self.host_ratio
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """``num_hosts`` hosts with ``local_world_size`` ranks each.
@@ -119,7 +163,8 @@ class Topology:
     ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
     device, ``ddr_capacity_by_host_bytes`` hosts that do; empty means all equal.
     ``collective_curves`` names sets of measured curves, best first. ``calibration`` is the file of
-    constants of a system whose ranks are CPU cores.
+    constants of a system whose ranks are CPU cores. ``fitted`` holds what runs of one's own
+    correct; its factor on host time is in the device's launch latency already.
     """
 
     name: str
@@ -138,6 +183,7 @@ class Topology:
     collective_curves: tuple[str, ...] = ()
     calibration: str = ""
     ddr_capacity_by_host_bytes: tuple[float, ...] = ()
+    fitted: FittedFactors | None = None
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
-from costmodels.topology import Topology
+from costmodels.topology import FITTED_KINDS, Topology
 
 FloatArray = NDArray[np.float64]
 
@@ -174,14 +174,28 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
 
 
 @lru_cache(maxsize=64)
-def sampled_factors(spread: tuple[tuple[str, float], ...]) -> dict[str, FloatArray]:
-    """Factors ``[samples, 1]`` per kind: stratified normal draws, the same at every call."""
+def sampled_factors(
+    spread: tuple[tuple[str, float], ...], joint_ratio: tuple[tuple[float, ...], ...] = ()
+) -> dict[str, FloatArray]:
+    """Factors ``[samples, 1]`` per kind: stratified normal draws, the same at every call.
+
+    Args:
+        spread: log-standard deviation of each kind, taken as independent.
+        joint_ratio: instead of those, the rows of a lower triangle over the same kinds, as in
+            :class:`costmodels.topology.FittedFactors`; empty for none.
+    """
     rng = np.random.default_rng(_SEED)
-    factors = {}
-    for kind, sigma in spread:
+    draws = {}
+    for kind, _ in spread:
         strata = (rng.permutation(_NUM_SAMPLES) + 0.5) / _NUM_SAMPLES
-        factors[kind] = np.exp(sigma * _normal_quantile(strata))[:, None]
-    return factors
+        draws[kind] = _normal_quantile(strata)
+    if not joint_ratio:
+        return {kind: np.exp(sigma * draws[kind])[:, None] for kind, sigma in spread}
+    rows = dict(zip(FITTED_KINDS, joint_ratio, strict=True))
+    return {
+        kind: np.exp(sum(w * draws[k] for w, k in zip(row, FITTED_KINDS, strict=False)))[:, None]
+        for kind, row in rows.items()
+    }
 
 
 def _weakest(topology: Topology, prefixes: tuple[str, ...]) -> float:

@@ -24,7 +24,7 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.prepare import search_objective, search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
+from planner.rules.moved_bytes import received_bytes
 from planner.scenarios import Robust
 from planner.settings import SearchSettings
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
@@ -152,7 +152,12 @@ class Explainer:
                         before=own,
                         after=best.placement,
                         plan_time_s=best.plan_time_s or 0.0,
-                        moved_bytes=_moved_bytes(self.problem, own, best.placement),
+                        moved_bytes=received_bytes(
+                            own,
+                            best.placement,
+                            self.problem.workload.table(name),
+                            self.problem.workload,
+                        ),
                     )
                 )
         return tuple(sorted(found, key=lambda c: c.plan_time_s)[:limit])
@@ -365,13 +370,3 @@ def _same_option(one: TablePlacement, other: TablePlacement) -> bool:
         return placement.kernel, factor, replicated, tuple(shards)
 
     return cut(one) == cut(other)
-
-
-def _moved_bytes(problem: PlanningProblem, before: TablePlacement, after: TablePlacement) -> float:
-    """Bytes of weights and optimizer state that ranks would have to receive."""
-    table = next(t for t in problem.workload.tables if t.name == before.table)
-    old, new = rectangles(before.shards), rectangles(after.shards)
-    same_rank = np.array([[a.rank == b.rank for b in before.shards] for a in after.shards])
-    cells = float(((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).sum())
-    held = float((overlaps(new, old) * same_rank).sum())
-    return (cells - held) * cell_bytes(table, problem.workload)

@@ -19,6 +19,7 @@ from costmodels.cpu.gloo import Gloo
 from costmodels.cpu.lookup import CpuLookup
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.errors import UnknownNameError
+from costmodels.fitted import scaled
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.residual import Corrected
 from costmodels.pipeline import CostPipeline
@@ -50,9 +51,9 @@ def default_models(topology: Topology) -> CostModels:
     else:
         models = CostModels(collective=collective_model(topology))
     residual = load_residual(residual_path(topology))
-    if residual is None:
-        return models
-    return replace(models, lookup=Corrected(inner=models.lookup, residual=residual))
+    if residual is not None:
+        models = replace(models, lookup=Corrected(inner=models.lookup, residual=residual))
+    return scaled(models, topology.fitted)
 
 
 def models_of(problem: PlanningProblem) -> CostModels:
@@ -137,6 +138,8 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     rest on it; one operation at a time, it is the best there is.
     """
     if topology.calibration:
+        return default_models(topology).collective
+    if topology.fitted is not None:
         return default_models(topology).collective
     if not topology.collective_curves and any(
         r.set_name == topology.name for r in shipped_curves()

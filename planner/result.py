@@ -121,6 +121,36 @@ class Reshard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovePoint:
+    """The best plan found with a number of tables moved, and what the move to it takes.
+
+    ``most_tables`` is None for as many as the limits of the question allow.
+    """
+
+    most_tables: int | None
+    iteration_s: float
+    move: Reshard
+
+    @property
+    def payback_s(self) -> float | None:
+        """Seconds of training on the new plan that pay the move back; None for never."""
+        iterations = self.move.payback_iterations
+        return None if iterations is None else iterations * self.iteration_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """The change of one table that would save most beyond a plan, and that a limit forbids.
+
+    ``iteration_s`` is that of the plan with the change; ``moved_bytes`` have to travel for it.
+    """
+
+    table: str
+    iteration_s: float
+    moved_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
     """Iteration time of the plan in one scenario, with its 90 % interval, and its throughput."""
 
@@ -136,8 +166,9 @@ class PlanningResult:
     """The answer to a planning problem. ``baselines`` are priced by the same models.
 
     ``searched`` says which options were tried, one line each: the best plan and its bound are about
-    these. ``reshard`` is set when a plan in use was given; ``scenarios`` holds the time in each
-    scenario of a robust search, the workload itself first.
+    these. ``reshard`` is set when a plan in use was given; ``curve`` and ``blocked`` when it was
+    asked what each number of moved tables gives; ``scenarios`` holds the time in each scenario of a
+    robust search, the workload itself first.
     """
 
     problem: PlanningProblem
@@ -149,6 +180,8 @@ class PlanningResult:
     warnings: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
     reshard: Reshard | None = None
+    curve: tuple[MovePoint, ...] = ()
+    blocked: Blocked | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
 
     def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:

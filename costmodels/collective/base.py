@@ -131,8 +131,11 @@ class AbstractCollectiveModel(ABC):
     __slots__ = ()
 
     sources: ClassVar[tuple[str, ...]]
-    full_duplex: ClassVar[bool] = True
-    """Whether sending and receiving at once takes no longer than the longer of both."""
+
+    @property
+    def full_duplex(self) -> bool:
+        """Whether sending and receiving at once takes no longer than the longer of both."""
+        return True
 
     @abstractmethod
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:

@@ -34,8 +34,12 @@ class Gloo(AbstractCollectiveModel):
 
     constants: CpuConstants
 
-    full_duplex: ClassVar[bool] = False
     sources: ClassVar[tuple[str, ...]] = ("gloo over the loopback device, measured here",)
+
+    @property
+    def full_duplex(self) -> bool:
+        """Never: the core moves the bytes of both directions."""
+        return False
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """An empty all-to-all."""

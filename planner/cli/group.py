@@ -16,8 +16,8 @@ class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
     sections: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Plan": ("plan", "estimate", "compare", "explain", "tune", "sweep", "size"),
-        "Models": ("predict", "profile", "calibrate", "validate"),
+        "Plan": ("plan", "estimate", "compare", "explain", "drift", "tune", "sweep", "size"),
+        "Models": ("predict", "profile", "calibrate", "fit", "validate"),
         "Files": ("init", "check", "import", "export"),
         "Environment": ("systems", "list", "doctor", "worker", "completion"),
     }

@@ -18,8 +18,11 @@ HTML_FILE = "report.html"
 COMPARE_FILE = "compare.html"
 COMPARE_REPORT_FILE = "compare.md"
 MATRIX_FILE = "a2a_matrix.txt"
+RESHARD_FILE = "reshard.json"
 TRACE_FOLDER = "trace"
-RUN_FILES = frozenset({PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, TRACE_FOLDER})
+RUN_FILES = frozenset(
+    {PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, RESHARD_FILE, TRACE_FOLDER}
+)
 """Everything a run may have left in its folder."""
 
 

@@ -37,7 +37,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     missing: list[str] = []
     used: set[str] = set()
     for table in workload.tables:
-        key = _key(table, stats)
+        key = stats_key(table, stats)
         if key is None:
             missing.append(table.name)
             tables.append(table)
@@ -69,7 +69,8 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     return replace(workload, tables=tuple(tables)), tuple(notes)
 
 
-def _key(table: Table, stats: Stats) -> str | None:
+def stats_key(table: Table, stats: Stats) -> str | None:
+    """Under which name the statistics of a table are; None where it was not measured."""
     if table.name in stats.tables:
         return table.name
     only = table.features[0].name if len(table.features) == 1 else None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.sharding import Plan, Shard, ShardingOption, Spread, place
+from costmodels.sharding import Plan, Shard, ShardingOption, Spread, TablePlacement, place
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.problem import MoveLimit
@@ -43,6 +43,24 @@ def overlaps(a: IntArray, b: IntArray) -> FloatArray:
     rows = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
     cols = np.minimum(a[:, None, 3], b[None, :, 3]) - np.maximum(a[:, None, 2], b[None, :, 2])
     return np.asarray(np.maximum(rows, 0).astype(float) * np.maximum(cols, 0))
+
+
+def received_bytes(
+    before: TablePlacement, after: TablePlacement, table: Table, workload: Workload
+) -> float:
+    """Bytes of weights and optimizer state that ranks receive to get a table from one to another.
+
+    Args:
+        before: where the table is.
+        after: where it shall be.
+        table: the table of both.
+        workload: tells the optimizer.
+    """
+    old, new = rectangles(before.shards), rectangles(after.shards)
+    same_rank = np.array([[a.rank == b.rank for b in before.shards] for a in after.shards])
+    cells = float(((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).sum())
+    held = float((overlaps(new, old) * same_rank).sum())
+    return (cells - held) * cell_bytes(table, workload)
 
 
 class MoveBudget:

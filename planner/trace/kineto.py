@@ -192,7 +192,7 @@ def _iteration(
         }
         waited_s = start_s - float(simulation.arrival_s[index, rank])
         yield {
-            "name": _kernel_name(step),
+            "name": kernel_name(step),
             "ph": "X",
             "cat": "gpu_memcpy" if _copies(step) else "kernel",
             "pid": lane.device,
@@ -223,7 +223,7 @@ def _copies(step: Step) -> bool:
     return step.name in ("cache fetch", INPUT_COPY)
 
 
-def _kernel_name(step: Step) -> str:
+def kernel_name(step: Step) -> str:
     """A name that analysers put in the right class, with the step's own in brackets."""
     if step.collective:
         return f"{_collective(step)[0]} [{step.name}]"

@@ -13,10 +13,11 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Optimizer
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.explain import Change, Explainer, _moved_bytes, constraint_costs
+from planner.explain import Change, Explainer, constraint_costs
 from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.report._difference import changes
+from planner.rules.moved_bytes import received_bytes
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 
@@ -96,7 +97,6 @@ def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.Data
     table = make_table("t", num_embeddings=7, embedding_dim=12)
     topology = make_topology(2, 2)
     workload = make_workload(table, optimizer=Optimizer.SGD)
-    problem = PlanningProblem(workload=workload, topology=topology)
     kinds = (
         (ShardingType.TABLE_WISE, 1, 4),
         (ShardingType.COLUMN_WISE, 3, 4),
@@ -120,7 +120,8 @@ def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.Data
         }
         for placement in (before, after)
     ]
-    assert _moved_bytes(problem, before, after) == 4.0 * len(cells[1] - cells[0])
+    received = received_bytes(before, after, workload.tables[0], workload)
+    assert received == 4.0 * len(cells[1] - cells[0])
 
 
 def test_changes_tell_the_bytes_that_their_tables_move(explainer: Explainer) -> None:

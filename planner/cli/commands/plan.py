@@ -109,6 +109,10 @@ def command(
                 should_stop=stop,
             )
         stop.keeps = True
+        if more.curve and not stop():
+            from planner.move_curve import with_curve
+
+            result = with_curve(result, search=search, should_stop=stop)
         result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
         _deliver(settings, result, output)
         if time_limit is not None and result.solver.status is Status.TIME_LIMIT:
@@ -171,6 +175,12 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
         output.HTML_FILE: render_report(result, blocks),
         output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
+    limit = result.problem.move_limit
+    if limit is not None:
+        local = result.problem.topology.local_world_size
+        texts[output.RESHARD_FILE] = io.reshard_text(
+            limit.start, result.plan, result.problem.workload, local
+        )
     ranks = [rank for _, rank in notable_ranks(result.estimate)]
     pipeline = pipeline_of(result.problem)
     files = {file.name: file.data for file in traces(pipeline, result.plan, ranks=ranks)}

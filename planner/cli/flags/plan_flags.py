@@ -50,6 +50,7 @@ class PlanFlags:
     plan_in_use: Path | None = None
     max_moved_bytes: float | None = None
     max_moved_tables: int | None = None
+    curve: bool = False
     scenarios: tuple[Path, ...] = ()
     robust: str | None = None
     torchrec_defaults: bool = False
@@ -96,6 +97,11 @@ def plan_options(command: Command) -> Command:
             metavar="N",
             help="Most tables of --from of which a rank may receive anything.",
         ),
+        click.option(
+            "--curve",
+            is_flag=True,
+            help="Also search with 1, 2, 5 and 10 tables of --from moved; says which table blocks.",
+        ),
         *SCENARIO_OPTIONS,
     )
     wrapped: Any = gathered
@@ -116,8 +122,8 @@ def _check(flags: PlanFlags) -> None:
     """Refuse flags that mean nothing without another one."""
     context = click.get_current_context()
     limited = flags.max_moved_bytes is not None or flags.max_moved_tables is not None
-    if limited and flags.plan_in_use is None:
-        message = "--max-moved-bytes and --max-moved-tables need --from, the plan in use"
+    if (limited or flags.curve) and flags.plan_in_use is None:
+        message = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
         raise click.UsageError(message, context)
     check_robust(flags.robust, flags.scenarios)
 

@@ -41,6 +41,8 @@ def print_result(
     terminal.print_notes(console, summary.notes)
     if settings.verbose:
         terminal.print_sections(console, build_sections(result)[1:])
+    elif result.curve:
+        terminal.print_sections(console, build_sections(result, ("moves",)))
 
 
 def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -28,8 +28,8 @@ _MOST_LINES: Final = 20
 class SavedPlan:
     """A plan from a file, and what the file says it was made for.
 
-    ``num_scenarios`` are those beside the workload; with them ``objective`` is ``worst iteration``,
-    for instance.
+    ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside
+    the workload; with them ``objective`` is ``worst iteration``, for instance.
     """
 
     plan: Plan
@@ -38,6 +38,7 @@ class SavedPlan:
     local_world_size: int | None = None
     batch_size_per_rank: int | None = None
     inputs_hash: str | None = None
+    predicted_s: float | None = None
     objective: str | None = None
     torchrec_defaults: bool = False
     num_scenarios: int = 0
@@ -107,6 +108,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         local_world_size=schema.local_world_size,
         batch_size_per_rank=schema.batch_size_per_rank,
         inputs_hash=schema.inputs_hash,
+        predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
         num_scenarios=max(len(schema.scenarios) - 1, 0),
@@ -143,11 +145,11 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
         }
         if placement.cache_load_factor_ratio is not None:
             entry["cache_load_factor"] = placement.cache_load_factor_ratio
-        tree.setdefault(table.module, {})[_parameter_name(table)] = entry
+        tree.setdefault(table.module, {})[parameter_name(table)] = entry
     return tree
 
 
-def _parameter_name(table: Table) -> str:
+def parameter_name(table: Table) -> str:
     """The name of a table inside its module: without the path that tells namesakes apart."""
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
@@ -161,9 +163,9 @@ class _Names:
 
     def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
         tables = workload.tables if workload else ()
-        counts = Counter(_parameter_name(t) for t in tables)
-        self._exact = {(t.module, _parameter_name(t)): t for t in tables}
-        self._unique = {_parameter_name(t): t for t in tables if counts[_parameter_name(t)] == 1}
+        counts = Counter(parameter_name(t) for t in tables)
+        self._exact = {(t.module, parameter_name(t)): t for t in tables}
+        self._unique = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
         self._planned = Counter(name for entries in schema.plan.values() for name in entries)
 
     def table(self, module: str, name: str) -> Table | None:

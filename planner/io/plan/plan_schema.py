@@ -110,6 +110,8 @@ class PlanSchema(_Loose):
     searched: list[str] = Field(default_factory=list)
     usd_per_billion_samples: float | None = None
     reshard: dict[str, Any] | None = None
+    curve: list[dict[str, Any]] = Field(default_factory=list)
+    blocked: dict[str, Any] | None = None
     scenarios: list[dict[str, Any]] = Field(default_factory=list)
     alternatives: list[dict[str, Any]] = Field(default_factory=list)
     baselines: list[dict[str, Any]] = Field(default_factory=list)

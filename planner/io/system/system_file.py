@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance
-from costmodels.topology import Device, Host, Link, Topology
+from costmodels.topology import Device, FittedFactors, Host, Link, Topology
 from planner.errors import InvalidInputError
 from planner.io.documents import read_yaml
 from planner.io.library import locate
@@ -41,7 +41,7 @@ def load_system(
         message = f"{path}: {error}"
         raise InvalidInputError(message) from error
     curves = tuple(_beside(name, path) for name in schema.collective_curves)
-    topology = replace(topology, collective_curves=curves)
+    topology = replace(_corrected(schema, path, topology), collective_curves=curves)
     if schema.calibration is None:
         return topology
     return replace(
@@ -49,6 +49,27 @@ def load_system(
         calibration=str(path.parent / schema.calibration),
         device=replace(topology.device, single_stream=True),
     )
+
+
+def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:
+    """The topology with fitted factors; that of host time goes into the launch latency."""
+    given = schema.fitted
+    if given is None:
+        return topology
+    try:
+        fitted = FittedFactors(
+            lookup_ratio=given.lookup.value,
+            collective_ratio=given.collective.value,
+            dense_ratio=given.dense.value,
+            host_ratio=given.host.value,
+            spread_ratio=tuple(tuple(row) for row in given.spread),
+        )
+    except CostModelError as error:
+        message = f"{path}: fitted.spread: {error}"
+        raise InvalidInputError(message) from error
+    launch_s = topology.device.launch_latency_s * fitted.host_ratio
+    device = replace(topology.device, launch_latency_s=launch_s)
+    return replace(topology, device=device, fitted=fitted)
 
 
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:

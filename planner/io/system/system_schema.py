@@ -88,6 +88,22 @@ class DifferentHostSchema(Strict):
     ddr_capacity: Size
 
 
+Factor = Annotated[Sourced, Origin(dimension=None, example="1.08", low=0.001, high=1000.0)]
+
+
+class FittedSchema(Strict):
+    """Factors on kinds of time, from runs of one's own (``shardplan fit``).
+
+    ``spread`` is what they leave open: rows of a lower triangle, in the order of the factors.
+    """
+
+    lookup: Factor
+    collective: Factor
+    dense: Factor
+    host: Factor
+    spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
+
+
 class SystemSchema(Strict):
     """A kind of machine, without its number."""
 
@@ -102,3 +118,4 @@ class SystemSchema(Strict):
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
+    fitted: FittedSchema | None = None

@@ -33,6 +33,9 @@ _LONGEST_NAME: Final = 500
 _LAST_PRINTABLE: Final = 0xFFFF
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH: Final = 100
+_LONGEST_LINE: Final = 240
+"""A table on one line is easy to read and to compare up to about here."""
+_COMMA: Final = re.compile(r", (?! )")
 
 Notes = Mapping[str, str]
 """Comments by key: ``training.batch_size_per_rank``, ``dense``, ``tables``, or a table's name
@@ -79,7 +82,8 @@ def workload_text(
         entry = _table(table, law_is_known=law_is_known)
         if table.communication != shared:
             entry |= _communication(table.communication)
-        lines.append(f"  - {_flow(entry)}{note}")
+        *first, last = _folded(f"  - {_flow(entry)}", "    ")
+        lines += [*first, last + note]
     rules = _rules(constraints)
     if rules:
         lines += [_head("constraints", beside), *(f"  - {_flow(rule)}" for rule in rules)]
@@ -306,6 +310,23 @@ def _flow(value: object) -> str:
     if isinstance(value, float):
         return _number(value)
     return value if isinstance(value, _Raw) else _scalar(str(value))
+
+
+def _folded(line: str, indent: str) -> list[str]:
+    """A long line broken after commas that one blank follows, as YAML reads it back unchanged.
+
+    A quoted text may be broken too: there a line's end stands for the blank.
+    """
+    if len(line) <= _LONGEST_LINE:
+        return [line]
+    lines = [""]
+    for part in _COMMA.split(line):
+        if lines[-1].strip() and len(lines[-1]) + len(part) + 2 > _WIDTH:
+            lines[-1] += ","
+            lines.append(f"{indent}{part}")
+        else:
+            lines[-1] += f", {part}" if lines[-1] else part
+    return lines
 
 
 def _number(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from planner.models import pipeline_of
 from planner.report import _figures as figures
 from planner.report.html._table_costs import TableCost, table_costs
 from planner.result import Candidate, PlanningResult
+
+IN_USE: Final = "the plan in use"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +50,17 @@ class Evidence:
     """What :func:`gather` found.
 
     ``rated_s`` is TorchRec's rating of the best plan, the runners-up and the baselines in this
-    order; ``table_costs`` is what each table costs in the best plan.
+    order; ``table_costs`` is what each table costs in the best plan. ``rival`` is what the plan has
+    to beat: the plan in use, else TorchRec's own, else the fastest baseline; ``confidence_ratio``
+    is the probability that it does.
     """
 
     result: PlanningResult
     view: View
     rated_s: tuple[float, ...]
     table_costs: Mapping[str, TableCost]
+    rival: Candidate | None = None
+    confidence_ratio: float | None = None
 
 
 def gather(result: PlanningResult) -> Evidence:
@@ -61,12 +68,29 @@ def gather(result: PlanningResult) -> Evidence:
     problem = result.problem
     pipeline = pipeline_of(problem)
     plans = (result.best, *result.runners_up, *result.baselines)
+    rival = _rival(result, pipeline)
+    sure = None if rival is None else pipeline.confidence_faster(result.plan, rival.plan)
     return Evidence(
         result=result,
         view=view_of(pipeline, result.best),
         rated_s=tuple(torchrec_rating_s(p.plan, problem.workload, problem.topology) for p in plans),
         table_costs=table_costs(result.best, pipeline),
+        rival=rival,
+        confidence_ratio=sure,
     )
+
+
+def _rival(result: PlanningResult, pipeline: CostPipeline) -> Candidate | None:
+    limit = result.problem.move_limit
+    if limit is not None:
+        return Candidate(
+            name=IN_USE,
+            plan=limit.start,
+            estimate=pipeline.estimate(limit.start),
+            memory=pipeline.memory(limit.start),
+        )
+    incumbent, others = figures.split_baselines(result)
+    return incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
 
 
 def view_of(pipeline: CostPipeline, plan: Candidate) -> View:

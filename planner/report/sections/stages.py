@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import ClassVar, final
 
 from markupsafe import Markup
@@ -14,17 +15,22 @@ from planner.report.base import Cell, Column, Fact, Kind, Section
 from planner.report.html import _stages
 from planner.report.html._evidence import Evidence, View
 from planner.report.html._groups import Group, rank_groups
+from planner.report.html._heat import FEWEST_RANKS, heat_map
 from planner.report.html._svg import NARROW, Bar, Lane, axis_s, lanes_chart
 from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
-_MOST_RANKS = 64
+_BUSIEST = 8
 _VALUE_WIDTH = 76
 
 
 _BODY = """\
+{% if heat %}<p>Busy time of every rank: a row per host, those with the busiest rank first; darker
+is longer, and the busiest rank is outlined.{% if left_out %} {{ left_out }} less busy hosts are
+left out.{% endif %}</p>
+{{- heat }}{% endif -%}
 <p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
 waiting for other ranks is left out. Every stage on every rank stands in results.csv.</p>
 {{- legend }}{{ chart }}"""
@@ -35,7 +41,8 @@ class StagesSection(AbstractReportSection):
     """How evenly the ranks are loaded.
 
     In rows: the slowest, the median and the fastest rank of each stage. On the page: one stacked
-    bar per rank or host, without its waits.
+    bar per rank, without its waits; where ranks are many a map of hosts and ranks, and bars of the
+    busiest ones.
     """
 
     title: ClassVar[str] = "Time per stage and rank"
@@ -96,18 +103,26 @@ def _row(stage: StageTime) -> tuple[Cell, ...]:
 def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
     """Chart and its numbers for one plan."""
     families_s = _stages.family_durations_s(view.plan.estimate)
-    groups = rank_groups(view.topology, most=_MOST_RANKS)
+    busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
+    heat, numbers, left_out = None, list[Number](), 0
+    if len(busy_s) >= FEWEST_RANKS:
+        heat, found, left_out = heat_map(
+            "Busy time of every rank", view.topology, busy_s, quantity="busy_s", source=view.source
+        )
+        numbers += found
+    shown, what = _shown(view, busy_s)
     rows = [
         {
             name: statistics.fmean(times[r] for r in group.ranks)
             for name, times in families_s.items()
         }
-        for group in groups
+        for group in shown
     ]
     end_s = max((sum(row.values()) for row in rows), default=0.0) or 1.0
-    numbers: list[Number] = []
-    lanes = [_lane(view, g, row, end_s, numbers) for g, row in zip(groups, rows, strict=True)]
-    what = "each rank" if groups[0].is_rank else "mean over the ranks of a host"
+    lanes = [
+        _lane(view, g, row, end_s, numbers, told=heat is not None and g.is_rank)
+        for g, row in zip(shown, rows, strict=True)
+    ]
     chart = lanes_chart(
         "Time per stage and rank",
         lanes,
@@ -115,13 +130,38 @@ def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
         value_width=_VALUE_WIDTH,
         min_width=NARROW,
     )
-    body = fill(_BODY, what=what, legend=_stages.legend_of(families_s), chart=chart)
+    body = fill(
+        _BODY,
+        what=what,
+        legend=_stages.legend_of(families_s),
+        chart=chart,
+        heat=heat,
+        left_out=left_out,
+    )
     return body, tuple(numbers)
 
 
+def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[Group, ...], str]:
+    """The ranks that get a bar, and words for them."""
+    world = view.topology.world_size
+    if len(busy_s) < FEWEST_RANKS:
+        return rank_groups(view.topology, most=FEWEST_RANKS), "each rank"
+    busiest = sorted(range(world), key=lambda r: (-busy_s[r], r))[:_BUSIEST]
+    groups = tuple(Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
+    mean = Group(name="mean of ranks", ranks=range(world))
+    return (*groups, mean), f"the {_BUSIEST} busiest ranks and the mean of all"
+
+
 def _lane(
-    view: View, group: Group, row: dict[str, float], end_s: float, numbers: list[Number]
+    view: View,
+    group: Group,
+    row: dict[str, float],
+    end_s: float,
+    numbers: list[Number],
+    *,
+    told: bool,
 ) -> Lane:
+    """A stacked bar; ``told`` where the whole of it is among the numbers already."""
     bars, at_s = [], 0.0
     for name, seconds in row.items():
         words = _stages.FAMILIES[name]
@@ -144,7 +184,8 @@ def _lane(
                 )
             )
         at_s += seconds
-    numbers.append(
-        Number(entity=group.name, quantity="busy_s", value=at_s, unit="s", source=view.source)
-    )
+    if not told:
+        numbers.append(
+            Number(entity=group.name, quantity="busy_s", value=at_s, unit="s", source=view.source)
+        )
     return Lane(label=group.name, bars=tuple(bars), value=written(Kind.TIME, at_s))

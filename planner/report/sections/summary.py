@@ -19,6 +19,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.report.html import _stages
+from planner.report.html._advice import advice
 from planner.report.html._evidence import Evidence
 from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, written
@@ -31,6 +32,7 @@ _SPAN = ("time_s", "low_s", "high_s")
 
 
 _BODY = """\
+{% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
 <p class="verdict">{{ verdict }}</p>
 <dl class="cards">
 {%- for label, marks, value, note in cards -%}
@@ -83,6 +85,7 @@ class SummarySection(AbstractReportSection):
         summary = self.build(evidence.result)
         body = fill(
             _BODY,
+            advice=advice(evidence),
             verdict=verdict(evidence.result),
             cards=cards,
             notes=summary.notes,

@@ -21,6 +21,8 @@ _MOST_RANKS = 8
 _MOST_PARTS = 4
 """Ranges of ranks that a row of the page lists."""
 _HOT_RATIO = 0.01
+_TOP, _FOLDED = 20, 30
+"""With more tables than the second, only so many are shown until the list is unfolded."""
 _TALL = 40
 """Rows from which the list scrolls in a box of its own."""
 
@@ -45,10 +47,11 @@ _FIELDS = (
 _BODY = """\
 <p>{{ kinds }}. Cost is the time of lookups and collectives, shared out over tables by what each
 brings to them on each rank. Hot rows: share of accesses on the hottest 1 % of rows.</p>
+{%- if top %}{{ top }}<details><summary>All {{ count }} tables, with a search</summary>{% endif -%}
 <p class="tools"><label>Search <input type="search" data-for="tablelist" \
 placeholder="name, type, kernel, rank" autocomplete="off"></label> \
 <output data-for="tablelist">{{ count }} of {{ count }}</output></p>
-{{- box }}"""
+{{- box }}{% if top %}</details>{% endif %}"""
 
 
 @final
@@ -56,7 +59,7 @@ class TablesSection(AbstractReportSection):
     """A row per table, the most expensive first.
 
     Terminal and Markdown show the tables whose lookups read most; the page has all of them, ordered
-    by their time, with a box to search them.
+    by their time, with a box to search them; a long list is folded below its first rows.
     """
 
     title: ClassVar[str] = "Tables"
@@ -98,8 +101,12 @@ class TablesSection(AbstractReportSection):
         box, numbers = grid(
             "table", _FIELDS, rows, ident="tablelist", css="list", tall=len(rows) > _TALL
         )
+        top = None
+        if len(rows) > _FOLDED:
+            top, _ = grid("table", _FIELDS, rows[:_TOP], css="list")
         body = fill(
             _BODY,
+            top=top,
             kinds=", ".join(figures.kinds_in_words(view.plan.plan)),
             count=f"{len(rows):,}",
             box=box,

@@ -105,3 +105,22 @@ def test_bad_flags_say_what_to_add(plan: Run, args: tuple[object, ...], words: s
     assert done.code == 2
     assert words in done.err
     assert done.out == ""
+
+
+def test_the_curve_of_moves_is_printed_and_the_diff_written(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path
+) -> None:
+    asked = ("plan", workload_file, "--system", system_file, "--evaluations", 20)
+    assert run(*asked, "--strategy", "random", "-o", tmp_path / "old", "-q").code == 0
+    used = ("--from", tmp_path / "old" / "plan.json", "--max-moved-tables", 3, "--curve")
+    done = run(*asked, *used, "-o", tmp_path / "new")
+    assert done.code == 0, done.err
+    assert "Bytes moved against step time" in done.out
+    assert "1 table " in done.out
+    told = json.loads((tmp_path / "new" / "plan.json").read_text())
+    assert [p["most_tables"] for p in told["curve"]] == [0, 1, 2, None]
+    diff = json.loads((tmp_path / "new" / "reshard.json").read_text())
+    assert diff["modules"] or diff["restart"] or not told["reshard"]["moved_tables"]
+    refused = run(*asked, "--curve")
+    assert refused.code == 2
+    assert "--curve need --from" in refused.err

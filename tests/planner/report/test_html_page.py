@@ -22,7 +22,7 @@ from tests.planner.report.report_samples import (
 )
 
 SECTIONS = [
-    *("headline", "timeline", "stages", "memory", "traffic", "tables", "search"),
+    *("headline", "timeline", "help", "stages", "memory", "traffic", "tables", "search"),
     *("alternatives", "torchrec", "provenance", "limits"),
 ]
 NASTY = "<script>alert('1')</script>&\"\x1b[31m"

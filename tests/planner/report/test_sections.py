@@ -11,7 +11,7 @@ from costmodels.units import GIB
 from planner.report.base import Section
 from planner.report.html._evidence import gather, notable_ranks
 from planner.report.sections.base import AbstractReportSection, build_sections
-from planner.result import PlanningResult
+from planner.result import MovePoint, PlanningResult, Reshard
 from planner.support.status import Status
 from tests.planner.report.report_samples import (
     make_memory,
@@ -38,10 +38,25 @@ def column(section: Section, title: str) -> list[object]:
     return [row[index] for row in section.rows]
 
 
+def with_a_curve(result: PlanningResult) -> PlanningResult:
+    """As after ``plan --from --curve``."""
+    move = Reshard(
+        moved_tables=1,
+        recut_tables=0,
+        moved_bytes=1e9,
+        most_received_bytes=1e9,
+        time_s=0.1,
+        before_s=4e-3,
+        saved_s=9e-4,
+        payback_iterations=112,
+    )
+    return replace(result, curve=(MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
     builder = discovery.load(planner.report.sections, name, AbstractReportSection)()
-    for one in (result, large_result):
+    for one in map(with_a_curve, (result, large_result)):
         section, block = builder.build(one), builder.draw(gather(one))
         assert section is not None or block is not None
         assert block is None or block.title == builder.title

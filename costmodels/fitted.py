@@ -1,0 +1,217 @@
+"""Models times the factors that runs of one's own gave: ``time = factor * time of the model``.
+
+A factor changes no property that searches and bounds rest on: convex stays convex, homogeneous
+homogeneous, and two collectives take no less than one where they did not before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, final
+
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Collective,
+    Confidence,
+    FloatArray,
+)
+from costmodels.dense.base import AbstractDenseModel, DenseTimes
+from costmodels.exchange import AbstractExchangeModel, Traffic
+from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
+from costmodels.sharding import ShardingType
+from costmodels.stages import CostModels
+from costmodels.topology import FittedFactors, Topology
+from costmodels.workload import Workload
+
+_SOURCE: Final = ("a factor fitted to runs of one's own",)
+
+
+def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
+    """The models times the factors, with the spread that is left; host times are not among them."""
+    if fitted is None:
+        return models
+    moved, exchange = fitted.collective_ratio, models.exchange
+    return replace(
+        models,
+        lookup=ScaledLookup(inner=models.lookup, factor_ratio=fitted.lookup_ratio),
+        collective=ScaledCollective(inner=models.collective, factor_ratio=moved),
+        dense=ScaledDense(inner=models.dense, factor_ratio=fitted.dense_ratio),
+        exchange=None if exchange is None else ScaledExchange(inner=exchange, factor_ratio=moved),
+        spread_ratio=fitted.spread_ratio,
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledLookup(AbstractLookupModel):
+    """A lookup model times a factor."""
+
+    inner: AbstractLookupModel
+    factor_ratio: float
+    sources: ClassVar[tuple[str, ...]] = _SOURCE
+
+    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+        """As ``inner``."""
+        return self.inner.shard_work(shard, topology)
+
+    def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """As ``inner``."""
+        return self.inner.shards_work(shards, topology)
+
+    def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.forward_time(work, topology) * self.factor_ratio
+
+    def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.backward_time(work, topology) * self.factor_ratio
+
+    def prefers_device(self, topology: Topology) -> bool:
+        """As ``inner``: the factor is the same wherever rows are."""
+        return self.inner.prefers_device(topology)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledCollective(AbstractCollectiveModel):
+    """A collective model times a factor."""
+
+    inner: AbstractCollectiveModel
+    factor_ratio: float
+    sources: ClassVar[tuple[str, ...]] = _SOURCE
+
+    @property
+    def full_duplex(self) -> bool:
+        """As ``inner``."""
+        return self.inner.full_duplex
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """That of ``inner``, scaled."""
+        fixed = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
+        return fixed * self.factor_ratio
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.all_to_all(send, receive, topology) * self.factor_ratio
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.all_to_all_s(send, receive, topology) * self.factor_ratio
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
+        return seconds * self.factor_ratio
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.reduce_scatter_s(num_bytes, topology, within_host=within_host)
+        return seconds * self.factor_ratio
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.all_gather_s(num_bytes, topology, within_host=within_host)
+        return seconds * self.factor_ratio
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.all_reduce(num_bytes, topology, within_host=within_host)
+        return seconds * self.factor_ratio
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
+        return seconds * self.factor_ratio
+
+    def confidence(
+        self, collective: Collective, size_bytes: float, topology: Topology
+    ) -> Confidence:
+        """As ``inner``."""
+        return self.inner.confidence(collective, size_bytes, topology)
+
+    def plan_spread_ratio(self, topology: Topology) -> float | None:
+        """As ``inner``."""
+        return self.inner.plan_spread_ratio(topology)
+
+    def remarks(self, topology: Topology) -> tuple[str, ...]:
+        """As ``inner``."""
+        return self.inner.remarks(topology)
+
+    def subadditive(self) -> AbstractCollectiveModel:
+        """That of ``inner``, scaled."""
+        return replace(self, inner=self.inner.subadditive())
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledDense(AbstractDenseModel):
+    """A dense model times a factor."""
+
+    inner: AbstractDenseModel
+    factor_ratio: float
+    sources: ClassVar[tuple[str, ...]] = _SOURCE
+
+    def times(self, workload: Workload, topology: Topology) -> DenseTimes:
+        """Those of ``inner``, scaled."""
+        times, factor = self.inner.times(workload, topology), self.factor_ratio
+        return DenseTimes(
+            bottom_forward_s=times.bottom_forward_s * factor,
+            top_forward_s=times.top_forward_s * factor,
+            top_backward_s=times.top_backward_s * factor,
+            bottom_backward_s=times.bottom_backward_s * factor,
+            optimizer_s=times.optimizer_s * factor,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledExchange(AbstractExchangeModel):
+    """An exchange model times a factor."""
+
+    inner: AbstractExchangeModel
+    factor_ratio: float
+    sources: ClassVar[tuple[str, ...]] = _SOURCE
+
+    def input_growth(
+        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
+    ) -> FloatArray:
+        """That of ``inner``, scaled."""
+        seconds = self.inner.input_growth(sharding_type, traffic, local_batch_size)
+        return seconds * self.factor_ratio
+
+    def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.output_growth(sharding_type, traffic) * self.factor_ratio
+
+    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.output_extra(sharding_type, traffic) * self.factor_ratio
+
+    def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
+        """Those of ``inner``, scaled."""
+        indices_s, output_s = self.inner.fixed_s(sharding_type)
+        return indices_s * self.factor_ratio, output_s * self.factor_ratio
+
+    @property
+    def once_s(self) -> float:
+        """That of ``inner``, scaled."""
+        return self.inner.once_s * self.factor_ratio
+
+    def gradient_growth(self, num_bytes: FloatArray) -> FloatArray:
+        """That of ``inner``, scaled."""
+        return self.inner.gradient_growth(num_bytes) * self.factor_ratio
+
+    @property
+    def gradient_fixed_s(self) -> float:
+        """That of ``inner``, scaled."""
+        return self.inner.gradient_fixed_s * self.factor_ratio

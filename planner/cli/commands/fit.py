@@ -1,0 +1,153 @@
+"""``shardplan fit``: learn from runs of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.console import Settings, remark, stdout_console, warn, write_json
+from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.flags.run_inputs import GivenRun, RunType
+
+if TYPE_CHECKING:
+    from planner.fit.estimate import Fit
+
+EXAMPLES = """\b
+Examples:
+  shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o my_cluster.yaml
+  shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o my_cluster.yaml
+  shardplan plan dlrm.yaml --system my_cluster.yaml --gpus 16"""
+
+
+@click.command(short_help="Correct a system by runs of your own.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@click.option(
+    "--run", "runs", type=RunType(), multiple=True, required=True, metavar="PLAN=TRACE|TIME",
+    help="A plan that was run: time of an iteration, profiler trace of a rank, or folder of them.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="System file to write.  [default: none]"
+)
+@problem_options
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    runs: tuple[GivenRun, ...],
+    output: Path | None,
+    flags: ProblemFlags,
+) -> int:
+    """Estimate how far lookups, collectives, the dense part and the host are from a system's.
+
+    Each gets one factor, shrunk towards 1 where the runs do not tell it: the time of one plan
+    settles about one factor, the common one; plans that differ, or traces, settle more. The errors
+    of every run are those after fitting to the others. The system file written is the old one with
+    these factors and with the intervals that they leave.
+    """
+    from planner.cli.flags.inputs import load_plans
+    from planner.cli.flags.run_inputs import measured_runs, plans_of
+
+    inputs = load_plans(workload, plans_of(runs), flags)
+    measured = measured_runs(runs, inputs.plans)
+    from planner.fit.estimate import fit
+    from planner.io.system.fitted_system import write_fitted_system
+
+    problem = inputs.problem
+    found = fit(problem, measured)
+    warnings = [*inputs.warnings, *_doubts(found)]
+    if any(run.time_s is None for run in runs) and not any(run.time_s for run in runs):
+        warnings.append(
+            "times are those of the traces, which hold the profiler's own; give the time of an "
+            "iteration without it as well, such as --run plan.json=5.2ms"
+        )
+    if output is not None:
+        system = flags.system or (inputs.made_for.system if inputs.made_for else None)
+        files = write_fitted_system(
+            output,
+            system or problem.topology.name,
+            problem.topology,
+            found.factors,
+            settled_ratio=found.settled_ratio,
+            num_runs=len(measured),
+        )
+        remark(settings, f"wrote {'  '.join(map(str, files))}; use it with --system {output}")
+    if settings.json:
+        write_json({**_as_json(found), "warnings": list(dict.fromkeys(warnings))})
+    else:
+        _print(found)
+    warn(settings, tuple(warnings))
+    return 0
+
+
+def _doubts(found: Fit) -> list[str]:
+    left = found.left_out_ratio
+    if left is None:
+        return ["a single run: how well the factors predict other plans cannot be told"]
+    if left > found.before_ratio:
+        return [
+            f"runs left out are predicted worse than before ({100 * left:.1f} % against "
+            f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or do "
+            "without them"
+        ]
+    return []
+
+
+def _as_json(found: Fit) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from costmodels.topology import FITTED_KINDS
+
+    return {
+        "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
+        "settled_ratio": dict(zip(FITTED_KINDS, found.settled_ratio, strict=True)),
+        "num_settled": found.num_settled,
+        "noise_ratio": found.noise_ratio,
+        "error_before_ratio": found.before_ratio,
+        "error_left_out_ratio": found.left_out_ratio,
+        "runs": [asdict(error) for error in found.errors],
+    }
+
+
+def _print(found: Fit) -> None:
+    from costmodels import units
+    from costmodels.topology import FITTED_KINDS
+    from planner.cli.printing.show import print_rows
+    from planner.report._terminal import print_facts
+    from planner.report.base import Fact, format_share
+
+    shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
+    factors = [(kind, f"{ratio:.3f}", format_share(known)) for kind, ratio, known in shown]
+    print_rows("Factors on the system's times", ("kind", "factor", "settled"), factors)
+    rows = [
+        (
+            e.name,
+            units.format_time(e.measured_s),
+            _error(e.before_s, e.measured_s),
+            _error(e.fitted_s, e.measured_s),
+            "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s),
+            f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}",
+        )
+        for e in found.errors
+    ]
+    columns = ("run", "measured", "before", "fitted", "left out", "90 % interval?")
+    print_rows("Errors of the predicted iteration", columns, rows)
+    left = found.left_out_ratio
+    facts = [
+        Fact(
+            label="Settled",
+            parts=(f"{found.num_settled:.1f} of {len(FITTED_KINDS)} factors by these runs",),
+        ),
+        Fact(label="Before", parts=(f"geometric mean error {100 * found.before_ratio:.1f} %",)),
+    ]
+    if left is not None:
+        words = f"geometric mean error {100 * left:.1f} %, each run fitted to the others"
+        facts.append(Fact(label="Left out", parts=(words,)))
+    print_facts(stdout_console(), tuple(facts))
+
+
+def _error(predicted_s: float, measured_s: float) -> str:
+    return f"{100 * (predicted_s / measured_s - 1):+.1f} %"

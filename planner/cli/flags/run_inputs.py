@@ -1,0 +1,89 @@
+"""``fit --run PLAN=TRACE|TIME``: measured runs from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from costmodels import units
+from costmodels.errors import UnitError
+from planner.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from costmodels.sharding import Plan
+    from planner.fit.evidence import Run
+
+_TRACE_SUFFIXES: Final = (".json", ".gz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRun:
+    """A plan with the measured seconds of an iteration, or with a trace or folder of traces."""
+
+    plan: Path
+    time_s: float | None = None
+    traces: tuple[Path, ...] = ()
+
+
+class RunType(click.ParamType[GivenRun]):
+    """``run1/plan.json=5.2ms``, or ``run1/plan.json=traces/rank-0.json.gz``, or ``=traces``."""
+
+    name = "plan=trace|time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> GivenRun:
+        """Refuse what is neither a time nor a path that exists."""
+        if isinstance(value, GivenRun):
+            return value
+        plan, equals, measured = str(value).rpartition("=")
+        if not equals or not plan or not measured:
+            self.fail(f"{value!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms", param)
+        path = Path(measured)
+        if path.is_dir():
+            traces = sorted(p for p in path.iterdir() if p.name.endswith(_TRACE_SUFFIXES))
+            if not traces:
+                self.fail(f"{measured!r} holds no traces (.json or .json.gz)", param, ctx)
+            return GivenRun(plan=Path(plan), traces=tuple(traces))
+        if path.exists():
+            return GivenRun(plan=Path(plan), traces=(path,))
+        try:
+            return GivenRun(plan=Path(plan), time_s=units.parse_quantity(measured, "s"))
+        except UnitError as error:
+            self.fail(f"{measured!r} is no file, and no time: {error}", param, ctx)
+
+
+def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
+    """The plans, each once."""
+    return tuple(dict.fromkeys(run.plan for run in given))
+
+
+def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple[Run, ...]:
+    """One run per plan: times of the same plan are averaged, traces of its ranks put together.
+
+    A time wins over the one that traces tell, which holds the profiler's own.
+
+    Args:
+        given: from the command line.
+        plans: loaded, in the order of :func:`plans_of`.
+
+    Raises:
+        InvalidInputError: a trace that cannot be read.
+    """
+    from planner.fit.evidence import Run, mean_iteration_s
+    from planner.trace.reading import read_trace
+
+    runs = []
+    for path, plan in zip(plans_of(given), plans, strict=True):
+        mine = [run for run in given if run.plan == path]
+        traces = tuple(read_trace(p) for run in mine for p in run.traces)
+        times = [run.time_s for run in mine if run.time_s is not None]
+        if any(t <= 0 for t in times):
+            message = f"--run {path}: the time of an iteration must be above 0"
+            raise InvalidInputError(message)
+        time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
+        runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
+    return tuple(runs)

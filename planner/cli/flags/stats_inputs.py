@@ -1,0 +1,119 @@
+"""``--stats DAY=FILE``: statistics of a day, from ``stats.json`` or counted in raw data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.stats import Stats, load_stats
+from planner.profiling.table_map import ByFeature
+from planner.profiling.units import default_readers, find_sources
+
+_STATS_SUFFIX: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFile:
+    """A file or folder, and the day that it is of: days since any origin, None if not said."""
+
+    path: Path
+    day: float | None = None
+
+    @property
+    def name(self) -> str:
+        """As it was given, for messages."""
+        return str(self.path)
+
+
+class DayFileType(click.ParamType[DayFile]):
+    """``FILE``, ``12=FILE`` or ``2026-11-20=FILE``."""
+
+    name = "day=file"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> DayFile:
+        """A path, and the day before an equals sign if there is one."""
+        if isinstance(value, DayFile):
+            return value
+        before, equals, after = str(value).partition("=")
+        day = _day(before.strip())
+        found = DayFile(path=Path(str(value)))
+        if equals and day is not None:
+            found = DayFile(path=Path(after), day=day)
+        if not found.path.exists():
+            hint = (
+                "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
+            )
+            self.fail(f"{found.name!r} does not exist{hint}", param, ctx)
+        return found
+
+
+def _day(text: str) -> float | None:
+    try:
+        return float(date.fromisoformat(text).toordinal())
+    except ValueError:
+        pass
+    return float(text) if text.isascii() and text.isdecimal() else None
+
+
+def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
+    """The files by day.
+
+    Raises:
+        InvalidInputError: several files, and one without a day or two of the same day.
+    """
+    bare = [f.name for f in files if f.day is None]
+    if len(files) > 1 and bare:
+        message = f"--stats {bare[0]}: several statistics need their days, such as --stats 1=FILE"
+        raise InvalidInputError(message)
+    days = [f.day for f in files]
+    if len(set(days)) < len(days):
+        message = "--stats: two files are of the same day; give every day once"
+        raise InvalidInputError(message)
+    return tuple(sorted(files, key=lambda f: f.day or 0.0))
+
+
+def stats_of(path: Path, workload: Workload) -> Stats:
+    """Statistics from ``stats.json``, or counted in a file or folder of raw data.
+
+    Raises:
+        InvalidInputError: neither of both, or no feature of the data belongs to the workload.
+    """
+    if path.suffix == _STATS_SUFFIX:
+        return load_stats(path)
+    readers = _readers()
+    names = {n for s in find_sources([path], readers) for n in s.reader.feature_names(s.path)}
+    tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
+    by_name = {t.name: t.name for t in workload.tables if t.name in names}
+    if not tables and not by_name:
+        message = (
+            f"{path}: has the features {', '.join(sorted(names)[:6])} ..., and none of them is a "
+            "feature or table of the workload; profile it with 'shardplan profile --table-map'"
+        )
+        raise InvalidInputError(message)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    options = ProfileOptions(
+        features=tuple(sorted({*tables, *by_name})),
+        by_feature=ByFeature({**by_name, **tables}),
+        batch_sizes=(workload.local_batch_size,),
+        jobs=cores or 1,
+    )
+    with TemporaryDirectory(prefix="shardplan-") as folder:
+        output = Path(folder) / "stats.json"
+        return profile_files([path], output, options, readers=readers)
+
+
+def _readers() -> tuple[Any, ...]:
+    from planner.integrations.measure.torch_indices import TorchReader
+
+    return (TorchReader(), *default_readers())

@@ -1,0 +1,292 @@
+"""What ``drift`` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from costmodels import units
+from planner.cli.console import Settings, stdout_console
+from planner.cli.flags.stats_inputs import DayFile
+from planner.drift.assess import Assessment
+from planner.drift.changes import TableRows
+from planner.drift.trend import Trend, trend
+from planner.report.base import Column, Fact, Kind, Section, format_share
+
+_MOST_TABLES: Final = 12
+_LIKE_RATIO: Final = 0.005
+_HOUR_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """One day's data: where they are from, what they do to the plan, and the rows they ask for."""
+
+    file: DayFile
+    assessment: Assessment
+    rows: tuple[TableRows, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """All days in order.
+
+    Attributes:
+        days: at least one.
+        threshold_ratio: saving above which a new plan is due.
+        predicted_s: what the plan's file says of its iteration.
+        before: statistics that the plan was made with, None for the workload's laws.
+    """
+
+    days: tuple[Day, ...]
+    threshold_ratio: float
+    predicted_s: float | None
+    before: Path | None
+
+    @property
+    def latest(self) -> Day:
+        """The last day."""
+        return self.days[-1]
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the latest data ask for another plan, or for larger tables."""
+        now = self.latest.assessment
+        outgrown = any(rows.is_outgrown for rows in self.latest.rows)
+        return now.saved_ratio > self.threshold_ratio or not now.fits or outgrown
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the figures doubtful."""
+        before_s, told_s = self.latest.assessment.before_s, self.predicted_s
+        if told_s is None or abs(before_s / told_s - 1.0) < _LIKE_RATIO:
+            return ()
+        source = "the workload's own laws" if self.before is None else str(self.before)
+        return (
+            f"the plan's file predicts {units.format_time(told_s)}, but under {source} it takes "
+            f"{units.format_time(before_s)}: it was made with other statistics, system, models or "
+            "batch; name the statistics with --before",
+        )
+
+    @property
+    def trend(self) -> Trend | None:
+        """The line through what a new plan saves, day by day."""
+        return _line(self.days, [d.assessment.saved_ratio for d in self.days])
+
+    def growth(self) -> tuple[tuple[TableRows, Trend], ...]:
+        """Tables of which the data ask for more rows from day to day, the soonest full first."""
+        found = []
+        for rows in self.latest.rows:
+            by_day = [[r for r in d.rows if r.table == rows.table] for d in self.days]
+            if all(by_day):
+                line = _line(self.days, [float(r[0].num_rows_needed) for r in by_day])
+                if line is not None and line.slope_per_day > 0:
+                    found.append((rows, line))
+        return tuple(sorted(found, key=lambda pair: pair[1].days_until(_full(pair[0]))[1]))
+
+
+def as_json(drift: Drift) -> dict[str, Any]:
+    """Raw figures in seconds, bytes and days; null for never."""
+    line = drift.trend
+    lasts = None if line is None else line.days_until(drift.threshold_ratio)
+    return {
+        "is_alarming": drift.is_alarming,
+        "threshold_ratio": drift.threshold_ratio,
+        "days": [_day_json(day) for day in drift.days],
+        "trend": None
+        if line is None or lasts is None
+        else {
+            "slope_per_day": line.slope_per_day,
+            "lasts_days": dict(
+                zip(("soonest", "likely", "latest"), map(_finite, lasts), strict=True)
+            ),
+        },
+        "growth": [
+            {**asdict(rows), "rows_per_day": line.slope_per_day,
+             "full_in_days": _finite(line.days_until(_full(rows))[1])}
+            for rows, line in drift.growth()
+        ],
+    }  # fmt: skip
+
+
+def print_drift(settings: Settings, drift: Drift) -> None:
+    """The verdict and its figures, then what changed in each table."""
+    from planner.report._terminal import print_facts, print_sections
+
+    console = stdout_console()
+    print_facts(console, tuple(_facts(drift)))
+    sections = [_tables(drift.latest, everything=settings.verbose)]
+    if len(drift.days) > 1:
+        sections.insert(0, _days(drift))
+    print_sections(console, tuple(s for s in sections if s.rows))
+
+
+def _facts(drift: Drift) -> list[Fact]:
+    now = drift.latest.assessment
+    source = "the workload's own laws" if drift.before is None else str(drift.before)
+    change = f"{100 * (now.now_s / now.before_s - 1):+.1f} %"
+    saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
+    facts = [
+        Fact(label="Verdict", parts=(_verdict(drift),)),
+        Fact(label="Then", parts=(f"{units.format_time(now.before_s)} per iteration", source)),
+        Fact(
+            label="Now",
+            parts=(f"{units.format_time(now.now_s)} ({change})", drift.latest.file.name),
+        ),
+        Fact(label="New plan", parts=(units.format_time(now.new_s), saved)),
+        Fact(label="Move", parts=_move(now)),
+    ]
+    outgrown = [rows for rows in drift.latest.rows if rows.is_outgrown]
+    if outgrown:
+        facts.append(Fact(label="Too small", parts=tuple(map(_needs, outgrown))))
+    growing = [(r, t) for r, t in drift.growth() if math.isfinite(t.days_until(_full(r))[1])]
+    if growing:
+        facts.append(Fact(label="Growing", parts=tuple(_grows(r, t) for r, t in growing[:5])))
+    return facts
+
+
+def _verdict(drift: Drift) -> str:
+    now = drift.latest.assessment
+    limit = format_share(drift.threshold_ratio)
+    if any(rows.is_outgrown for rows in drift.latest.rows):
+        return "Enlarge tables: the data hold ids that the model has no rows for."
+    if not now.fits:
+        return "Plan again: under these data the plan in use does not fit in memory."
+    saved = format_share(now.saved_ratio)
+    if now.saved_ratio > drift.threshold_ratio:
+        return f"Plan again: a new plan saves {saved} of each iteration, more than {limit}."
+    words = f"Keep the plan: a new one saves {saved} of each iteration, at most {limit}."
+    return f"{words} {_lasting(drift)}".strip()
+
+
+def _lasting(drift: Drift) -> str:
+    line = drift.trend
+    if line is None:
+        return ""
+    soon, likely, late = line.days_until(drift.threshold_ratio)
+    if not math.isfinite(likely):
+        return "It does not lose from day to day, so no end is in sight."
+    words = f"This plan lasts about {likely:.3g} more days"
+    if len(drift.days) == 2:
+        return f"{words}, by a line through two days."
+    latest = f"{late:.3g}" if math.isfinite(late) else "any number of"
+    return f"{words} ({soon:.3g} to {latest}), by a line through {len(drift.days)} days."
+
+
+def _move(now: Assessment) -> tuple[str, ...]:
+    move = now.result.reshard
+    payback = now.payback_s
+    if move is None or payback is None or now.saved_ratio == 0:
+        return ("none: no other plan is faster",)
+    return (
+        f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
+        f"{units.format_bytes(move.moved_bytes)}",
+        f"{units.format_time(move.time_s)} once over the links",
+        f"paid back after {_training(payback)} of training",
+    )
+
+
+def _training(seconds: float) -> str:
+    hours = seconds / _HOUR_S
+    return f"{hours:.3g} hours" if hours >= 0.1 else units.format_time(seconds)
+
+
+def _needs(rows: TableRows) -> str:
+    return f"{rows.table}: ids ask for {rows.num_rows_needed:,} rows, has {rows.num_embeddings:,}"
+
+
+def _grows(rows: TableRows, line: Trend) -> str:
+    days = line.days_until(_full(rows))[1]
+    return (
+        f"{rows.table}: {rows.num_rows_needed:,} of {rows.num_embeddings:,} rows, "
+        f"{line.slope_per_day:,.0f} more a day: full in {days:.3g} days"
+    )
+
+
+def _days(drift: Drift) -> Section:
+    columns = (
+        Column(title="day"),
+        Column(title="this plan", kind=Kind.TIME),
+        Column(title="new plan", kind=Kind.TIME),
+        Column(title="saves", kind=Kind.SHARE),
+        Column(title="tables moved", kind=Kind.COUNT),
+    )
+    rows = tuple(
+        (
+            day.file.name,
+            day.assessment.now_s,
+            day.assessment.new_s,
+            day.assessment.saved_ratio,
+            day.assessment.result.reshard.moved_tables if day.assessment.result.reshard else 0,
+        )
+        for day in drift.days
+    )
+    return Section(title="Day by day", columns=columns, rows=rows)
+
+
+def _tables(day: Day, *, everything: bool) -> Section:
+    changes = day.assessment.changes
+    shown = changes if everything else changes[:_MOST_TABLES]
+    columns = (
+        Column(title="table"),
+        Column(title="pooling"),
+        Column(title="distinct rows"),
+        Column(title="hottest 1 %"),
+        Column(title="changes by", kind=Kind.BYTES, optional=True),
+    )
+    rows = tuple(
+        (
+            c.table,
+            _pair(f"{c.before.pooling_factor:.3g}", f"{c.now.pooling_factor:.3g}"),
+            _pair(*(units.format_count(f.num_unique_rows) for f in (c.before, c.now))),
+            _pair(*(format_share(f.hot_ratio) for f in (c.before, c.now))),
+            c.changed_bytes,
+        )
+        for c in shown
+    )
+    left = len(changes) - len(shown)
+    notes: tuple[str, ...] = (
+        "Then -> now. distinct rows: in one batch of all ranks. hottest 1 %: accesses on them. "
+        "changes by: bytes of rows that a batch looks up more or fewer.",
+    )
+    if left:
+        notes += (f"{left} more tables changed by less; -v shows all.",)
+    return Section(title="What changed", columns=columns, rows=rows, notes=notes)
+
+
+def _pair(before: str, now: str) -> str:
+    return now if before == now else f"{before} -> {now}"
+
+
+def _day_json(day: Day) -> dict[str, Any]:
+    now = day.assessment
+    return {
+        "file": day.file.name,
+        "day": day.file.day,
+        "before_s": now.before_s,
+        "now_s": now.now_s,
+        "new_s": now.new_s,
+        "saved_ratio": now.saved_ratio,
+        "fits": now.fits,
+        "payback_s": now.payback_s,
+        "move": None if now.result.reshard is None else asdict(now.result.reshard),
+        "tables": [asdict(change) for change in now.changes],
+        "rows": [{**asdict(r), "is_outgrown": r.is_outgrown} for r in day.rows],
+    }
+
+
+def _line(days: Sequence[Day], values: Sequence[float]) -> Trend | None:
+    given = [d.file.day for d in days]
+    return trend([d for d in given if d is not None], values) if None not in given else None
+
+
+def _full(rows: TableRows) -> float:
+    """The level at which a table has no row left: one more does not fit."""
+    return float(rows.num_embeddings)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

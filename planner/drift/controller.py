@@ -1,0 +1,56 @@
+"""When to move to a new plan: once the time lost by staying would have paid for the move.
+
+Before every period the controller is told what the plan in use costs under the latest data, and
+what other plans cost together with the moves to them. It adds up what staying has lost against the
+best of them since the last move. It moves when this sum, with the loss of one more period, is at
+least the time of the move. Where the loss grows evenly from nothing, as with data that drift at a
+constant speed, that is the best time to move: the time lost and the time of the moves are equal
+then. After a sudden change the loss until the move is at most about one move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_LEAST_GAIN: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A plan that could be moved to: seconds per iteration then, and seconds of the move once."""
+
+    iteration_s: float
+    move_s: float
+
+
+@dataclass(slots=True)
+class Controller:
+    """Decides before every period whether to move; ``lost_s`` is what staying has cost so far."""
+
+    lost_s: float = 0.0
+
+    def choose(self, now_s: float, offers: Sequence[Offer], num_iterations: float) -> int | None:
+        """Which offer to move to, or None to stay.
+
+        Args:
+            now_s: seconds per iteration of the plan in use under the latest data.
+            offers: other plans under the same data.
+            num_iterations: of a period.
+
+        Returns:
+            Position in ``offers``. A move takes away as much of the loss as it saves of it.
+        """
+        saved = [(now_s - o.iteration_s) * num_iterations for o in offers]
+        most_s = max([s for s in saved if s > _LEAST_GAIN * now_s * num_iterations], default=0.0)
+        self.lost_s += most_s
+        if most_s <= 0:
+            return None
+        # What one offer would have saved of the loss, in proportion to what it saves now.
+        worth = [self.lost_s * s / most_s - o.move_s for s, o in zip(saved, offers, strict=True)]
+        best = max(range(len(offers)), key=worth.__getitem__)
+        if worth[best] < 0:
+            return None
+        self.lost_s *= 1.0 - saved[best] / most_s
+        return best

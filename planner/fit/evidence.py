@@ -1,0 +1,175 @@
+"""Measured runs, and what a system with given factors predicts for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.errors import InvalidValueError
+from costmodels.fitted import scaled
+from costmodels.iteration._traced import traced
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, check_plan
+from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
+from planner.errors import InvalidInputError
+from planner.models import models_of
+from planner.problem import PlanningProblem
+from planner.trace.kineto import kernel_name
+from planner.trace.reading import COLLECTIVES, OTHER, TraceTimes, kind_of
+
+FloatArray = NDArray[np.float64]
+
+MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "lookup": ("lookup forward", "lookup backward"),
+    "collective": COLLECTIVES,
+    "dense": (OTHER,),
+}
+"""Kernels of a trace by the factor that their time tells. Of the host no kernel tells anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One plan that was run.
+
+    Attributes:
+        name: of the plan, for people.
+        plan: what was run.
+        iteration_s: measured seconds per iteration.
+        traces: profiles of some or all ranks; none if only the time is known.
+    """
+
+    name: str
+    plan: Plan
+    iteration_s: float
+    traces: tuple[TraceTimes, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        if not (np.isfinite(self.iteration_s) and self.iteration_s > 0):
+            message = f"run {self.name}: its iteration time must be above 0, got {self.iteration_s}"
+            raise InvalidInputError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One measured time: ``kind`` is a kind of time summed over profiled ranks, or ``iteration``.
+
+    ``doubt_ratio`` says how far such a time strays from its prediction, in units of an iteration's.
+    """
+
+    run: int
+    kind: str
+    measured_s: float
+    doubt_ratio: float
+
+
+ITERATION: Final = "iteration"
+_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0}
+"""A kind of time of one rank strays more than an iteration, in which errors cancel; collectives
+most, since they hold the waits for late ranks."""
+
+
+class Predictor:
+    """Times of the runs under any factors."""
+
+    def __init__(self, problem: PlanningProblem, runs: Sequence[Run]) -> None:
+        """Count the work of every plan once.
+
+        Raises:
+            InvalidInputError: no run, or a plan or trace that is not one of the problem.
+        """
+        if not runs:
+            message = "a fit needs one run at least"
+            raise InvalidInputError(message)
+        self.problem, self.runs = problem, tuple(runs)
+        self._models = models_of(problem)
+        base = self._pipeline(np.zeros(len(FITTED_KINDS)))
+        world = problem.topology.world_size
+        for run in runs:
+            try:
+                check_plan(run.plan, problem.workload, world)
+            except InvalidValueError as error:
+                message = f"run {run.name}: {error}"
+                raise InvalidInputError(message) from error
+            strange = [t.rank for t in run.traces if t.rank >= world]
+            if strange or len({t.rank for t in run.traces}) < len(run.traces):
+                message = (
+                    f"run {run.name}: its traces are of ranks "
+                    f"{sorted(t.rank for t in run.traces)}; give one trace per rank, of ranks "
+                    f"0..{world - 1}"
+                )
+                raise InvalidInputError(message)
+        self._work = np.stack([base.plan_work(run.plan) for run in runs])
+        self.observations = tuple(o for i, run in enumerate(runs) for o in _observed(i, run))
+
+    def iterations_s(self, logs: FloatArray) -> FloatArray:
+        """Seconds per iteration of every run, ``[runs]``, under factors ``exp(logs)``, ``[4]``."""
+        return self._pipeline(logs).iteration_times(self._work)
+
+    def log_times(self, logs: FloatArray) -> FloatArray:
+        """Logarithms of the predicted seconds of every observation under factors ``exp(logs)``."""
+        pipeline = self._pipeline(logs)
+        iterations_s = pipeline.iteration_times(self._work)
+        kinds = {
+            i: _kinds_s(pipeline, self._work[i], [t.rank for t in run.traces])
+            for i, run in enumerate(self.runs)
+            if run.traces
+        }
+        found = [
+            iterations_s[o.run] if o.kind == ITERATION else kinds[o.run][o.kind]
+            for o in self.observations
+        ]
+        return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
+
+    def _pipeline(self, logs: FloatArray) -> CostPipeline:
+        factors = FittedFactors(**dict(zip(_FIELDS, np.exp(logs).tolist(), strict=True)))
+        topology = with_host_factor(self.problem.topology, factors.host_ratio)
+        return CostPipeline(self.problem.workload, topology, scaled(self._models, factors))
+
+
+_FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
+
+
+def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
+    """The system with kernel launches that take the host so many times as long."""
+    launch_s = topology.device.launch_latency_s * host_ratio
+    return replace(topology, device=replace(topology.device, launch_latency_s=launch_s))
+
+
+def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
+    """Seconds per iteration of the profiled ranks, which wait for each other."""
+    return float(np.mean([t.iteration_s for t in traces]))
+
+
+def _observed(index: int, run: Run) -> list[Observation]:
+    measured = {ITERATION: run.iteration_s}
+    for kind, kernels in MEASURED_KINDS.items():
+        seconds = sum(t.kinds_s.get(k, 0.0) for t in run.traces for k in kernels)
+        if kind == "collective":
+            seconds += sum(t.told_waits_s for t in run.traces)
+        if seconds > 0:
+            measured[kind] = seconds
+    return [
+        Observation(run=index, kind=kind, measured_s=seconds, doubt_ratio=_DOUBTS[kind])
+        for kind, seconds in measured.items()
+    ]
+
+
+def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> dict[str, float]:
+    """Predicted seconds of each kind, summed over some ranks; collectives with their waits."""
+    program, _ = pipeline.scheduled(pipeline.stage_times(work), work.shape[:-1])
+    simulation = traced(program, work.shape[-2])
+    at = list(ranks)
+    totals = dict.fromkeys(MEASURED_KINDS, 0.0)
+    for index, step in enumerate(program.steps):
+        kind = kind_of(kernel_name(step))
+        for name, kernels in MEASURED_KINDS.items():
+            if kind in kernels:
+                begin_s = simulation.arrival_s if step.collective else simulation.start_s
+                spent = simulation.finish_s[index, at] - begin_s[index, at]
+                totals[name] += float(spent.sum())
+    return totals

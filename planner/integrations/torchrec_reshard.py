@@ -1,0 +1,73 @@
+"""``reshard.json`` as the argument of TorchRec's ``DistributedModelParallel.reshard``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding
+
+from planner.errors import InvalidInputError
+from planner.io.documents import read_json
+from planner.io.plan.reshard_file import KIND
+
+
+def load_reshard(
+    path: str | Path, *, compute_device: str = "cuda", partly: bool = False
+) -> dict[str, tuple[float, EmbeddingModuleShardingPlan]]:
+    """What ``reshard`` takes: per module the data volume in MiB and the tables that change.
+
+    ``for module, _ in changes.items(): model.reshard(changes, module)`` moves them all.
+
+    Args:
+        path: as ``shardplan plan --from PLAN -o DIR`` wrote it.
+        compute_device: ``cuda`` or ``cpu``; part of the placements.
+        partly: leave out the tables that TorchRec cannot move while it trains, instead of refusing
+            the file; the plan is then another one than the one that was priced.
+
+    Raises:
+        InvalidInputError: not such a file, or it has tables that need a restart.
+    """
+    values = read_json(Path(path))
+    if not isinstance(values, dict) or values.get("kind") != KIND:
+        message = f"{path}: is no file of 'shardplan plan --from': its kind is not {KIND!r}"
+        raise InvalidInputError(message)
+    stuck = values["restart"]
+    if stuck and not partly:
+        problems = [f"{path}: table {name!r} {reason}" for name, reason in stuck.items()]
+        problems.append("restart from a checkpoint under the new plan, or pass partly=True")
+        raise InvalidInputError(problems)
+    return {
+        module: (
+            entry["data_volume_mib"],
+            EmbeddingModuleShardingPlan(
+                {name: _sharding(t, compute_device) for name, t in entry["tables"].items()}
+            ),
+        )
+        for module, entry in values["modules"].items()
+    }
+
+
+def _sharding(entry: dict[str, Any], compute_device: str) -> ParameterSharding:
+    return ParameterSharding(
+        sharding_type=entry["sharding_type"],
+        compute_kernel=entry["compute_kernel"],
+        ranks=entry["ranks"],
+        sharding_spec=EnumerableShardingSpec(
+            [
+                ShardMetadata(
+                    shard_offsets=s["shard_offsets"],
+                    shard_sizes=s["shard_sizes"],
+                    placement=_placement(s["placement"], compute_device),
+                )
+                for s in entry["shards"]
+            ]
+        ),
+    )
+
+
+def _placement(written: str, compute_device: str) -> str:
+    """``rank:3/cuda:1``; a CPU has no number."""
+    rank = written.partition("/")[0]
+    return f"{rank}/cpu" if compute_device == "cpu" else written

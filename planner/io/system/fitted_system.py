@@ -1,0 +1,86 @@
+"""Writes a system file with factors from runs of one's own: the file it rests on, and one key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
+from planner.errors import InvalidInputError
+from planner.io.atomic import write_text_atomic
+from planner.io.documents import read_text
+from planner.io.library import locate
+from planner.io.system.residual_file import residual_path
+
+_SETTLED: Final = 0.5
+"""A factor of which the runs settle less than this is written as assumed."""
+_BLOCK: Final = re.compile(r"^(?:# Fitted by .*\n)?fitted:.*\n(?:[ #].*\n|\n)*", re.MULTILINE)
+
+
+def write_fitted_system(
+    path: Path,
+    source: str | Path,
+    topology: Topology,
+    found: FittedFactors,
+    *,
+    settled_ratio: Sequence[float],
+    num_runs: int,
+) -> tuple[Path, ...]:
+    """Write ``path``, and copies beside it of the files that ``source`` names.
+
+    Args:
+        path: the system file to write.
+        source: the system that was fitted, by shipped name or file.
+        topology: the same, loaded; factors that it has already are multiplied.
+        found: factors on top of it.
+        settled_ratio: by factor, how much of its variance the runs settled, 0..1.
+        num_runs: plans that were run.
+
+    Returns:
+        All files written.
+
+    Raises:
+        InvalidInputError: a file cannot be read or the place cannot be written.
+    """
+    base = locate(source, "systems")
+    if path.exists() and path.samefile(base):
+        message = f"{path} is the system that was fitted; name another file to write"
+        raise InvalidInputError(message)
+    text, written = _with_copies(path, base, _BLOCK.sub("", read_text(base)), topology)
+    before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
+    lines = [
+        f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
+        "numbers above.",
+        "fitted:",
+    ]
+    for kind, old, new, settled in zip(
+        FITTED_KINDS, before, found.ratios, settled_ratio, strict=True
+    ):
+        origin = "calibrated" if settled >= _SETTLED else "default"
+        told = f"own runs of {plans} settle {100 * settled:.0f} % of it"
+        lines.append(f"  {kind}: {old * new:.6g} ({origin}, {told})")
+    rows = (", ".join(f"{v:.6g}" for v in row) for row in found.spread_ratio)
+    lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
+    write_text_atomic(path, text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
+    return (path, *written)
+
+
+def _with_copies(
+    path: Path, base: Path, text: str, topology: Topology
+) -> tuple[str, tuple[Path, ...]]:
+    """The text with names of files that lie beside ``path``, and these files."""
+    if path.parent.resolve() == base.parent.resolve():
+        return text, ()
+    copies: dict[str, Path] = {}
+    for name in (topology.calibration, *topology.collective_curves):
+        if name.endswith((".json", ".csv")):
+            copies[Path(name).name] = Path(name)
+    if topology.calibration and residual_path(topology).is_file():
+        copies[residual_path(topology).name] = residual_path(topology)
+    for name, origin in copies.items():
+        write_text_atomic(path.with_name(name), read_text(origin))
+        text = re.sub(rf"[^\s,\[\"']*{re.escape(name)}", name, text)
+    return text, tuple(path.with_name(name) for name in copies)

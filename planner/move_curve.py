@@ -1,0 +1,128 @@
+"""What each number of moved tables gives, and which table a limit keeps from moving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import TablePlacement
+from planner import api
+from planner.errors import InvalidInputError, PlannerError
+from planner.explain import Explainer
+from planner.problem import MoveLimit, PlanningProblem
+from planner.result import Blocked, MovePoint, PlanningResult
+from planner.rules.moved_bytes import MoveBudget, received_bytes
+from planner.settings import SearchSettings
+
+COUNTS: Final = (1, 2, 5, 10)
+_GAIN: Final = 1e-4
+
+
+def with_curve(
+    result: PlanningResult,
+    *,
+    search: SearchSettings,
+    counts: tuple[int, ...] = COUNTS,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> PlanningResult:
+    """The result with a point for each number of tables, and the table that its limit blocks.
+
+    The points keep to the byte limit of the question. A point is never worse than one with fewer
+    tables; where a search with fewer tables found a faster plan than the result's, that plan is the
+    result's.
+
+    Args:
+        result: of a search that started from a plan in use.
+        search: how to search for every point.
+        counts: numbers of tables; those beyond what the question allows are left out.
+        should_stop: asked often; True leaves out the points that are not done.
+
+    Raises:
+        InvalidInputError: the question had no plan in use.
+    """
+    problem, limit = result.problem, result.problem.move_limit
+    if limit is None:
+        message = "a curve of moves needs a plan in use: set the move limit of the problem"
+        raise InvalidInputError(message)
+    most = min(len(problem.workload.tables), limit.max_tables or len(problem.workload.tables) + 1)
+    best: PlanningResult | None = None
+    points = []
+    for count in (0, *(c for c in counts if c < most)):
+        found = _best(problem, limit, count, search, should_stop)
+        if should_stop():
+            break
+        if found is not None and (best is None or found.solver.value < best.solver.value):
+            best = found
+        if best is not None:
+            points.append(_point(count, best))
+    if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
+        result = replace(
+            result,
+            best=best.best,
+            reshard=best.reshard,
+            scenarios=best.scenarios,
+            solver=replace(result.solver, value=best.solver.value),
+        )
+    points.append(_point(None, result))
+    return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
+
+
+def _best(
+    problem: PlanningProblem,
+    limit: MoveLimit,
+    count: int,
+    search: SearchSettings,
+    should_stop: Callable[[], bool],
+) -> PlanningResult | None:
+    """The best plan with so many tables moved; None where none fits. No tables: no bytes."""
+    less = (
+        replace(limit, max_tables=None, max_bytes=0.0)
+        if count == 0
+        else replace(limit, max_tables=count)
+    )
+    try:
+        return api.solve(
+            replace(problem, move_limit=less),
+            search=replace(search, with_baselines=False),
+            should_stop=should_stop,
+        )
+    except PlannerError:
+        return None
+
+
+def _point(count: int | None, result: PlanningResult) -> MovePoint:
+    if result.reshard is None:
+        message = "a point of the curve needs the price of its move"
+        raise InvalidInputError(message)
+    time_s = result.estimate.time.time_s
+    return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard)
+
+
+def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
+    """The best change of one table beyond the limit; None without a limit, or where none helps."""
+    if limit.max_bytes is None and limit.max_tables is None:
+        return None
+    problem = result.problem
+    budget = MoveBudget(limit, problem.workload, problem.topology)
+    explainer = Explainer(replace(problem, move_limit=None), result.plan)
+    names = [t.name for t in problem.workload.tables]
+
+    def received(name: str, after: TablePlacement) -> float:
+        before, table = limit.start.placement(name), problem.workload.table(name)
+        return received_bytes(before, after, table, problem.workload)
+
+    moved = np.array([received(n, result.plan.placement(n)) for n in names])
+    for change in explainer.changes(limit=len(names)):
+        if change.plan_time_s >= explainer.plan_time_s * (1 - _GAIN):
+            return None
+        bytes_then = received(change.table, change.after)
+        then = moved.copy()
+        then[names.index(change.table)] = bytes_then
+        if not budget.keeps(then):
+            return Blocked(
+                table=change.table, iteration_s=change.plan_time_s, moved_bytes=bytes_then
+            )
+    return None

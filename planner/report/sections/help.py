@@ -1,0 +1,90 @@
+"""What would help: the same plan priced on other systems and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar, Final, final
+
+from costmodels.pipeline import CostPipeline
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.models import default_models
+from planner.report.base import Column, Kind, Section, format_share
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
+
+_TWICE: Final = 2.0
+_MOST_WORK: Final = 40_000
+"""Tables times ranks above which pricing the plan again takes too long for a report."""
+_NOTHING: Final = 5e-4
+
+
+@final
+class HelpSection(AbstractReportSection):
+    """The plan as it is, on a faster system or with another batch; a new plan may gain more."""
+
+    title: ClassVar[str] = "What would help"
+    short: ClassVar[str] = "Help"
+    order: ClassVar[int] = 26
+
+    def build(self, result: PlanningResult) -> Section | None:
+        """A row per change that matters, the most samples per second first."""
+        problem = result.problem
+        work = len(problem.workload.tables) * problem.topology.world_size
+        if problem.models is not None or problem.topology.calibration or not 0 < work < _MOST_WORK:
+            return None
+        before = result.estimate.samples_per_s
+        found = []
+        for name, workload, topology in _changes(problem.workload, problem.topology):
+            pipeline = CostPipeline(workload, topology, default_models(topology))
+            time_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
+            samples = workload.local_batch_size * topology.world_size / time_s
+            fits = pipeline.memory(result.plan).fits
+            if abs(samples / before - 1.0) > _NOTHING:
+                found.append((samples, name, time_s, fits))
+        found.sort(key=lambda row: (-row[0], row[1]))
+        rows = tuple(
+            (name, time_s, samples, _change(samples / before), "yes" if fits else "NO")
+            for samples, name, time_s, fits in found
+        )
+        if not rows:
+            return None
+        return Section(
+            title=self.title,
+            columns=(
+                Column(title="change"),
+                Column(title="iteration", kind=Kind.TIME),
+                Column(title="samples", kind=Kind.RATE),
+                Column(title="throughput"),
+                Column(title="fits"),
+            ),
+            rows=rows,
+            notes=("The plan as it is, priced again; planned anew it may gain more.",),
+        )
+
+
+def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload, Topology]]:
+    device, links = topology.device, topology.links
+    if topology.num_hosts > 1:
+        rate = links.network.bandwidth_bytes_per_s * _TWICE
+        faster = replace(links, network=replace(links.network, bandwidth_bytes_per_s=rate))
+        yield "twice the network bandwidth", workload, topology.with_links(faster)
+    rate = links.host.bandwidth_bytes_per_s * _TWICE
+    faster = replace(links, host=replace(links.host, bandwidth_bytes_per_s=rate))
+    if topology.domain_link == topology.host_link:
+        faster = replace(faster, domain=faster.host)
+    if topology.local_world_size > 1:
+        yield "twice the bandwidth inside a host", workload, topology.with_links(faster)
+    memory = replace(device, hbm_bandwidth_bytes_per_s=_TWICE * device.hbm_bandwidth_bytes_per_s)
+    yield "twice the memory bandwidth", workload, replace(topology, device=memory)
+    quick = replace(device, launch_latency_s=device.launch_latency_s / _TWICE)
+    yield "half the host time per launch", workload, replace(topology, device=quick)
+    if workload.dense.operators is None:
+        batch = workload.local_batch_size * int(_TWICE)
+        yield "twice the batch", replace(workload, local_batch_size=batch), topology
+
+
+def _change(ratio: float) -> str:
+    sign = "+" if ratio >= 1 else "\N{MINUS SIGN}"
+    return sign + format_share(abs(ratio - 1.0))

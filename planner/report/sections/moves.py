@@ -1,0 +1,74 @@
+"""What each number of moved tables gives, where the plan in use may be left step by step."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from costmodels import units
+from planner.report.base import Column, Kind, Section, format_share
+from planner.report.sections.base import AbstractReportSection
+from planner.result import PlanningResult
+
+_HOUR_S = 3600.0
+
+
+@final
+class MovesSection(AbstractReportSection):
+    """A row per number of tables; nothing where the question did not ask for it."""
+
+    title: ClassVar[str] = "Bytes moved against step time"
+    short: ClassVar[str] = "Moves"
+    order: ClassVar[int] = 25
+
+    def build(self, result: PlanningResult) -> Section | None:
+        """The curve, and which table the limit blocks."""
+        if not result.curve:
+            return None
+        before_s = result.curve[0].move.before_s
+        columns = (
+            Column(title="at most"),
+            Column(title="tables", kind=Kind.COUNT),
+            Column(title="moved", kind=Kind.BYTES),
+            Column(title="over the links", kind=Kind.TIME),
+            Column(title="iteration", kind=Kind.TIME),
+            Column(title="saves", kind=Kind.SHARE),
+            Column(title="paid back after"),
+        )
+        rows = tuple(
+            (
+                _count(p.most_tables),
+                p.move.moved_tables,
+                p.move.moved_bytes,
+                p.move.time_s,
+                p.iteration_s,
+                1.0 - p.iteration_s / before_s,
+                _payback(p.payback_s),
+            )
+            for p in result.curve
+        )
+        notes = [
+            "paid back after: training on the new plan, until the time saved is that of the move. "
+            "Tables that are cut anew without a rank receiving anything do not count as moved.",
+        ]
+        blocked = result.blocked
+        if blocked is not None:
+            more = 1.0 - blocked.iteration_s / result.estimate.time.time_s
+            notes.append(
+                f"Table {blocked.table} blocks: moving it too, "
+                f"{units.format_bytes(blocked.moved_bytes)}, would save another "
+                f"{format_share(more)}."
+            )
+        return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))
+
+
+def _count(most: int | None) -> str:
+    if most is None:
+        return "the limit"
+    return "1 table" if most == 1 else f"{most} tables"
+
+
+def _payback(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    hours = seconds / _HOUR_S
+    return f"{hours:.2g} h" if hours >= 0.1 else units.format_time(seconds)

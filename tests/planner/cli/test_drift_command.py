@@ -1,0 +1,132 @@
+"""``shardplan drift``: figures, exit codes, days, raw data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.profiling.profiler import ProfileOptions, profile_files
+from tests.planner.cli.command_line import Run
+from tests.planner.profiling.samples import write_npy, zipf_ids
+
+WORKLOAD = """\
+name: w
+training: {batch_size_per_rank: 65536}
+memory: {reserve: 1 GiB}
+tables:
+  - {name: cat_0, num_embeddings: 6000, embedding_dim: 256, distribution: {kind: zipf, exponent: 0.4}}
+  - {name: cat_1, num_embeddings: 4000, embedding_dim: 256, distribution: {kind: zipf, exponent: 1.3}}
+"""  # noqa: E501
+
+
+def day(folder: Path, seen: int, exponent: float) -> Path:
+    """Raw indices of a day: two columns with one index per sample, ids below ``seen``."""
+    columns = [zipf_ids(seen, exponent, 0.0, 4_000, i) for i in range(2)]
+    folder.mkdir()
+    return write_npy(folder / "day_0_sparse.npy", np.stack(columns, axis=1))
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Statistics of three days, and raw data with ids that no table has."""
+    folder = tmp_path_factory.mktemp("days")
+    stats = []
+    for number in range(3):
+        raw = day(folder / f"raw{number}", 1_000 * (number + 1), 1.3 - 0.4 * number)
+        stats.append(folder / f"{number}.json")
+        profile_files([raw], stats[-1], ProfileOptions(batch_sizes=(512,)))
+    return (*stats, day(folder / "large", 4_500, 0.1))
+
+
+@pytest.fixture
+def made(run: Run, tmp_path: Path, system_file: Path) -> tuple[Path, Path]:
+    """A workload, and a plan of it with both tables on rank 0."""
+    workload, pinned = tmp_path / "w.yaml", tmp_path / "pinned.yaml"
+    workload.write_text(WORKLOAD)
+    pinned.write_text("constraints: [{tables: '*', ranks: [0], sharding_types: [table_wise]}]\n")
+    args = ("--system", system_file, "-o", tmp_path / "run", "-q", "--evaluations", 50)
+    done = run("plan", workload, "--constraints", pinned, *args)
+    assert done.code == 0, done.err
+    return workload, tmp_path / "run" / "plan.json"
+
+
+def test_a_drifted_plan_ends_with_exit_code_1(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
+) -> None:
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 200)
+    done = run(*asked, "--stats", days[0], "-o", tmp_path / "new.json")
+    assert done.code == 1, done.err
+    assert "Plan again" in done.out
+    assert "of training" in done.out
+    assert "cat_0" in done.out
+    new = json.loads((tmp_path / "new.json").read_text())
+    kept = run(*asked, "--stats", days[0], "--threshold", "99%", "--json")
+    assert kept.code == 0, kept.err
+    (told,) = json.loads(kept.out)["days"]
+    assert told["new_s"] == new["predicted"]["iteration_time_s"]
+    assert told["new_s"] < told["now_s"]
+    assert told["payback_s"] > 0
+    assert {t["table"] for t in told["tables"]} == {"cat_0", "cat_1"}
+    limited = run(*asked, "--stats", days[0], "--json", "--max-moved-bytes", "0 GiB")
+    assert json.loads(limited.out)["days"][0]["move"]["moved_bytes"] == 0
+
+
+def test_several_days_make_a_trend_and_show_growth(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
+) -> None:
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 50)
+    given = [f"--stats=2026-11-{20 + i}={path}" for i, path in enumerate(days[:3])]
+    done = run(*asked, *reversed(given), "--json", "--threshold", "99%")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert [d["file"] for d in told["days"]] == [str(p) for p in days[:3]]
+    assert told["trend"] is not None
+    growth = {g["table"]: g for g in told["growth"]}
+    assert growth["cat_0"]["rows_per_day"] == pytest.approx(1_000, rel=0.05)
+    assert growth["cat_0"]["full_in_days"] == pytest.approx(3.0, rel=0.05)
+    assert "full in" in run(*asked, *given).out
+
+
+def test_raw_data_and_tables_that_are_too_small(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
+) -> None:
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 50, "--threshold", "99%")
+    done = run(*asked, "--stats", days[3])
+    assert done.code == 1, done.err
+    assert "Too small" in done.out
+    assert "cat_1: ids ask for 4," in done.out
+    assert "beyond the rows of cat_1" in done.err
+
+
+def test_the_statistics_of_then_can_be_named(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
+) -> None:
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 50, "--threshold", "99%")
+    same = run(*asked, "--before", days[1], "--stats", days[1], "--json")
+    told = json.loads(same.out)
+    assert told["days"][0]["tables"] == []
+    assert told["days"][0]["before_s"] == told["days"][0]["now_s"]
+    assert not any("--before" in text for text in told["warnings"])
+    other = run(*asked, "--stats", days[1], "--batch-size", 1024)
+    assert "with --before" in other.err  # the file tells of another batch
+
+
+@pytest.mark.parametrize(
+    ("stats", "words"),
+    [
+        (("a.json",), "does not exist"),
+        (("monday=0.json",), "DAY is a number"),
+        (("{0}", "{1}"), "need their days"),
+        (("1={0}", "1={1}"), "of the same day"),
+    ],
+)
+def test_bad_days_are_refused(
+    run: Run, made: tuple[Path, Path], days: tuple[Path, ...], stats: tuple[str, ...], words: str
+) -> None:
+    given = [f"--stats={text.format(*days)}" for text in stats]
+    done = run("drift", *made, *given)
+    assert done.code == 2
+    assert words in done.err

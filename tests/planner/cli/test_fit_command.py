@@ -1,0 +1,79 @@
+"""``shardplan fit``: times and traces in, errors and a system file out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.planner.cli.command_line import Run
+
+
+@pytest.fixture
+def plans(run: Run, tmp_path: Path, workload_file: Path, system_file: Path) -> list[Path]:
+    """Two plans that load the box differently."""
+    found = []
+    for name in ("size_greedy", "random"):
+        asked = ("plan", workload_file, "--system", system_file, "--evaluations", 5, "-q")
+        assert run(*asked, "--strategy", name, "-o", tmp_path / name).code == 0
+        found.append(tmp_path / name / "plan.json")
+    return found
+
+
+def test_times_become_a_system(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
+) -> None:
+    output = tmp_path / "mine.yaml"
+    priced = ("estimate", workload_file, plans[0], "--json", "--system")
+    before_s = json.loads(run(*priced, system_file).out)["predicted"]["iteration_time_s"]
+    given = [f"--run={plan}={1.5e3 * before_s:.6f}ms" for plan in plans]
+    asked = ("fit", workload_file, "--system", system_file, "-o", output)
+    done = run(*asked, given[0], given[0])
+    assert done.code == 0, done.err
+    assert "a single run" in done.err  # the same plan twice is one run
+    after_s = json.loads(run(*priced, output).out)["predicted"]["iteration_time_s"]
+    assert after_s == pytest.approx(1.5 * before_s, rel=0.02)
+    both = run(*asked, *given)
+    assert both.code == 0, both.err
+    for words in ("lookup", "collective", "Left out", "of 4 factors"):
+        assert words in both.out
+    told = json.loads(run(*asked, *given, "--json").out)
+    assert [r["name"] for r in told["runs"]] == [str(plan) for plan in plans]
+    assert set(told["factors"]) == {"lookup", "collective", "dense", "host"}
+
+
+def test_traces_of_ones_own_prediction_change_nothing(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
+) -> None:
+    folder = tmp_path / "traces"
+    exported = ("export", "trace", workload_file, plans[0], "--system", system_file, "-o", folder)
+    assert run(*exported).code == 0
+    asked = ("fit", workload_file, "--system", system_file, "--json", "--run")
+    done = run(*asked, f"{plans[0]}={folder}")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert list(told["factors"].values()) == pytest.approx([1.0] * 4, abs=1e-3)
+    assert told["error_before_ratio"] < 1e-3
+    assert any("profiler's own" in text for text in told["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("plan.json", "PLAN=TRACE or PLAN=TIME"),
+        ("plan.json=5.2", "no time"),
+        ("plan.json=none.json", "is no file"),
+        ("{plan}=0ms", "above 0"),
+        ("{plan}={folder}", "holds no traces"),
+    ],
+)
+def test_bad_runs_are_refused(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path],
+    given: str, words: str,
+) -> None:  # fmt: skip
+    (tmp_path / "empty").mkdir()
+    text = given.format(plan=plans[0], folder=tmp_path / "empty")
+    done = run("fit", workload_file, "--system", system_file, "--run", text)
+    assert done.code == 2
+    assert words in done.err

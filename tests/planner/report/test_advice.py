@@ -1,0 +1,88 @@
+"""The recommendation on top of the page, what would help, the map of ranks, folded tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner import api
+from planner.problem import MoveLimit, PlanningProblem
+from planner.report.html._advice import advice
+from planner.report.html._evidence import Evidence, gather
+from planner.report.html._heat import heat_map
+from planner.report.sections.base import build_blocks, build_sections
+from planner.settings import SearchSettings
+from tests.planner import cases
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    """A plan in use that looks at sizes alone, and a better one, on four hosts of eight ranks."""
+    model = cases.synthetic(34, seed=3, batch=16384)
+    system = cases.topology(4, 8)
+    search = SearchSettings(max_evaluations=60, with_baselines=False)
+    problem = PlanningProblem(workload=model, topology=system, constraints=cases.DEVICE_ONLY)
+    start = api.solve(problem, search=replace(search, strategy="size_greedy")).plan
+    limited = replace(problem, move_limit=MoveLimit(start=start))
+    return gather(api.solve(limited, search=search))
+
+
+def test_the_sentence_has_a_reason_and_a_confidence(evidence: Evidence) -> None:
+    words = advice(evidence)
+    assert "as fast as the plan in use" in words
+    assert "probability of" in words
+    assert "paid back after" in words
+    assert advice(replace(evidence, confidence_ratio=0.7)).startswith("This plan is probably")
+    assert advice(replace(evidence, confidence_ratio=0.5)).startswith("This plan may be")
+    assert advice(replace(evidence, rival=None)) == ""
+    best = evidence.result.best
+    same = replace(evidence, rival=replace(best, name="size_greedy"))
+    assert advice(same).startswith("Either plan will do")
+    full = replace(best.memory.ranks[0], weights_bytes=1e15)
+    memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
+    unfit = replace(evidence.result, best=replace(best, memory=memory))
+    assert "does not fit" in advice(replace(evidence, result=unfit))
+
+
+def test_what_would_help_is_priced_again(evidence: Evidence) -> None:
+    (section,) = build_sections(evidence.result, ("help",))
+    told = {row[0]: row for row in section.rows}
+    network = told["twice the network bandwidth"]
+    assert isinstance(network[1], float)
+    assert network[1] < evidence.result.estimate.time.time_s
+    rates = [row[2] for row in section.rows]
+    assert rates == sorted(rates, reverse=True)  # type: ignore[type-var]
+
+
+def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> None:
+    blocks = {b.name: b for b in build_blocks(evidence)}
+    stages = blocks["stages"]
+    busy = [n for n in stages.numbers if n.quantity == "busy_s" and n.entity.startswith("rank ")]
+    assert sorted(n.entity for n in busy) == sorted(f"rank {r}" for r in range(32))
+    assert stages.body.count('class="c-h') == 32
+    assert "mean of ranks" in stages.body
+    tables = blocks["tables"].body
+    assert tables.count("<details>") == 1
+    assert "All 34 tables" in tables
+    assert tables.index("tablelist") > tables.index("<details>")
+    entities = [n.entity for n in blocks["tables"].numbers if n.quantity == "cost_ratio"]
+    assert len(entities) == len(set(entities)) == 34
+
+
+def test_the_busiest_host_comes_first() -> None:
+    topology = cases.topology(100, 4)
+    times = [1.0 + (rank == 202) + 0.001 * (rank % 7) for rank in range(400)]
+    chart, numbers, left_out = heat_map(
+        "map", topology, times, quantity="busy_s", source="predicted"
+    )
+    assert numbers[0].entity == "rank 200"
+    assert chart.index("host 50") < min(chart.index(f"host {h}<") for h in (1, 2, 49) if
+                                        f"host {h}<" in chart)  # fmt: skip
+    assert left_out == 100 - len(numbers) // 4
+    alone, found, _ = heat_map(
+        "map", cases.topology(40, 1), [1.0] * 40, quantity="busy_s", source="predicted"
+    )
+    assert len(found) == 40
+    assert "ranks 0-7" in alone
+    assert 'class="c-h4' in alone  # all alike
