@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
+from costmodels.collective._consistent import (
+    RINGS,
+    Family,
+    Found,
+    agreed,
+    completed,
+    mixed,
+    risen,
+)
 from costmodels.collective._curve import (
     Table,
     between,
@@ -61,22 +70,13 @@ _OTHER_DOMAINS: Final = 1.0
 """90 % spreads of what was not measured (benchmarks/collectives.py)."""
 
 
-class Found(NamedTuple):
-    """A table over bytes on the busiest link, and what it rests on."""
-
-    table: Table
-    curves: tuple[CollectiveCurve, ...]
-    same_shape: bool
-    other_links: bool = False
-
-
 class Catalogue:
     """The curves of a system, ready to be asked."""
 
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves; tables are made when first asked for."""
         self._curves = tuple(curves)
-        self._known: dict[tuple[Collective, Group, Group | None], Found | None] = {}
+        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
         self._spreads: dict[tuple[Collective, Group, bool], float] = {}
 
     def find(
@@ -90,11 +90,8 @@ class Catalogue:
             there: the same members on the links that the curves were measured on; None where the
                 curves hold for the system's own links.
         """
-        there = None if there == group else there
-        key = (collective, group, there)
-        if key not in self._known:
-            self._known[key] = self._search(collective, group, there) if group.ranks > 1 else None
-        return self._known[key]
+        family = RINGS if collective in RINGS else (collective,)
+        return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
         self, collective: Collective, group: Group, size_bytes: float, there: Group | None = None
@@ -132,6 +129,51 @@ class Catalogue:
             factor = busiest_factor(collective, group)
             self._spreads[key] = _spread(found, factor, large=large)
         return self._spreads[key]
+
+    def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
+        """Collectives that have to agree with one another and with fewer domains."""
+        if group.ranks <= 1:
+            return {}
+        key = (family, group, there)
+        if key not in self._known:
+            self._known[key] = self._settled(family, group, there)
+        return self._known[key]
+
+    def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
+        fewer, more = self._neighbours(group)
+        if more is not None and there is None:
+            groups = (group.of_units(fewer), group, group.of_units(more))
+            low, high = (self._family(family, groups[i], None) for i in (0, 2))
+            part = math.log(group.units / fewer) / math.log(more / fewer)
+            return mixed(low, high, groups, part)
+        searched = {c: self._search(c, group, there) for c in family}
+        found = {c: f for c, f in searched.items() if f is not None}
+        if family == RINGS and there is None:
+            found = agreed(completed(found, group), group)
+        if fewer == 0:
+            return found
+        below = group.of_units(fewer)
+        known = self._family(family, below, there and there.of_units(fewer))
+        return risen(found, group, known, below)
+
+    def _neighbours(self, group: Group) -> tuple[int, int | None]:
+        """Numbers of domains, or hosts, just below the group's, and just above unless an anchor.
+
+        Anchors are powers of two, and what was measured with as many ranks per domain: times of
+        other numbers lie between theirs, so that more domains never take less time.
+        """
+        wanted = group.units
+        if wanted == 1:
+            return 0, None
+        crossing = group.domains > 1
+        measured = {
+            c.domains for c in self._curves if crossing and c.ranks == c.domains * group.per_domain
+        }
+        power = 1 << (wanted - 1).bit_length()
+        below = max({power >> 1} | {d for d in measured if d < wanted})
+        if wanted == power or wanted in measured:
+            return below, None
+        return below, min({power} | {d for d in measured if d > wanted})
 
     def _search(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """As measured, or carried over from the links there to those here."""

@@ -21,6 +21,8 @@ from costmodels.collective.base import Collective, FloatArray, Level
 from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
+RATIO: Final = (0.8, 1.3)
+"""Reduce-scatter plus all-gather over the all-reduce of the same buffer."""
 _REFERENCE_RANKS: Final = 8
 _RATE_LOSS_PER_INVERSE_RANK: Final = 0.77
 """ln of the bus bandwidth against 1 / ranks: 2 ranks reach 0.75 of what 8 do (NVSwitch hosts)."""
@@ -51,12 +53,13 @@ _HOPS: Final = {
 class Group(NamedTuple):
     """Who takes part, and over which links; rates in bytes per second, per rank and direction.
 
-    ``per_domain`` ranks of the group share a fabric; those of different domains meet on the
-    network, where every rank has a link of its own.
+    ``per_domain`` ranks of the group share a fabric, ``per_host`` of them a host. Those of
+    different domains meet on the network, where every rank has a link of its own.
     """
 
     ranks: int
     per_domain: int
+    per_host: int
     fabric_latency_s: float
     fabric_rate: float
     network_latency_s: float
@@ -71,6 +74,17 @@ class Group(NamedTuple):
     def within_domain(self) -> Group:
         """The members of one domain as a group."""
         return self._replace(ranks=self.per_domain)
+
+    @property
+    def units(self) -> int:
+        """Domains that the group spans, or hosts where there is one domain."""
+        return self.domains if self.domains > 1 else -(-self.ranks // self.per_host)
+
+    def of_units(self, units: int) -> Group:
+        """A group of so many of them, each as large."""
+        if self.domains > 1:
+            return self._replace(ranks=units * self.per_domain)
+        return self._replace(ranks=units * self.per_host, per_domain=units * self.per_host)
 
 
 class Law(NamedTuple):
@@ -90,7 +104,7 @@ def group_of(topology: Topology, *, within_host: bool = False, links: Links | No
     local = topology.local_world_size
     ranks = local if within_host else topology.world_size
     per_domain = min(ranks, topology.domain_size)
-    return _group(links or topology.links, ranks, per_domain, crosses_hosts=per_domain > local)
+    return _group(links or topology.links, ranks, per_domain, min(ranks, local))
 
 
 def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = None) -> Group:
@@ -99,18 +113,19 @@ def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = N
     if send.shape[-2] == topology.world_size:
         return group_of(topology, links=links)
     per_domain = min(hosts, topology.domain_size // topology.local_world_size)
-    return _group(links or topology.links, hosts, per_domain, crosses_hosts=per_domain > 1)
+    return _group(links or topology.links, hosts, per_domain, 1)
 
 
-def _group(links: Links, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
+def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
     host, domain, network = links.host, links.domain, links.network
     rate, latency = host.bandwidth_bytes_per_s, host.latency_s
-    if crosses_hosts:
+    if per_domain > per_host:
         rate = min(rate, domain.bandwidth_bytes_per_s)
         latency = max(latency, domain.latency_s)
     return Group(
         ranks=ranks,
         per_domain=per_domain,
+        per_host=per_host,
         fabric_latency_s=latency,
         fabric_rate=rate,
         network_latency_s=network.latency_s,
@@ -124,14 +139,14 @@ def busiest_bytes(
     """Bytes on the fabric and on the network in the busier direction, ``[..., R]`` each.
 
     Those to other hosts of a domain share the fabric with those inside the host; each counts by
-    the time of its own link. A fabric less than twice as fast as the network is PCIe, through which
-    network cards are reached as well: there all bytes count.
+    the time of its own link, and those to other hosts as much as those inside at least. A fabric
+    less than twice as fast as the network is PCIe, through which network cards are reached as well:
+    there all bytes count.
     """
     busiest = np.maximum(send, receive)
-    host, domain = topology.host_link, topology.domain_link
-    fabric = busiest[..., Level.HOST] * (group.fabric_rate / host.bandwidth_bytes_per_s) + busiest[
-        ..., Level.DOMAIN
-    ] * (group.fabric_rate / domain.bandwidth_bytes_per_s)
+    inside = group.fabric_rate / topology.host_link.bandwidth_bytes_per_s
+    across = max(group.fabric_rate / topology.domain_link.bandwidth_bytes_per_s, inside)
+    fabric = busiest[..., Level.HOST] * inside + busiest[..., Level.DOMAIN] * across
     network = busiest[..., Level.NETWORK]
     shares = group.per_domain > 1 and group.fabric_rate < _NVLINK * group.network_rate
     return (fabric + network if shares else fabric), network

@@ -7,7 +7,8 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective._catalogue import Catalogue, Found
+from costmodels.collective._catalogue import Catalogue
+from costmodels.collective._consistent import Found
 from costmodels.collective._curve import Table
 from costmodels.collective._law import (
     Group,
