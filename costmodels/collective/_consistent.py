@@ -2,9 +2,9 @@
 
 - More domains make nothing faster: a table is raised to that of fewer domains.
 - A reduce-scatter and an all-gather together take 0.8 to 1.3 times the all-reduce of the same
-  buffer, where the three rest on different curves. Curves of one source in one shape keep the ratio
-  that was measured there: 1.0 to 1.5 on eight GPUs of a host, up to 1.9 on two, and up to 2.8 for
-  small messages over two hosts, where an all-reduce is a tree and its halves are rings.
+  buffer, where the three rest on different curves or on none. Curves of one source in one shape
+  keep the ratio that was measured there: 1.0 to 1.5 on eight GPUs of a host, up to 1.9 on two, and
+  up to 2.8 over two hosts, where an all-reduce is a tree and its halves are rings.
 """
 
 from __future__ import annotations

