@@ -90,15 +90,22 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One level of the network, per rank and direction."""
+    """One level of the network, per rank and direction.
+
+    ``half_size_bytes`` is the message that reaches half of the rate, and ``fabric`` the kind of
+    network (:mod:`costmodels.fabrics`). Both are empty where only rate and latency are known.
+    """
 
     latency_s: float
     bandwidth_bytes_per_s: float
+    half_size_bytes: float = 0.0
+    fabric: str = ""
 
     def __post_init__(self) -> None:
         """Check that times over it are finite."""
         require(self.bandwidth_bytes_per_s > 0, "a link needs a bandwidth above 0")
         require(self.latency_s >= 0, "a link latency must not be negative")
+        require(self.half_size_bytes >= 0, "a half-size message must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

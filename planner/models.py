@@ -12,6 +12,7 @@ from costmodels import collective, dense, discovery, lookup
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
+from costmodels.collective.ramp import Ramp
 from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
@@ -124,10 +125,10 @@ def cpu_models(constants: CpuConstants) -> CostModels:
 
 
 def collective_model(topology: Topology) -> AbstractCollectiveModel:
-    """Curves that the system names; alpha-beta where it names none."""
+    """Curves that the system names; without any, the law of its kind of network, or alpha-beta."""
     curves = load_curves(topology)
     if not curves:
-        return AlphaBeta()
+        return Ramp() if topology.network_link.fabric else AlphaBeta()
     return Measured(curves=curves, measured_on=links_measured(topology))
 
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
+from costmodels.collective._consistent import (
+    RINGS,
+    Family,
+    Found,
+    agreed,
+    completed,
+    mixed,
+    risen,
+)
 from costmodels.collective._curve import (
     Table,
     between,
@@ -51,6 +61,14 @@ _OTHER_LINKS: Final = (0.55, 0.30)
 in ten points of A100, H100 and B200 are predicted from one another's curves and the links of both
 (``benchmarks/collectives.py``, moved)."""
 _OTHER_CLUSTER: Final = 0.15
+_OTHER_SITE: Final = (2.0, 0.65)
+"""Below and above 1 MiB: within this factor nine in ten points of another site's harness lie on the
+same device in one host, joined with the rest as independent (``benchmarks/fabrics.py``, one host).
+Over hosts the spread of clusters holds it already."""
+_BY_LAW: Final = (1.3, 1.0)
+"""Over a network that no curve of its kind crosses: within 2.2 and 1.7 times nine in ten points of
+sources that were left out (``benchmarks/fabrics.py``, several hosts), and no less than where a
+curve is carried over."""
 _ONE_CLUSTER: Final = 0.45
 """Added spread across a network: clusters of one nominal rate differ by more than repeats. Where
 one was measured alone it is that of the three clusters of H100 with 400 Gb/s, apart by 0.3 to 0.4
@@ -61,22 +79,13 @@ _OTHER_DOMAINS: Final = 1.0
 """90 % spreads of what was not measured (benchmarks/collectives.py)."""
 
 
-class Found(NamedTuple):
-    """A table over bytes on the busiest link, and what it rests on."""
-
-    table: Table
-    curves: tuple[CollectiveCurve, ...]
-    same_shape: bool
-    other_links: bool = False
-
-
 class Catalogue:
     """The curves of a system, ready to be asked."""
 
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
         """Keep the curves; tables are made when first asked for."""
         self._curves = tuple(curves)
-        self._known: dict[tuple[Collective, Group, Group | None], Found | None] = {}
+        self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
         self._spreads: dict[tuple[Collective, Group, bool], float] = {}
 
     def find(
@@ -88,22 +97,54 @@ class Catalogue:
             collective: which.
             group: who takes part, on the links of the system.
             there: the same members on the links that the curves were measured on; None where the
-                curves hold for the system's own links.
+                curves hold for the system's own links. From another kind of network nothing is
+                carried over: the group's own kind has curves, or its law.
         """
-        there = None if there == group else there
-        key = (collective, group, there)
-        if key not in self._known:
-            self._known[key] = self._search(collective, group, there) if group.ranks > 1 else None
-        return self._known[key]
+        family = RINGS if collective in RINGS else (collective,)
+        if there is not None and there.fabric != group.fabric:
+            there = there._replace(
+                network_latency_s=group.network_latency_s,
+                network_rate=group.network_rate,
+                network_half_bytes=group.network_half_bytes,
+                fabric=group.fabric,
+            )
+        return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
-        self, collective: Collective, group: Group, size_bytes: float, there: Group | None = None
+        self,
+        collective: Collective,
+        group: Group,
+        size_bytes: float,
+        there: Group | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> Confidence | None:
-        """Measured inside a curve's range, extrapolated for other shapes, sizes and links."""
+        """Measured inside a curve's range, extrapolated for other shapes, sizes and links.
+
+        Args:
+            collective: which.
+            group: who takes part.
+            size_bytes: as nccl-tests states it.
+            there: as in :meth:`find`.
+            elsewhere: the curves are another site's, whose harness and machines differ.
+        """
+        own = self._own_confidence(collective, group, size_bytes, there)
+        if own is None or not elsewhere or group.domains > 1:
+            return own
+        site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
+        spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
+        return replace(own, spread_ratio=spread)
+
+    def _own_confidence(
+        self, collective: Collective, group: Group, size_bytes: float, there: Group | None
+    ) -> Confidence | None:
+        """At the site where the curves were measured."""
         found = self.find(collective, group, there)
         if found is None:
             return None
         large = bool(size_bytes >= _LARGE_BYTES)
+        if group.domains > 1 and all(c.domains == 1 for c in found.curves):
+            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=_BY_LAW[large])
         carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
         carried += _OTHER_LINKS[large] if found.other_links else 0.0
         if not found.same_shape:
@@ -132,6 +173,51 @@ class Catalogue:
             factor = busiest_factor(collective, group)
             self._spreads[key] = _spread(found, factor, large=large)
         return self._spreads[key]
+
+    def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
+        """Collectives that have to agree with one another and with fewer domains."""
+        if group.ranks <= 1:
+            return {}
+        key = (family, group, there)
+        if key not in self._known:
+            self._known[key] = self._settled(family, group, there)
+        return self._known[key]
+
+    def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
+        fewer, more = self._neighbours(group)
+        if more is not None and there is None:
+            groups = (group.of_units(fewer), group, group.of_units(more))
+            low, high = (self._family(family, groups[i], None) for i in (0, 2))
+            part = math.log(group.units / fewer) / math.log(more / fewer)
+            return mixed(low, high, groups, part)
+        searched = {c: self._search(c, group, there) for c in family}
+        found = {c: f for c, f in searched.items() if f is not None}
+        if family == RINGS and there is None:
+            found = agreed(completed(found, group), group)
+        if fewer == 0:
+            return found
+        below = group.of_units(fewer)
+        known = self._family(family, below, there and there.of_units(fewer))
+        return risen(found, group, known, below)
+
+    def _neighbours(self, group: Group) -> tuple[int, int | None]:
+        """Numbers of domains, or hosts, just below the group's, and just above unless an anchor.
+
+        Anchors are powers of two, and what was measured with as many ranks per domain: times of
+        other numbers lie between theirs, so that more domains never take less time.
+        """
+        wanted = group.units
+        if wanted == 1:
+            return 0, None
+        crossing = group.domains > 1
+        measured = {
+            c.domains for c in self._curves if crossing and c.ranks == c.domains * group.per_domain
+        }
+        power = 1 << (wanted - 1).bit_length()
+        below = max({power >> 1} | {d for d in measured if d < wanted})
+        if wanted == power or wanted in measured:
+            return below, None
+        return below, min({power} | {d for d in measured if d > wanted})
 
     def _search(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """As measured, or carried over from the links there to those here."""
@@ -181,7 +267,14 @@ class Catalogue:
         fabric = self.find(collective, group.within_domain)
         inner = fabric.table.law if fabric is not None else None
         law = network_law(collective, group, inner)
-        curves = [c for c in self._curves if c.collective is collective and c.domains > 1]
+        kinds = ("", group.fabric)
+        curves = [
+            c
+            for c in self._curves
+            if c.collective is collective
+            and c.domains > 1
+            and (not group.fabric or c.fabric in kinds)
+        ]
         if not curves:
             return None if fabric is None else _by_law(fabric, law)
         nearest = min(curves, key=lambda c: _distance(c, group))

@@ -35,6 +35,19 @@ class Table:
         self.log_time = log_time
         self._fine_bytes, self._fine_time = _refined(log_bytes, log_time)
 
+    @classmethod
+    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> Table:
+        """A table whose points are joined by straight lines, without a bend between them."""
+        table = cls.__new__(cls)
+        table.log_bytes, table.log_time = log_bytes, log_time
+        table._fine_bytes, table._fine_time = log_bytes, log_time
+        return table
+
+    @property
+    def corners(self) -> FloatArray:
+        """Logarithms of bytes between which the table is a straight line."""
+        return self._fine_bytes
+
     def log_time_at(self, log_bytes: FloatArray) -> FloatArray:
         """Logarithm of seconds at that of bytes."""
         inside = np.interp(log_bytes, self._fine_bytes, self._fine_time)
@@ -80,10 +93,7 @@ class Table:
         beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
         fine = np.append(self._fine_bytes, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
-        other = Table.__new__(Table)
-        other.log_bytes, other.log_time = fine + wider, times
-        other._fine_bytes, other._fine_time = other.log_bytes, np.maximum.accumulate(times)
-        return other
+        return Table.of_line(fine + wider, np.maximum.accumulate(times))
 
     def moved(self, law: Law) -> Table:
         """The same shape between another floor and another rate."""

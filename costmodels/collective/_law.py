@@ -21,6 +21,8 @@ from costmodels.collective.base import Collective, FloatArray, Level
 from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
+RATIO: Final = (0.8, 1.3)
+"""Reduce-scatter plus all-gather over the all-reduce of the same buffer."""
 _REFERENCE_RANKS: Final = 8
 _RATE_LOSS_PER_INVERSE_RANK: Final = 0.77
 """ln of the bus bandwidth against 1 / ranks: 2 ranks reach 0.75 of what 8 do (NVSwitch hosts)."""
@@ -51,16 +53,19 @@ _HOPS: Final = {
 class Group(NamedTuple):
     """Who takes part, and over which links; rates in bytes per second, per rank and direction.
 
-    ``per_domain`` ranks of the group share a fabric; those of different domains meet on the
-    network, where every rank has a link of its own.
+    ``per_domain`` ranks of the group share a fabric, ``per_host`` of them a host. Those of
+    different domains meet on the network, where every rank has a link of its own.
     """
 
     ranks: int
     per_domain: int
+    per_host: int
     fabric_latency_s: float
     fabric_rate: float
     network_latency_s: float
     network_rate: float
+    network_half_bytes: float = 0.0
+    fabric: str = ""
 
     @property
     def domains(self) -> int:
@@ -72,16 +77,33 @@ class Group(NamedTuple):
         """The members of one domain as a group."""
         return self._replace(ranks=self.per_domain)
 
+    @property
+    def units(self) -> int:
+        """Domains that the group spans, or hosts where there is one domain."""
+        return self.domains if self.domains > 1 else -(-self.ranks // self.per_host)
+
+    def of_units(self, units: int) -> Group:
+        """A group of so many of them, each as large."""
+        if self.domains > 1:
+            return self._replace(ranks=units * self.per_domain)
+        return self._replace(ranks=units * self.per_host, per_domain=units * self.per_host)
+
 
 class Law(NamedTuple):
-    """Floor in seconds, and rate in bytes per second on the busiest link."""
+    """Floor in seconds, and rate in bytes per second on the busiest link.
+
+    ``protocol_s`` says how slowly the rate is reached where the kind of network tells it.
+    """
 
     floor_s: float
     rate: float
+    protocol_s: float | None = None
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds for bytes on the busiest link."""
         x = np.asarray(num_bytes, dtype=float) / self.rate
+        if self.protocol_s is not None:
+            return np.asarray(self.floor_s + x + 2.0 * np.sqrt(self.protocol_s * x))
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
 
@@ -90,7 +112,7 @@ def group_of(topology: Topology, *, within_host: bool = False, links: Links | No
     local = topology.local_world_size
     ranks = local if within_host else topology.world_size
     per_domain = min(ranks, topology.domain_size)
-    return _group(links or topology.links, ranks, per_domain, crosses_hosts=per_domain > local)
+    return _group(links or topology.links, ranks, per_domain, min(ranks, local))
 
 
 def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = None) -> Group:
@@ -99,22 +121,25 @@ def group_of_peers(send: FloatArray, topology: Topology, links: Links | None = N
     if send.shape[-2] == topology.world_size:
         return group_of(topology, links=links)
     per_domain = min(hosts, topology.domain_size // topology.local_world_size)
-    return _group(links or topology.links, hosts, per_domain, crosses_hosts=per_domain > 1)
+    return _group(links or topology.links, hosts, per_domain, 1)
 
 
-def _group(links: Links, ranks: int, per_domain: int, *, crosses_hosts: bool) -> Group:
+def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
     host, domain, network = links.host, links.domain, links.network
     rate, latency = host.bandwidth_bytes_per_s, host.latency_s
-    if crosses_hosts:
+    if per_domain > per_host:
         rate = min(rate, domain.bandwidth_bytes_per_s)
         latency = max(latency, domain.latency_s)
     return Group(
         ranks=ranks,
         per_domain=per_domain,
+        per_host=per_host,
         fabric_latency_s=latency,
         fabric_rate=rate,
         network_latency_s=network.latency_s,
         network_rate=network.bandwidth_bytes_per_s,
+        network_half_bytes=network.half_size_bytes,
+        fabric=network.fabric,
     )
 
 
@@ -124,14 +149,14 @@ def busiest_bytes(
     """Bytes on the fabric and on the network in the busier direction, ``[..., R]`` each.
 
     Those to other hosts of a domain share the fabric with those inside the host; each counts by
-    the time of its own link. A fabric less than twice as fast as the network is PCIe, through which
-    network cards are reached as well: there all bytes count.
+    the time of its own link, and those to other hosts as much as those inside at least. A fabric
+    less than twice as fast as the network is PCIe, through which network cards are reached as well:
+    there all bytes count.
     """
     busiest = np.maximum(send, receive)
-    host, domain = topology.host_link, topology.domain_link
-    fabric = busiest[..., Level.HOST] * (group.fabric_rate / host.bandwidth_bytes_per_s) + busiest[
-        ..., Level.DOMAIN
-    ] * (group.fabric_rate / domain.bandwidth_bytes_per_s)
+    inside = group.fabric_rate / topology.host_link.bandwidth_bytes_per_s
+    across = max(group.fabric_rate / topology.domain_link.bandwidth_bytes_per_s, inside)
+    fabric = busiest[..., Level.HOST] * inside + busiest[..., Level.DOMAIN] * across
     network = busiest[..., Level.NETWORK]
     shares = group.per_domain > 1 and group.fabric_rate < _NVLINK * group.network_rate
     return (fabric + network if shares else fabric), network
@@ -208,16 +233,28 @@ def network_law(collective: Collective, group: Group, fabric: Law | None = None)
     """
     if fabric is None:
         fabric = fabric_law(collective, group)
-    hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
-    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
-    floor = inside + hop * _HOPS[collective] * math.log2(group.domains)
-    floor = max(floor, _SMALLEST_FLOOR_S)
+    floor, protocol = _network_floor_s(collective, group, fabric)
     if collective is Collective.ALL_TO_ALL:
-        return Law(floor, group.network_rate)
+        return Law(floor, group.network_rate, protocol)
     together = group.per_domain * group.network_rate
     inner = fabric.rate if group.per_domain > 1 else math.inf
     if collective is Collective.ALL_REDUCE:
         domains = group.domains
         outer = together * bus_factor(collective, group.ranks) * domains / (2.0 * (domains - 1))
-        return Law(floor, min(inner, outer))
-    return Law(floor, min(inner, together))
+        return Law(floor, min(inner, outer), protocol)
+    return Law(floor, min(inner, together), protocol)
+
+
+def _network_floor_s(
+    collective: Collective, group: Group, fabric: Law
+) -> tuple[float, float | None]:
+    """Floor, and the protocol's time where the kind of network is known."""
+    if group.fabric:
+        doublings = math.ceil(math.log2(group.domains))
+        inside = fabric.floor_s if group.per_domain > 1 else 0.0
+        floor = max(inside + doublings * group.network_latency_s, _SMALLEST_FLOOR_S)
+        return floor, doublings * group.network_half_bytes / (4.0 * group.network_rate)
+    hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
+    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
+    floor = inside + hop * _HOPS[collective] * math.log2(group.domains)
+    return max(floor, _SMALLEST_FLOOR_S), None

@@ -7,7 +7,12 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, FloatArray, Level
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    FloatArray,
+    Level,
+    analytic_spread_ratio,
+)
 from costmodels.topology import Topology
 
 _NVLINK: Final = 2.0
@@ -70,3 +75,7 @@ class AlphaBeta(AbstractCollectiveModel):
         if members > domain:
             bandwidth = min(bandwidth, domain * topology.network_link.bandwidth_bytes_per_s)
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)
+
+    def plan_spread_ratio(self, topology: Topology) -> float:
+        """That of link rates alone."""
+        return analytic_spread_ratio(topology)

@@ -7,7 +7,8 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective._catalogue import Catalogue, Found
+from costmodels.collective._catalogue import Catalogue
+from costmodels.collective._consistent import Found
 from costmodels.collective._curve import Table
 from costmodels.collective._law import (
     Group,
@@ -49,7 +50,7 @@ class Measured(AbstractCollectiveModel):
         otherwise: prices what no curve covers.
         is_subadditive: read curves where their time per byte never rises with size, for bounds.
         measured_on: links that the curves hold for; on a system with other links they are rescaled.
-            None where they hold for the links of every system that is asked about.
+            None where they are those of the very system, whatever its links.
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
@@ -168,7 +169,9 @@ class Measured(AbstractCollectiveModel):
     ) -> Confidence:
         """Measured inside a curve's range, extrapolated for other shapes and sizes."""
         group, there = group_of(topology), group_of(topology, links=self.measured_on)
-        known = self._catalogue.confidence(collective, group, size_bytes, there)
+        known = self._catalogue.confidence(
+            collective, group, size_bytes, there, elsewhere=self.measured_on is not None
+        )
         return known or self.otherwise.confidence(collective, size_bytes, topology)
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
@@ -185,7 +188,10 @@ class Measured(AbstractCollectiveModel):
         crossed = [("host", then.host, topology.host_link)]
         if min(topology.domain_size, topology.world_size) > topology.local_world_size:
             crossed.append(("domain", then.domain, topology.domain_link))
-        if topology.world_size > topology.domain_size:
+        if (
+            topology.world_size > topology.domain_size
+            and topology.network_link.fabric == then.network.fabric
+        ):
             crossed.append(("network", then.network, topology.network_link))
         told = [text for name, was, link in crossed for text in _changed(name, was, link)]
         if not told:

@@ -9,6 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.collective._law import (
+    RATIO,
     Group,
     Law,
     bus_factor,
@@ -19,7 +20,12 @@ from costmodels.collective._law import (
     network_law,
     num_steps,
 )
-from costmodels.collective.base import AbstractCollectiveModel, Collective, FloatArray
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Collective,
+    FloatArray,
+    analytic_spread_ratio,
+)
 from costmodels.topology import Topology
 
 
@@ -87,34 +93,45 @@ class Ramp(AbstractCollectiveModel):
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Ring over the members."""
-        return self._time_s(
-            Collective.REDUCE_SCATTER, num_bytes, group_of(topology, within_host=within_host)
-        )
+        """Ring over the members, two fifths of the all-reduce at least."""
+        group = group_of(topology, within_host=within_host)
+        half_s, whole_s = self._ring_times_s(num_bytes, group)
+        return np.maximum(half_s, 0.5 * RATIO[0] * whole_s)
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Reduced inside the domains, exchanged between them."""
-        return self._time_s(
-            Collective.ALL_REDUCE, num_bytes, group_of(topology, within_host=within_host)
-        )
+        """Reduced inside the domains, exchanged between them; its halves over 1.3 at least."""
+        group = group_of(topology, within_host=within_host)
+        half_s, whole_s = self._ring_times_s(num_bytes, group)
+        return np.maximum(whole_s, 2.0 / RATIO[1] * half_s)
+
+    def plan_spread_ratio(self, topology: Topology) -> float:
+        """That of link rates alone."""
+        return analytic_spread_ratio(topology)
 
     def subadditive(self) -> Ramp:
         """The model itself: the law's time per byte falls with size."""
         return self
 
     @staticmethod
-    def _time_s(collective: Collective, num_bytes: FloatArray, group: Group) -> FloatArray:
+    def _ring_times_s(num_bytes: FloatArray, group: Group) -> tuple[FloatArray, FloatArray]:
+        """Reduce-scatter and all-reduce of a buffer by the law, each for itself."""
         if group.ranks <= 1:
-            return np.zeros_like(num_bytes)
-        return _law(collective, group).time_s(num_bytes * bus_factor(collective, group.ranks))
+            return np.zeros_like(num_bytes), np.zeros_like(num_bytes)
+        half, whole = (
+            _law(c, group).time_s(num_bytes * bus_factor(c, group.ranks))
+            for c in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
+        )
+        return half, whole
 
 
 @lru_cache(maxsize=4096)
 def _law(collective: Collective, group: Group) -> Law:
     if group.domains > 1:
         law = network_law(collective, group)
+        if group.fabric:
+            return law
         inside_s = 0.5 * group.network_latency_s
         if group.per_domain > 1:
             inside_s = fabric_law(collective, group).floor_s

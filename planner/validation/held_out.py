@@ -18,6 +18,14 @@ from planner.io.system.system_file import load_system
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of tuned network fabrics."""
 
+_SYSTEMS = {
+    "a100_40gb_abci": "a100_80gb_sxm",
+    "aws_p6_b200": "b200_sxm",
+    "gcp_a3_high": "h100_sxm",
+    "gcp_a3_mega": "h100_sxm",
+}
+"""Systems of the device, for sets of curves that were measured on one cluster."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
@@ -49,8 +57,9 @@ def predicting_records() -> tuple[CurveRecord, ...]:
 def system_of(record: CurveRecord) -> Topology:
     """The system of a row at its size; devices that are no system borrow one."""
     gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
+    system = _SYSTEMS.get(record.set_name, record.set_name)
     try:
-        topology = load_system(record.set_name, gpus=gpus, gpus_per_host=per_host)
+        topology = load_system(system, gpus=gpus, gpus_per_host=per_host)
     except InvalidInputError:
         topology = load_system("h100_pcie", gpus=gpus, gpus_per_host=per_host)
     nominal = record.curve.network_bytes_per_s
@@ -68,9 +77,10 @@ def points(
     record: CurveRecord,
     sizes: Sequence[float] | None = None,
     name: str = "",
+    topology: Topology | None = None,
 ) -> list[HeldOut]:
-    """A curve's points, or those of some sizes, as ``model`` predicts them."""
-    curve, topology = record.curve, system_of(record)
+    """A curve's points, or those of some sizes, as ``model`` predicts them on its system."""
+    curve, topology = record.curve, topology or system_of(record)
     wanted = np.array(curve.size_bytes if sizes is None else sizes)
     measured = dict(zip(curve.size_bytes, curve.time_s, strict=True))
     predicted = balanced_s(model, curve.collective, wanted, topology)
@@ -116,7 +126,37 @@ def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
         if record.role == "validate" and curves:
             name = f"{record.set_name} {record.curve.collective} {record.nodes}x"
             name += f"{record.curve.ranks // record.nodes} {record.harness[:12]}"
-            yield from points(Measured(curves=curves), record, name=name)
+            links = system_of(record).links
+            yield from points(Measured(curves=curves, measured_on=links), record, name=name)
+
+
+def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, HeldOut]]:
+    """Every source inside one host by the other sources of its device, and whose it is.
+
+    Rows for validation are predicted and never predict. Curves of another site carry its spread.
+    """
+    for record in shipped_curves():
+        system = _SYSTEMS.get(record.set_name, record.set_name)
+        others = [
+            r.curve
+            for r in records
+            if r.set_name == system
+            and r.curve.domains == 1
+            and r.curve.source != record.curve.source
+        ]
+        if record.curve.domains == 1 and any(
+            c.collective is record.curve.collective for c in others
+        ):
+            topology = system_of(record)
+            same = any(site_of(c.source) == site_of(record.curve.source) for c in others)
+            model = Measured(curves=tuple(others), measured_on=None if same else topology.links)
+            whose = "another version" if same else "another site"
+            yield from ((whose, p) for p in points(model, record, topology=topology))
+
+
+def site_of(source: str) -> str:
+    """The repository that publishes a source's figures."""
+    return source.split("/")[0]
 
 
 def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:

@@ -21,6 +21,7 @@ from costmodels.collective.ramp import Ramp
 from costmodels.topology import Topology
 from planner import io
 from planner.io.library import names
+from planner.io.system.collective_curves import shipped_curves
 from planner.models import collective_model
 
 EVERY = tuple(Collective)
@@ -91,23 +92,56 @@ def test_every_hop_is_felt_by_the_models_without_curves(
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_more_hosts_make_nothing_faster(name: str) -> None:
-    """Systems with curves of several shapes may do so by as much as those differ."""
-    least = 1.0 - 1e-9 if name in WITHOUT_CURVES else 0.85
     for collective in EVERY:
-        for local in (2, 8):
+        for local in (1, 8):
             before = np.zeros_like(SIZES)
-            for hosts in (1, 2, 4, 8, 32):
+            for hosts in (1, 2, 3, 8, 32):
                 base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
                 now = times(base, collective)
-                assert (now >= least * before).all()
+                assert (now >= (1.0 - 1e-9) * before).all()
                 before = now
 
 
-@pytest.mark.parametrize("name", WITHOUT_CURVES)
-def test_without_curves_an_all_reduce_is_its_two_halves(name: str) -> None:
-    for hosts, local in ((1, 2), (1, 8), (2, 8), (8, 8), (64, 1)):
-        base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
-        halves = times(base, Collective.REDUCE_SCATTER) + times(base, Collective.ALL_GATHER)
-        ratio = halves / times(base, Collective.ALL_REDUCE)
-        assert (ratio >= 0.8).all()
-        assert (ratio <= 1.3).all()
+def ratios(name: str, hosts: int, local: int) -> FloatArray:
+    """Reduce-scatter plus all-gather over all-reduce, from 1 KiB to 1 GiB."""
+    base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
+    halves = times(base, Collective.REDUCE_SCATTER) + times(base, Collective.ALL_GATHER)
+    return (halves / times(base, Collective.ALL_REDUCE))[(SIZES >= 2**10) & (SIZES <= 2**30)]
+
+
+ONE_SOURCE_OVER_HOSTS = ("b200_sxm", "gb200", "lambda_b200", "b300")
+"""Measured over two hosts: an all-reduce is a tree, its halves are rings, 1.3 to 2.9 times."""
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_an_all_reduce_is_its_two_halves(name: str) -> None:
+    """Where the three come from different sources, or from none."""
+    several = () if name in ONE_SOURCE_OVER_HOSTS else ((2, 8), (3, 8), (8, 8), (2, 1), (5, 4))
+    one = ((1, 2), (1, 4), (1, 8)) if name in (*WITHOUT_CURVES, "v100_32gb_sxm") else ()
+    for hosts, local in (*one, *several):
+        found = ratios(name, hosts, local)
+        assert found.min() >= 0.8 - 1e-9
+        assert found.max() <= 1.3 + 1e-9
+
+
+def test_curves_of_one_source_keep_the_ratio_that_was_measured() -> None:
+    for name in ("a100_80gb_sxm", "h100_sxm", "h200_sxm", "b200_sxm"):
+        records = [r for r in shipped_curves() if r.set_name == name and r.nodes == 1]
+        for local in (2, 4, 8):
+            by = {
+                (r.curve.version, r.curve.collective): r.curve
+                for r in records
+                if r.curve.ranks == local and r.role == "calibrate"
+            }
+            measured = [
+                (rs + ag) / ar
+                for version in {v for v, c in by if c is Collective.REDUCE_SCATTER}
+                if (version, Collective.ALL_REDUCE) in by
+                for rs, ag, ar in zip(
+                    by[version, Collective.REDUCE_SCATTER].time_s,
+                    by[version, Collective.ALL_GATHER].time_s,
+                    by[version, Collective.ALL_REDUCE].time_s,
+                    strict=True,
+                )
+            ]
+            assert np.median(ratios(name, 1, local)) == pytest.approx(np.median(measured), rel=0.08)

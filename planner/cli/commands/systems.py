@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   shardplan systems
-  shardplan systems show h100_sxm"""
+  shardplan systems show h100_sxm
+  shardplan systems show aws_p5"""
 
 
 @click.group(

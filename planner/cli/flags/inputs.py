@@ -163,7 +163,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
     if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
         return "workload", _summary(file.workload), file.warnings
-    if keys & {"device", "links"}:
+    if keys & {"device", "links", "base"}:
         topology = io.load_system(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"

@@ -20,6 +20,7 @@ from typing import Final
 
 from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import CostModelError
+from costmodels.fabrics import fabric_named
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import InvalidInputError
@@ -70,8 +71,9 @@ class CurveRecord:
 def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     """The curves that a system names, for predictions; none where it names none.
 
-    The sets named first win. Curves of a set that has not the system's name come from a like
-    system and are marked so; those of a file of one's own are not.
+    The sets named first win. Curves of a set come from a like system and are marked so, unless the
+    set has the system's name, or all of its figures are of the same device; those of a file of
+    one's own are not.
 
     Raises:
         InvalidInputError: a set or file that is not there or breaks a rule.
@@ -85,7 +87,9 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
             known = ", ".join(sorted({r.set_name for r in found}))
             message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
             raise InvalidInputError(message)
-        priority = position + (0 if own_file or name == topology.name else 1)
+        own = own_file or name == topology.name
+        own = own or all(r.device == topology.device.name for r in fitting)
+        priority = position + (0 if own else 1)
         curves.extend(
             replace(r.curve, priority=priority) for r in fitting if r.role in PREDICTING_ROLES
         )
@@ -157,6 +161,7 @@ def _record(row: dict[str, str]) -> CurveRecord:
         network_bytes_per_s=float(row["network_GBps"] or 0) * GB,
         version=row["version"],
         source=row["source"],
+        fabric=fabric_named(row["network"]),
     )
     return CurveRecord(
         set_name=row["set"],

@@ -7,15 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
-from costmodels.estimates import Provenance
+from costmodels.estimates import Provenance, Source
+from costmodels.fabrics import FABRICS, fabric_link
 from costmodels.topology import Device, FittedFactors, Host, Link, Topology
 from planner.errors import InvalidInputError
-from planner.io.documents import read_yaml
 from planner.io.library import locate
 from planner.io.numbers import Sourced
 from planner.io.problems import Strict, validate
-from planner.io.system.system_schema import DeviceSchema, LinkSchema, SystemSchema
+from planner.io.system.inherited import read_system
+from planner.io.system.system_schema import (
+    DeviceSchema,
+    FabricSchema,
+    LinkSchema,
+    SystemSchema,
+)
 
 _MOST_RANKS = 65_536
 
@@ -31,7 +38,7 @@ def load_system(
         InvalidInputError: the file breaks a rule, or ``gpus`` is no multiple of ``gpus_per_host``.
     """
     path = locate(source, "systems")
-    schema = validate(SystemSchema, read_yaml(path))
+    schema = validate(SystemSchema, read_system(path))
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = schema.layout.domain_size or local
     domain = max(local, domain - domain % local)
@@ -112,8 +119,21 @@ def _beside(name: str, path: Path) -> str:
 
 
 def system_json_schema() -> dict[str, Any]:
-    """JSON Schema of a system file, for editors."""
-    return SystemSchema.model_json_schema()
+    """JSON Schema of a system file, for editors; a file with a base may leave any key out."""
+    schema: dict[str, Any] = _without_required(SystemSchema.model_json_schema())
+    return schema
+
+
+def _without_required(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_required(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_required(value)
+        for key, value in schema.items()
+        if key != "required" or not isinstance(value, list)
+    }
 
 
 def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[int, int]:
@@ -152,9 +172,9 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         domain_size=domain,
         host_link=host_link,
         domain_link=_link(links.domain) if links.domain else host_link,
-        network_link=_link(links.network),
+        network_link=_network(schema),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
-        provenance=tuple(_provenance(schema, "")),
+        provenance=(*_provenance(schema, ""), *_fabric_provenance(schema)),
     )
 
 
@@ -181,6 +201,41 @@ def _device(schema: DeviceSchema) -> Device:
 
 def _link(schema: LinkSchema) -> Link:
     return Link(latency_s=schema.latency.value, bandwidth_bytes_per_s=schema.bandwidth.value)
+
+
+def _network(schema: SystemSchema) -> Link:
+    """A rank's link; its share of the cards is that of a full host, however many run."""
+    network = schema.links.network
+    if isinstance(network, LinkSchema):
+        return _link(network)
+    return fabric_link(
+        network.fabric,
+        nic_bytes_per_s=network.nic.value,
+        nics_per_gpu=network.nics_per_host / schema.layout.gpus_per_host,
+        startup_s=network.latency.value if network.latency else None,
+        efficiency_ratio=network.efficiency.value if network.efficiency else None,
+        half_size_bytes=network.half_size.value if network.half_size else None,
+    )
+
+
+def _fabric_provenance(schema: SystemSchema) -> Iterator[Provenance]:
+    """What follows from the kind of network, unless the file gives it."""
+    network = schema.links.network
+    if not isinstance(network, FabricSchema):
+        return
+    link, source = _network(schema), FABRICS[network.fabric].source
+    told = (
+        (network.latency, "latency", units.format_time(link.latency_s)),
+        (network.efficiency, "bandwidth", units.format_rate(link.bandwidth_bytes_per_s)),
+    )
+    for given, name, value in told:
+        if given is None:
+            yield Provenance(
+                name=f"links.network.{name}",
+                value=value,
+                source=Source.CALIBRATED,
+                reference=f"{network.fabric}, {source}",
+            )
 
 
 def _provenance(schema: Strict, prefix: str) -> Iterator[Provenance]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
+from costmodels.fabrics import FABRICS
 from costmodels.workload import DataType
 from planner.io.fields import Count, Name, Positive
 from planner.io.numbers import Origin, Sourced
@@ -58,12 +59,47 @@ class LinkSchema(Strict):
     bandwidth: Bandwidth
 
 
+def _fabric(kind: str) -> str:
+    if kind not in FABRICS:
+        message = f"must be one of {', '.join(FABRICS)}"
+        raise ValueError(message)
+    return kind
+
+
+class FabricSchema(Strict):
+    """A network by its kind and the network cards of a host.
+
+    ``latency`` (start-up per doubling of the hosts), ``efficiency`` (share of the cards' rate that
+    large messages reach) and ``half_size`` (message that reaches half of it) are those of the kind
+    unless given.
+    """
+
+    fabric: Annotated[str, AfterValidator(_fabric), Field(json_schema_extra={"enum": [*FABRICS]})]
+    nic: Bandwidth
+    nics_per_host: Positive
+    latency: Latency | None = None
+    efficiency: Share | None = None
+    half_size: Size | None = None
+
+
+def _way(network: Any) -> str:
+    """By kind, or by rate and latency; files that give a key of the kind mean the kind."""
+    keys = network if isinstance(network, dict) else {}
+    return "fabric" if keys.keys() & {"fabric", "nic", "nics_per_host"} else "link"
+
+
+NetworkSchema = Annotated[
+    Annotated[LinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
+    Discriminator(_way),
+]
+
+
 class LinksSchema(Strict):
     """Three levels; ``domain`` joins hosts of one scale-up domain and defaults to ``host``."""
 
     host: LinkSchema
     domain: LinkSchema | None = None
-    network: LinkSchema
+    network: NetworkSchema
 
 
 class LayoutSchema(Strict):
@@ -105,8 +141,9 @@ class FittedSchema(Strict):
 
 
 class SystemSchema(Strict):
-    """A kind of machine, without its number."""
+    """A kind of machine, without its number; keys that are missing are those of ``base``."""
 
+    base: Name | None = None
     name: Name
     description: str = ""
     device: DeviceSchema

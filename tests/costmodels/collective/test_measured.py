@@ -205,11 +205,11 @@ def test_figures_over_hosts_follow_from_one_host_and_the_links() -> None:
 
 def test_a_measured_cluster_is_used_as_it_is_on_the_same_network() -> None:
     measured = curve(
-        Collective.ALL_REDUCE, 16, 2, floor_us=60, rate=300 * GB, network_bytes_per_s=50 * GB
+        Collective.ALL_REDUCE, 16, 2, floor_us=60, rate=150 * GB, network_bytes_per_s=50 * GB
     )
     model = Measured(curves=(*inside().curves, measured))
     found = balanced_s(model, Collective.ALL_REDUCE, one(1e8), cluster(2))
-    assert found == pytest.approx(60 * US + 1e8 * 30 / 16 / (300 * GB), rel=0.02)
+    assert found == pytest.approx(60 * US + 1e8 * 30 / 16 / (150 * GB), rel=0.02)
     assert model.confidence(Collective.ALL_REDUCE, 1e8, cluster(2)).basis is Basis.MEASURED
     more = model.confidence(Collective.ALL_REDUCE, 1e8, cluster(4))
     assert more.basis is Basis.EXTRAPOLATED

@@ -1,0 +1,74 @@
+"""System files that start from another one: ``base: h100_sxm``, and what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, read_yaml
+from planner.io.library import locate
+from planner.io.yaml_reader import Keys
+
+_WHOLE: Final = (("links", "network"), ("device", "flops"))
+"""Given anew as a whole, and not key by key: a network is of one kind or another."""
+_DEEPEST: Final = 8
+
+
+def read_system(path: Path) -> Document:
+    """A system file with the keys of its base where it gives none.
+
+    A base is a shipped name, or a file beside this one; it may have a base in turn.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or bases lead back to one another.
+    """
+    return _read(path, ())
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Document:
+    document = read_yaml(path)
+    base = document.value.get("base")
+    if base is None:
+        return document
+    if not isinstance(base, str):
+        message = f"{document.where(('base',))}: must be the name or file of a system, got {base!r}"
+        raise InvalidInputError(message)
+    beside = path.parent / base
+    found = beside if beside.is_file() and beside != path else locate(base, "systems")
+    if found in (*above, path) or len(above) >= _DEEPEST:
+        message = (
+            f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
+            "stands for itself"
+        )
+        raise InvalidInputError(message)
+    below = _beside(_read(found, (*above, path)))
+    own = {key: value for key, value in document.value.items() if key != "base"}
+    origins = {
+        keys: f"{below.path}:{line}"
+        for keys, line in below.lines.items()
+        if keys not in document.lines
+    }
+    value = _merged(below.value, own, ())
+    return Document(path, value, document.lines, {**below.origins, **origins})
+
+
+def _beside(base: Document) -> Document:
+    """Files that the base names lie beside it, wherever the system is that starts from it."""
+    value = dict(base.value)
+    curves = value.get("collective_curves")
+    if isinstance(curves, list):
+        value["collective_curves"] = [
+            str(base.path.parent / c) if isinstance(c, str) and c.endswith(".csv") else c
+            for c in curves
+        ]
+    if isinstance(value.get("calibration"), str):
+        value["calibration"] = str(base.path.parent / value["calibration"])
+    return Document(base.path, value, base.lines, base.origins)
+
+
+def _merged(below: Any, own: Any, keys: Keys) -> Any:
+    if not isinstance(below, dict) or not isinstance(own, dict) or keys in _WHOLE:
+        return own
+    both = {k: _merged(below[k], v, (*keys, k)) if k in below else v for k, v in own.items()}
+    return {**below, **both}
