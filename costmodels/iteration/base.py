@@ -94,7 +94,10 @@ class StageTimes:
     ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
     issue each kind of step. On a ``single_stream`` everything runs one after the other, and inputs
     are not copied. ``input_copy_s`` is the copy of a batch to the device; the host waits for it if
-    ``copy_blocks_host``.
+    ``copy_blocks_host``. A dense part that is sharded over the ranks runs in pieces, each with its
+    share of the dense part (``piece_ratio``): ``gather_s`` brings its parameters before its forward
+    and again before its backward pass, whose gradients take ``bucket_s``, and those of the last
+    piece ``last_scatter_s``. ``earlier_s`` are the micro-batches of a step before the last one.
     """
 
     bottom_forward_s: FloatArray
@@ -124,6 +127,10 @@ class StageTimes:
     input_copy_s: FloatArray = field(default_factory=lambda: np.zeros(1))
     copy_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
     copy_blocks_host: bool = False
+    piece_ratio: tuple[float, ...] = ()
+    gather_s: tuple[FloatArray, ...] = ()
+    last_scatter_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    earlier_s: FloatArray | None = None
 
 
 class AbstractPipeline(ABC):
@@ -248,6 +255,9 @@ class ProgramBuilder:
         TorchRec's DLRM calls the dense arch first, so the bottom MLP precedes the lookup.
         """
         t = self.times
+        if t.earlier_s is not None:
+            self.add("earlier micro-batches", Stream.COMPUTE, t.earlier_s)
+        gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
         lookup = self.add(
             LOOKUP_FORWARD,
@@ -257,32 +267,34 @@ class ProgramBuilder:
             host_s=t.lookup_host_s,
         )
         arrived = self.output_dist(lookup)
-        return self.add(
-            "interaction and top MLP forward",
-            Stream.COMPUTE,
-            t.top_forward_s,
-            after=(lookup, *arrived),
-            host_s=t.top_host_s,
-        )
+        gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
+        step, count = lookup, max(len(gathered), 1)
+        for i in range(count):
+            before = (lookup, *arrived) if i == 0 else ()
+            step = self.add(
+                _numbered("interaction and top MLP forward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_forward_s, i, count),
+                after=(*before, *gathered[i : i + 1]),
+                host_s=self._share(t.top_host_s, i, count),
+            )
+        return step
+
+    def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
+        """One piece's part of a stage of the dense part; pieces are alike unless it is sharded."""
+        shares = self.times.piece_ratio
+        return seconds * shares[index] if shares else seconds / count
+
+    def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
+        """Brings the parameters of one piece of a sharded dense part to all ranks."""
+        name = f"parameter all-gather {when} {index + 1}"
+        seconds = self.times.gather_s[index]
+        return self.collective(name, Stream.COMMUNICATION, seconds, after=after)
 
     def backward(self, after: tuple[int, ...]) -> int:
         """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
         t = self.times
-        buckets = []
-        count = len(t.bucket_s) + 1
-        step = -1
-        for i in range(count):
-            step = self.add(
-                "interaction and top MLP backward" + (f" {i + 1}/{count}" if count > 1 else ""),
-                Stream.COMPUTE,
-                t.top_backward_s / count,
-                after=after if i == 0 else (),
-                host_s=t.top_backward_host_s / count,
-            )
-            if i < len(t.bucket_s):
-                name = f"gradient all-reduce {i + 1}"
-                seconds = t.bucket_s[i]
-                buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        step, buckets = self._top_backward(after)
         arrived = self.gradient_dist(step)
         self.add(
             LOOKUP_BACKWARD,
@@ -297,6 +309,9 @@ class ProgramBuilder:
             t.bottom_backward_s,
             host_s=t.bottom_backward_host_s,
         )
+        if t.gather_s:
+            name, seconds = "last gradient reduce-scatter", t.last_scatter_s
+            buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(bottom,)))
         tail = self.collective(
             "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
         )
@@ -307,6 +322,33 @@ class ProgramBuilder:
             after=(*buckets, tail),
             host_s=t.optimizer_host_s,
         )
+
+    def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
+        """The top's backward pass in pieces, each with a collective of its gradients beside it.
+
+        Pieces of a sharded dense part run in reverse order; the parameters of the next one are
+        gathered while one computes. Returns the last piece and the collectives.
+        """
+        t, reduced, step = self.times, list[int](), -1
+        count = len(t.bucket_s) + 1
+        kind = "reduce-scatter" if t.gather_s else "all-reduce"
+        arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
+        for i in range(count):
+            last = count - 1 - i
+            before = (*(after if i == 0 else ()), *arrived[-1:])
+            if t.gather_s and last:
+                arrived.append(self._gather("backward", last - 1, (step,) if i else after))
+            step = self.add(
+                _numbered("interaction and top MLP backward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_backward_s, last, count),
+                after=before,
+                host_s=self._share(t.top_backward_host_s, last, count),
+            )
+            if i < len(t.bucket_s):
+                name, seconds = f"gradient {kind} {i + 1}", t.bucket_s[i]
+                reduced.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        return step, reduced
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
@@ -343,6 +385,10 @@ class ProgramBuilder:
             overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
             floor_s=self.times.floor_s,
         )
+
+
+def _numbered(name: str, index: int, count: int) -> str:
+    return f"{name} {index + 1}/{count}" if count > 1 else name
 
 
 _REVERSED = {"reduce-scatter": "all-gather"}

@@ -16,7 +16,9 @@ class Flow:
 
     ``width`` elements per position come from the layer before, for ``length`` positions of each
     sample; ``is_input`` says that no layer has run on them. ``num_vectors`` looked-up vectors of
-    ``num_elements`` elements together wait for the first layer that joins them.
+    ``num_elements`` elements together wait for the first layer that joins them. ``has_old_bias``
+    says that PyTorch is of 2021 or older, where a linear layer on more than two axes adds its bias
+    in a kernel of its own.
     """
 
     batch_size: int
@@ -26,6 +28,7 @@ class Flow:
     is_input: bool = True
     num_vectors: int = 0
     num_elements: int = 0
+    has_old_bias: bool = False
 
     @property
     def positions(self) -> int:
