@@ -31,6 +31,8 @@ class OperatorKind(StrEnum):
 
 PRODUCTS = (OperatorKind.MATMUL, OperatorKind.BATCHED_MATMUL)
 """Kinds that are matrix products."""
+BATCHED = (OperatorKind.BATCHED_MATMUL, OperatorKind.ATTENTION)
+"""Kinds that take each sequence by itself."""
 _SHAPE_LENGTH = {
     OperatorKind.MATMUL: 4,
     OperatorKind.BATCHED_MATMUL: 4,
@@ -84,7 +86,8 @@ class Operator:
     pass. With ``is_recomputed`` the backward pass runs the forward operator once more, since what
     it gave was not kept (activation checkpointing). ``flash_version`` is the generation of a fused
     attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
-    FlashAttention-3 and cuDNN's.
+    FlashAttention-3 and cuDNN's. ``deviation_ratio`` is the standard deviation of its work between
+    the batches of ranks over the mean, where sequences differ in length.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Operator:
     backward_bytes: float | None = None
     is_recomputed: bool = False
     flash_version: int = 2
+    deviation_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""
@@ -121,7 +125,13 @@ class Operator:
         for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted"):
             value = getattr(self, key)
             require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
-        for key in ("read_bytes", "written_bytes", "parameter_bytes", "saved_bytes"):
+        for key in (
+            "read_bytes",
+            "written_bytes",
+            "parameter_bytes",
+            "saved_bytes",
+            "deviation_ratio",
+        ):
             value = getattr(self, key)
             good = math.isfinite(value) and value >= 0
             require(good, f"{where}: {key} must be 0 or more, got {value}")

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, FloatArray
-from costmodels.dense.base import DenseLayers, DenseTimes
+from costmodels.dense.base import DenseLayers
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
@@ -67,8 +67,9 @@ class DenseReduction:
         """
         if not self.is_sharded:
             return ()
-        operators = [o for x in (*self._layers.bottom, *self._layers.top) for o in x.operators]
-        num_layers = max(o.num_repeats for o in operators) + 1
+        trained = [x for x in (*self._layers.bottom, *self._layers.top) if x.num_parameters]
+        repeats = max(o.num_repeats for x in trained for o in x.operators)
+        num_layers = max(2, repeats, len(trained))
         rest = min(_MAX_BUCKETS - 1, num_layers - 1)
         return (1.0 / num_layers, *((1.0 - 1.0 / num_layers) / rest,) * rest)
 
@@ -110,10 +111,7 @@ class DenseReduction:
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
-        self,
-        dense: DenseTimes,
-        dense_ratio: FloatArray,
-        collective_ratio: FloatArray,
+        self, passes_s: FloatArray, dense_ratio: FloatArray, collective_ratio: FloatArray
     ) -> FloatArray | None:
         """The micro-batches of a step before the last one; None where there are none.
 
@@ -122,21 +120,19 @@ class DenseReduction:
         where they are.
 
         Args:
-            dense: of one micro-batch.
+            passes_s: forward and backward pass of a micro-batch on each rank.
             dense_ratio: factor on compute, over the speeds of the ranks.
             collective_ratio: factor on collectives.
         """
         earlier, device = self._workload.gradient_accumulation - 1, self._topology.device
         if not earlier:
             return None
-        passes_s = dense.bottom_forward_s + dense.top_forward_s
-        passes_s += dense.top_backward_s + dense.bottom_backward_s
         if not self.is_sharded:
-            passes_s += 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
-            return earlier * passes_s * dense_ratio
-        compute_s, none = passes_s * dense_ratio, np.zeros(())
+            added_s = 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
+            return earlier * (passes_s + added_s * dense_ratio)
+        none = np.zeros(())
         beside_s = 2.0 * sum(self.gathers_s, none) + sum(self.scatters_s, none)
         beside_s = beside_s * collective_ratio
         alone_s = (self.gathers_s[0] + self.scatters_s[-1]) * collective_ratio
-        slowed_s = compute_s + device.overlap_slowdown_ratio * beside_s + alone_s
+        slowed_s = passes_s + device.overlap_slowdown_ratio * beside_s + alone_s
         return earlier * np.maximum(slowed_s, beside_s)

@@ -280,11 +280,17 @@ class StageModel:
             """Compute of a stage whose repeats the host issues meanwhile."""
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
+        passes = (
+            computed(dense.bottom_forward_s, bottom_s),
+            computed(dense.top_forward_s, top_s),
+            computed(dense.top_backward_s, 2.0 * top_s),
+            computed(dense.bottom_backward_s, 2.0 * bottom_s),
+        )
         return StageTimes(
-            bottom_forward_s=computed(dense.bottom_forward_s, bottom_s),
-            top_forward_s=computed(dense.top_forward_s, top_s),
-            top_backward_s=computed(dense.top_backward_s, 2.0 * top_s),
-            bottom_backward_s=computed(dense.bottom_backward_s, 2.0 * bottom_s),
+            bottom_forward_s=passes[0],
+            top_forward_s=passes[1],
+            top_backward_s=passes[2],
+            bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             lookup_forward_s=none,
             lookup_backward_s=none,
@@ -300,7 +306,7 @@ class StageModel:
             gather_s=tuple(s * scale.collective_ratio for s in self.reduction.gathers_s),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
             earlier_s=self.reduction.earlier_s(
-                dense, scale.dense_ratio / speeds, scale.collective_ratio
+                np.sum(passes, axis=0), scale.dense_ratio / speeds, scale.collective_ratio
             ),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + 0.4 * self._loss_s) * host,
@@ -312,7 +318,7 @@ class StageModel:
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=self.input_copy_s * host,
             copy_host_s=(issue.copies_s(self.workload) + between_s) * host,
-            copy_blocks_host=issue.profile.copies_block,
+            copy_blocks_host=self.copy_blocks_host,
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
@@ -345,6 +351,11 @@ class StageModel:
         if self.topology.device.single_stream:
             return 0.0
         return input_bytes(self.workload) / self.topology.host.device_link_bandwidth_bytes_per_s
+
+    @property
+    def copy_blocks_host(self) -> bool:
+        """Whether the host waits for the copy; else the exchange of indices runs beside it."""
+        return self._host.profile.copies_block
 
     @property
     def _loss_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
@@ -14,8 +15,8 @@ from costmodels.dense.base import (
     dense_layers,
     is_sustained,
 )
-from costmodels.dense.sustained import BURSTS, Shares, shares_of
 from costmodels.operators import Operator, OperatorKind, Product
+from costmodels.sustained import BURSTS, Shares, shares_of
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
@@ -35,7 +36,7 @@ class Roofline(AbstractDenseModel):
     pass computes the products for the operands that need a gradient, moves the bytes that the other
     operators say (twice those of the forward pass where they do not), and runs again what was not
     kept. The optimizer moves its bytes of every parameter. Where dense compute fills most of a
-    step, products and memory reach a share of their rates (:mod:`costmodels.dense.sustained`);
+    step, products and memory reach a share of their rates (:mod:`costmodels.sustained`);
     ``shares`` stands for those of the device and the precision.
 
     Valid for batches of some hundred samples and more; smaller ones are launch bound.
@@ -53,15 +54,16 @@ class Roofline(AbstractDenseModel):
         shares = BURSTS
         if is_sustained(workload):
             shares = self.shares or shares_of(device, workload.dense.dtype)
+        run = _Run(device=device, shares=shares, slowest_sigmas=slowest_sigmas(topology.world_size))
         updated = layers.bottom_parameters + layers.top_parameters
         is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
         owned = updated / (topology.world_size if is_sharded else 1)
         moved = workload.dense_update_bytes * owned
         return DenseTimes(
-            bottom_forward_s=sum(_forward_s(x, device, shares) for x in layers.bottom),
-            top_forward_s=sum(_forward_s(x, device, shares) for x in layers.top),
-            top_backward_s=sum(_backward_s(x, device, shares) for x in layers.top),
-            bottom_backward_s=sum(_backward_s(x, device, shares) for x in layers.bottom),
+            bottom_forward_s=sum(_forward_s(x, run) for x in layers.bottom),
+            top_forward_s=sum(_forward_s(x, run) for x in layers.top),
+            top_backward_s=sum(_backward_s(x, run) for x in layers.top),
+            bottom_backward_s=sum(_backward_s(x, run) for x in layers.bottom),
             optimizer_s=moved / (device.hbm_bandwidth_bytes_per_s * shares.memory_ratio),
         )
 
@@ -71,25 +73,48 @@ def product_s(product: Product, dtype: DataType, device: Device) -> float:
     return product_time(product, dtype, device)
 
 
-def _forward_s(layer: Layer, device: Device, shares: Shares) -> float:
-    computed_s = sum(o.num_repeats * _operator_s(o, device, shares) for o in layer.operators)
-    return computed_s + layer.num_kernels * device.kernel_latency_s
+def slowest_sigmas(ranks: int) -> float:
+    """How many standard deviations the slowest of some ranks lies above the mean, on average.
+
+    Blom's approximation of the expected largest of ``ranks`` normal draws.
+    """
+    if ranks < 2:
+        return 0.0
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def _backward_s(layer: Layer, device: Device, shares: Shares) -> float:
-    computed_s = sum(o.num_repeats * _gradient_s(o, device, shares) for o in layer.operators)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What operators run on."""
+
+    device: Device
+    shares: Shares
+    slowest_sigmas: float
+
+    def longest(self, operator: Operator) -> float:
+        """Work of the rank that has the most of an operator, over the mean, for all repeats."""
+        return operator.num_repeats * (1.0 + self.slowest_sigmas * operator.deviation_ratio)
+
+
+def _forward_s(layer: Layer, run: _Run) -> float:
+    computed_s = sum(run.longest(o) * _operator_s(o, run) for o in layer.operators)
+    return computed_s + layer.num_kernels * run.device.kernel_latency_s
+
+
+def _backward_s(layer: Layer, run: _Run) -> float:
     again = [o for o in layer.operators if o.is_recomputed]
-    computed_s += sum(o.num_repeats * _operator_s(o, device, shares) for o in again)
+    computed_s = sum(run.longest(o) * _gradient_s(o, run) for o in layer.operators)
+    computed_s += sum(run.longest(o) * _operator_s(o, run) for o in again)
     num_sorted = sum(o.num_repeats * o.num_sorted for o in layer.operators)
-    sorted_s = _SORT_PASSES * num_sorted / device.sort_rate_per_s
-    kernels = _BACKWARD_KERNELS * layer.num_kernels + sum(
-        o.num_repeats * o.num_kernels for o in again
-    )
-    return computed_s + sorted_s + kernels * device.kernel_latency_s
+    sorted_s = _SORT_PASSES * num_sorted / run.device.sort_rate_per_s
+    kernels = _BACKWARD_KERNELS * layer.num_kernels
+    kernels += sum(o.num_repeats * o.num_kernels for o in again)
+    return computed_s + sorted_s + kernels * run.device.kernel_latency_s
 
 
-def _operator_s(operator: Operator, device: Device, shares: Shares) -> float:
+def _operator_s(operator: Operator, run: _Run) -> float:
     """Forward pass of one repeat without the gaps between its kernels."""
+    device, shares = run.device, run.shares
     if operator.product is not None:
         return product_time(operator.product, operator.dtype, device, shares)
     if operator.kind is OperatorKind.ATTENTION:
@@ -98,8 +123,9 @@ def _operator_s(operator: Operator, device: Device, shares: Shares) -> float:
     return moved_s / shares.memory_ratio
 
 
-def _gradient_s(operator: Operator, device: Device, shares: Shares) -> float:
+def _gradient_s(operator: Operator, run: _Run) -> float:
     """Gradients of one repeat without the gaps between its kernels."""
+    device, shares = run.device, run.shares
     if operator.product is not None:
         found = operator.backward_products
         return sum(product_time(p, operator.dtype, device, shares) for p in found)

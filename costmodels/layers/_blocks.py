@@ -4,7 +4,9 @@ Operators between products are limited by memory, so what counts is how often a 
 written. Amounts are bytes per element of the forward and the backward pass: every kernel of eager
 PyTorch reads its inputs and writes its result; a compiler joins the kernels between two products.
 Under autocast the weights and the path of residuals are fp32, and norms give fp32, so that casts
-stand before the products. Without it all tensors have the type of the products.
+stand before the products. Without it all tensors have the type of the products. Types of one byte
+are those of linear layers alone: each scales and casts its input, weights and gradient, and all
+else, attention too, takes two bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from costmodels.operators import Operator, OperatorKind
 
 _CAST = 6.0
 """Bytes of an element that is cast between fp32 and a type of two bytes."""
+_SCALED = 6.0
+"""Bytes of an element of two bytes that is scaled to one: read for its largest value and for the
+cast, written as it is and transposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,11 @@ class Style:
     def is_half(self) -> bool:
         """Whether products take two bytes an element or less."""
         return self.dtype.num_bytes < DataType.FP32.num_bytes
+
+    @property
+    def inner(self) -> DataType:
+        """Type of products that are no linear layers of a block."""
+        return DataType.BF16 if self.dtype.num_bytes == 1 else self.dtype
 
     @property
     def casts(self) -> bool:
@@ -100,6 +110,10 @@ def linear(
     if style.casts:
         weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST, saved=2.0)
         operators.append(weights)
+    if style.dtype is not style.inner:
+        operators.append(moved(name, (rows, fan_in), style, _SCALED, 0.0))
+        operators.append(moved(name, (fan_in, fan_out), style, _SCALED, 0.0))
+        operators.append(moved(name, (rows, fan_out), style, 0.0, _SCALED))
     return tuple(operators)
 
 
@@ -189,9 +203,9 @@ def scores(
     inner = (groups, keys, width)
     copied = [moved(name, axes, style, 2.0 * e, 2.0 * e) for axes in (out, inner, inner)]
     kept = 3 * groups * max(queries, keys) * width
-    first = _parts.batched(name, (groups, queries, width, keys), style.dtype, saved_elements=kept)
+    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved_elements=kept)
     last = _parts.batched(
-        name, (groups, queries, keys, width), style.dtype, saved_elements=groups * queries * width
+        name, (groups, queries, keys, width), style.inner, saved_elements=groups * queries * width
     )
     between = _normalized(name, shape, style, is_causal=is_causal, is_masked=is_masked)
     return (*copied, first, *between, last, copied[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _blocks, _parts
+from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -38,7 +40,10 @@ class Transformer(AbstractLayer):
     ``gated`` feed-forward networks have two inner products (SwiGLU). ``rotary`` positions take the
     place of learned ones. ``masked`` attention adds a mask of each sample's padding. Without
     ``joint_qkv``, queries, keys and values are three products. ``flash`` is the generation of the
-    kernel of a fused attention: 1, 2 or 3 (:class:`costmodels.operators.Operator`).
+    kernel of a fused attention: 1, 2 or 3 (:class:`costmodels.operators.Operator`). ``lengths``
+    are equally likely lengths of the sequences, such as their quantiles: padding is then left out,
+    fused attention follows the sum of squared lengths, and the rank with the most work sets the
+    pace. Without them every sequence counts as ``seq`` positions, as padded ones do.
 
     ``autocast`` keeps weights and residuals in fp32 and casts before products; otherwise all have
     the type of the dense part. ``compiled`` joins the kernels between products, as torch.compile
@@ -71,6 +76,7 @@ class Transformer(AbstractLayer):
     autocast: bool = False
     compiled: bool = False
     checkpoint: str = Checkpoint.NONE.value
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -105,6 +111,16 @@ class Transformer(AbstractLayer):
             f"{where}: checkpoint must be one of {', '.join(kinds)}, got {self.checkpoint!r}",
         )
 
+        Lengths.of(self.prefix, self.lengths, self.seq)
+        require(
+            not self.lengths or self.fused_attention,
+            f"{where}: lengths need fused_attention; scores that are written are padded to seq",
+        )
+
+    @property
+    def _lengths(self) -> Lengths:
+        return Lengths.of(self.prefix, self.lengths, self.seq)
+
     @property
     def _shares_evenly(self) -> bool:
         return self.heads % self.kv_heads == 0
@@ -112,14 +128,14 @@ class Transformer(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """One block's operators with their repeats, between what begins and what ends."""
         joined, met = ((), flow) if self.vocabulary else _parts.joined(flow)
-        elements = met.width * met.length
+        elements, positions = met.width * met.length, math.ceil(self._lengths.mean)
         require(
-            bool(self.vocabulary) or elements == self.hidden * self.seq,
-            f"layer {self.prefix}: needs {self.seq} positions of {self.hidden} elements, but "
+            bool(self.vocabulary) or elements == self.hidden * positions,
+            f"layer {self.prefix}: needs {positions} positions of {self.hidden} elements, but "
             f"{elements} elements per sample reach it; change seq or hidden, or give a vocabulary",
         )
-        rows = flow.batch_size * self.seq
-        met = met.after(self.hidden, self.seq)
+        rows = self._lengths.rows(flow.batch_size)
+        met = met.after(self.hidden, positions)
         style = _blocks.Style(
             dtype=met.dtype,
             autocast=self.autocast,
@@ -132,8 +148,8 @@ class Transformer(AbstractLayer):
         blocks = tuple(replace(o, num_repeats=self.layers) for o in self._kept(block))
         last = _blocks.norm(f"{self.prefix}.last_norm", rows, self.hidden, style)
         ends = (*last, *self._head(met, style))
-        operators = (*joined, *self._tokens(met, rows, style), *blocks, *ends)
-        return self.placed(operators, met)
+        own = (*self._tokens(rows, style), *blocks, *ends)
+        return self.placed((*joined, *self._lengths.uneven(own, flow.batch_size)), met)
 
     def _kept(self, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
         """The block with what its backward pass computes again."""
@@ -163,19 +179,35 @@ class Transformer(AbstractLayer):
         return (
             *_blocks.norm(name, rows, hidden, style),
             *first,
-            *self._scores(flow, name, style),
+            *self._scores(flow, rows, name, style),
             *_blocks.linear(name, rows, hidden, hidden, style, keeps_input=False),
             *_blocks.added(name, rows, hidden, style),
         )
 
-    def _scores(self, flow: Flow, name: str, style: _blocks.Style) -> tuple[Operator, ...]:
+    def _scores(
+        self, flow: Flow, rows: int, name: str, style: _blocks.Style
+    ) -> tuple[Operator, ...]:
         width = self.hidden // self.heads
         if self.fused_attention:
             sizes = (flow.batch_size, self.heads, self.seq, width)
-            found = _parts.attention(name, sizes, flow.dtype, is_causal=self.causal, is_fused=True)
-            return tuple(replace(o, flash_version=self.flash) for o in found)
+            (whole,) = _parts.attention(
+                name, sizes, style.inner, is_causal=self.causal, is_fused=True
+            )
+            whole = replace(whole, flash_version=self.flash)
+            return (self._jagged(whole, rows) if self.lengths else whole,)
         wide = (flow.batch_size, self.heads, self.seq, self.seq, width)
         return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
+
+    def _jagged(self, attention: Operator, rows: int) -> Operator:
+        """The attention of each sequence to itself: its length, squared and added up."""
+        share = rows * self.heads / math.prod(attention.shape[:2])
+        return replace(
+            attention,
+            shape=(self.heads, rows, self._lengths.seen, *attention.shape[3:]),
+            read_bytes=attention.read_bytes * share,
+            written_bytes=attention.written_bytes * share,
+            saved_bytes=attention.saved_bytes * share,
+        )
 
     def _feed_forward(self, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
         name, inner = f"{self.prefix}.feed_forward", self.ffn * (2 if self.gated else 1)
@@ -187,18 +219,18 @@ class Transformer(AbstractLayer):
             *_blocks.added(name, rows, self.hidden, style),
         )
 
-    def _tokens(self, flow: Flow, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
+    def _tokens(self, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
         if not self.vocabulary:
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
         size = self.vocabulary * self.hidden
-        tokens = _parts.gather(name, shape, flow.dtype, size)
+        tokens = _parts.gather(name, shape, style.inner, size)
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
         found = [replace(tokens, backward_bytes=back)]
         if not self.rotary:
             learned = self.seq * self.hidden
-            found.append(_parts.gather(name, (self.seq, self.hidden), flow.dtype, learned))
+            found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))
             path = style.residual
             found.append(_blocks.moved(name, shape, style, 2.0 * path, path))
         if style.dropout:
@@ -209,7 +241,7 @@ class Transformer(AbstractLayer):
         if not self.vocabulary:
             return ()
         name, hidden = f"{self.prefix}.head", self.hidden
-        rows = flow.batch_size * (self.predicted or self.seq)
+        rows = flow.batch_size * self.predicted or self._lengths.rows(flow.batch_size)
         found: tuple[Operator, ...] = ()
         if self.head_transform:
             found = (
@@ -217,7 +249,7 @@ class Transformer(AbstractLayer):
                 *_blocks.activation(name, rows, hidden, style, gated=False),
                 *_blocks.norm(name, rows, hidden, style),
             )
-        plain = replace(style, bias=False)
+        plain = replace(style, bias=False, dtype=style.inner)
         product, *casts = _blocks.linear(name, rows, hidden, self.vocabulary, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)

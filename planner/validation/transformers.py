@@ -6,7 +6,7 @@ A or B of the survey it is taken from whose model is PyTorch's (or a Llama), who
 exact to 3 % and which ran on 1 or 8 GPUs, or on several hosts with a sharded dense part. Times are
 those of one micro-batch, with its part of the optimizer's step.
 
-The shares of a device's rates (:mod:`costmodels.dense.sustained`) are fitted to the rows on one
+The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
 host. What a prediction is worth shows where they are fitted without the row's model, and without
 its whole family.
 """
@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.dense.roofline import Roofline
-from costmodels.dense.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.stages import CostModels
+from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload

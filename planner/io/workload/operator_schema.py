@@ -40,6 +40,7 @@ class OperatorSchema(Strict):
     backward_bytes: _Amount | None = None
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
+    deviation_ratio: _Amount = 0.0
 
 
 class OperatorListSchema(Strict):
