@@ -318,7 +318,7 @@ class StageModel:
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=self.input_copy_s * host,
             copy_host_s=(issue.copies_s(self.workload) + between_s) * host,
-            copy_blocks_host=self.copy_blocks_host,
+            copy_blocks_host=issue.profile.copies_block,
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
@@ -351,11 +351,6 @@ class StageModel:
         if self.topology.device.single_stream:
             return 0.0
         return input_bytes(self.workload) / self.topology.host.device_link_bandwidth_bytes_per_s
-
-    @property
-    def copy_blocks_host(self) -> bool:
-        """Whether the host waits for the copy; else the exchange of indices runs beside it."""
-        return self._host.profile.copies_block
 
     @property
     def _loss_s(self) -> float:

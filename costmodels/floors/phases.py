@@ -70,8 +70,7 @@ class PhaseModel:
         if self._pipeline.overlaps_bottom:
             return chain_s / fastest
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
-        waits = self._pipeline.exposes_input_dist and self._stages.copy_blocks_host
-        copy_s = self._stages.input_copy_s if waits else 0.0
+        copy_s = self._stages.input_copy_s if self._pipeline.exposes_input_dist else 0.0
         return chain_s / fastest + copy_s + self._stages.tail_all_reduce_s()
 
     def gradient(self, work_row: FloatArray) -> FloatArray:

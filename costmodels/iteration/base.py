@@ -233,12 +233,14 @@ class ProgramBuilder:
         )
         return (step,)
 
-    def input_splits(self) -> int:
+    def input_splits(self, after: tuple[int, ...] = ()) -> int:
         """Exchange of split sizes; the host reads them, so it waits. None without tables."""
         splits_s = self.times.input_splits_s
         if not self.times.has_tables:
-            return self.add("input splits", Stream.DATA_DIST, 0.0)
-        return self.collective("input splits", Stream.DATA_DIST, splits_s, blocks_host=True)
+            return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
+        return self.collective(
+            "input splits", Stream.DATA_DIST, splits_s, after=after, blocks_host=True
+        )
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
         """Exchange of lengths and indices, per sharding type."""

@@ -1,10 +1,12 @@
 """Training steps of transformers that others measured (``validate published --what transformers``).
 
 Each row of configs/published/transformers.csv is a model, batch, sequence, precision and system
-with a printed throughput, rebuilt as a workload without tables. The file holds every row of quality
-A or B of the survey it is taken from whose model is PyTorch's (or a Llama), whose printed figure is
-exact to 3 % and which ran on 1 or 8 GPUs, or on several hosts with a sharded dense part. Times are
-those of one micro-batch, with its part of the optimizer's step.
+with a printed throughput, rebuilt as a workload without tables. The file holds the rows of quality A
+and B of a survey that PyTorch ran (and one of JAX on H100), on a system of ours, whose printed figure
+is exact to 3 %: BERT on 1 and 8 GPUs; MPT at 512, 2048, 8192 and 32,768 positions on one host, and at
+2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulation is not printed are of one
+micro-batch: they exceed those of the later release by the optimizer's step. Times are those of one
+micro-batch, with its part of the optimizer's step.
 
 The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
 host. What a prediction is worth shows where they are fitted without the row's model, and without
@@ -20,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -285,6 +288,11 @@ def _models(case: TransformerCase, shares: Shares | None) -> CostModels:
     return models if shares is None else replace(models, dense=Roofline(shares=shares))
 
 
+@cache
+def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
+    return io.load_system(name, gpus=gpus, gpus_per_host=gpus_per_host)
+
+
 def _case(row: dict[str, str], path: Path) -> TransformerCase:
     document = Document(
         path,
@@ -300,9 +308,7 @@ def _case(row: dict[str, str], path: Path) -> TransformerCase:
         family=row["family"],
         model=row["model"],
         workload=workload_file_of(document).workload,
-        topology=io.load_system(
-            row["system"], gpus=int(row["gpus"]), gpus_per_host=int(row["gpus_per_host"])
-        ),
+        topology=_system(row["system"], int(row["gpus"]), int(row["gpus_per_host"])),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )
