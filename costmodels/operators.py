@@ -87,7 +87,8 @@ class Operator:
     it gave was not kept (activation checkpointing). ``flash_version`` is the generation of a fused
     attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
     FlashAttention-3 and cuDNN's. ``deviation_ratio`` is the standard deviation of its work between
-    the batches of ranks over the mean, where sequences differ in length.
+    the batches of ranks over the mean, where sequences differ in length. Ranks that share a layer
+    add up ``shared_bytes`` after it, and again in the backward pass.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Operator:
     is_recomputed: bool = False
     flash_version: int = 2
     deviation_ratio: float = 0.0
+    shared_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""
@@ -131,6 +133,7 @@ class Operator:
             "parameter_bytes",
             "saved_bytes",
             "deviation_ratio",
+            "shared_bytes",
         ):
             value = getattr(self, key)
             good = math.isfinite(value) and value >= 0

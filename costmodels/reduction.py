@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, FloatArray
 from costmodels.dense.base import DenseLayers
+from costmodels.errors import require
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
@@ -20,7 +21,10 @@ _MAX_BUCKETS: Final = 8
 
 
 class DenseReduction:
-    """Collectives of the dense part of one workload; nothing here depends on a plan."""
+    """Collectives of the dense part of one workload; nothing here depends on a plan.
+
+    Where groups of ranks share layers, gradients are reduced over the ranks of the same part.
+    """
 
     def __init__(
         self,
@@ -29,9 +33,42 @@ class DenseReduction:
         layers: DenseLayers,
         collective: AbstractCollectiveModel,
     ) -> None:
-        """Keep all four."""
-        self._workload, self._topology = workload, topology
-        self._layers, self._collective = layers, collective
+        """Keep all four.
+
+        Raises:
+            InvalidValueError: groups of ranks that share layers do not fit into a host.
+        """
+        self._workload, self._layers, self._collective = workload, layers, collective
+        self._split, local = workload.tensor_parallel, topology.local_world_size
+        require(
+            local % self._split == 0,
+            f"tensor_parallel must divide the {local} ranks of a host, got {self._split}",
+        )
+        self._group = topology.resized(1, self._split) if self._split > 1 else topology
+        self._topology = topology
+        if self._split > 1:
+            self._topology = topology.resized(topology.num_hosts, local // self._split)
+
+    def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
+        """An all-reduce over the ranks that have the same part of every layer."""
+        return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
+
+    @cached_property
+    def shared_s(self) -> tuple[float, float]:
+        """Seconds in which ranks that share layers add up results: forward and backward pass.
+
+        Nothing computes beside it.
+        """
+        if self._split == 1:
+            return 0.0, 0.0
+        operators = [o for x in self._layers.top for o in x.operators if o.shared_bytes]
+        once_s = [
+            o.num_repeats
+            * float(self._collective.all_reduce_s(np.array(o.shared_bytes), self._group))
+            for o in operators
+        ]
+        again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
+        return sum(once_s), sum(once_s) + sum(again_s)
 
     @property
     def num_parameters(self) -> int:

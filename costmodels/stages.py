@@ -280,10 +280,11 @@ class StageModel:
             """Compute of a stage whose repeats the host issues meanwhile."""
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
+        shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
         passes = (
             computed(dense.bottom_forward_s, bottom_s),
-            computed(dense.top_forward_s, top_s),
-            computed(dense.top_backward_s, 2.0 * top_s),
+            computed(dense.top_forward_s, top_s) + shared_s[0],
+            computed(dense.top_backward_s, 2.0 * top_s) + shared_s[1],
             computed(dense.bottom_backward_s, 2.0 * bottom_s),
         )
         return StageTimes(
@@ -342,6 +343,8 @@ class StageModel:
         """An all-reduce over all ranks; nothing to reduce takes no time."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
+        if self.workload.tensor_parallel > 1:
+            return self.reduction.all_reduce_s(num_bytes)
         seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
         return seconds * (num_bytes > 0)
 

@@ -260,6 +260,8 @@ class Workload:
     """A model and how one training step of it is run. ``local_batch_size`` is samples per rank.
 
     ``gradient_accumulation`` micro-batches of that size make a step of a model without tables.
+    There, groups of ``tensor_parallel`` ranks of a host may share each layer, with the samples of
+    all of them.
     ``between_steps_s`` is host time between steps in which the device has no work, such as reading
     the loss; None means that of the host profile.
     """
@@ -280,6 +282,7 @@ class Workload:
     dense_optimizer: DenseOptimizer = DenseOptimizer.ADAGRAD
     dense_parallelism: DenseParallelism = DenseParallelism.DDP
     gradient_accumulation: int = 1
+    tensor_parallel: int = 1
     input_samples_per_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -321,6 +324,16 @@ class Workload:
             self.gradient_accumulation == 1 or not self.tables,
             f"gradient_accumulation {self.gradient_accumulation} needs a model without tables: "
             "tables are updated by every batch; remove it",
+        )
+        require(
+            self.tensor_parallel >= 1,
+            f"tensor_parallel must be 1 or more, got {self.tensor_parallel}",
+        )
+        is_listed = bool(self.dense.layers)
+        require(
+            self.tensor_parallel == 1 or (is_listed and not self.tables),
+            f"tensor_parallel {self.tensor_parallel} needs a model without tables whose dense part "
+            "is given by layers; remove it",
         )
         require(self.reserved_bytes >= 0, "the memory reserve must not be negative")
         between_s = self.between_steps_s

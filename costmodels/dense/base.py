@@ -139,7 +139,8 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
         return arch.operators.before_tables, arch.operators.after_tables
     num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
     before = Flow(
-        batch_size=workload.local_batch_size,
+        batch_size=workload.local_batch_size * workload.tensor_parallel,
+        split=workload.tensor_parallel,
         dtype=arch.dtype,
         width=arch.num_dense_features,
         has_old_bias=workload.issued_by is HostProfile.EAGER_2021,

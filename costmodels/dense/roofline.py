@@ -57,7 +57,8 @@ class Roofline(AbstractDenseModel):
         run = _Run(device=device, shares=shares, slowest_sigmas=slowest_sigmas(topology.world_size))
         updated = layers.bottom_parameters + layers.top_parameters
         is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
-        owned = updated / (topology.world_size if is_sharded else 1)
+        ranks = max(1, topology.world_size // workload.tensor_parallel)
+        owned = updated / (ranks if is_sharded else 1)
         moved = workload.dense_update_bytes * owned
         return DenseTimes(
             bottom_forward_s=sum(_forward_s(x, run) for x in layers.bottom),

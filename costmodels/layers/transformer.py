@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import final
+from typing import ClassVar, final
 
 from costmodels.errors import require
 from costmodels.layers import _blocks, _parts
@@ -50,8 +50,13 @@ class Transformer(AbstractLayer):
     does; ``fused_loss`` is one kernel without copies in fp32. ``checkpoint`` is ``none``,
     ``selective`` or ``full``.
 
+    Ranks that share it (tensor parallelism) have each a part of heads, feed-forward and vocabulary,
+    and between those a part of the positions, as in Megatron's sequence parallelism.
+
     Reference: Vaswani et al. 2017; norms first as in GPT-2 (Radford et al. 2019).
     """
+
+    can_split: ClassVar[bool] = True
 
     layers: int
     hidden: int
@@ -134,7 +139,12 @@ class Transformer(AbstractLayer):
             f"layer {self.prefix}: needs {positions} positions of {self.hidden} elements, but "
             f"{elements} elements per sample reach it; change seq or hidden, or give a vocabulary",
         )
-        rows = self._lengths.rows(flow.batch_size)
+        rows, split = self._lengths.rows(flow.batch_size), flow.split
+        require(
+            all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),
+            f"layer {self.prefix}: heads, kv_heads and ffn must be multiples of tensor_parallel "
+            f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
+        )
         met = met.after(self.hidden, positions)
         style = _blocks.Style(
             dtype=met.dtype,
@@ -144,11 +154,11 @@ class Transformer(AbstractLayer):
             bias=self.bias,
             old_bias=met.has_old_bias,
         )
-        block = (*self._attention(met, rows, style), *self._feed_forward(rows, style))
+        block = (*self._attention(met, rows, style), *self._feed_forward(rows, split, style))
         blocks = tuple(replace(o, num_repeats=self.layers) for o in self._kept(block))
-        last = _blocks.norm(f"{self.prefix}.last_norm", rows, self.hidden, style)
+        last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
         ends = (*last, *self._head(met, style))
-        own = (*self._tokens(rows, style), *blocks, *ends)
+        own = (*self._tokens(rows // split, split, style), *blocks, *ends)
         return self.placed((*joined, *self._lengths.uneven(own, flow.batch_size)), met)
 
     def _kept(self, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -165,65 +175,70 @@ class Transformer(AbstractLayer):
 
     def _attention(self, flow: Flow, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
         name, hidden, width = f"{self.prefix}.attention", self.hidden, self.hidden // self.heads
-        others = 2 * width * (self.kv_heads or self.heads)
+        others = 2 * width * (self.kv_heads or self.heads) // flow.split
+        mine, own = hidden // flow.split, rows // flow.split
         first: tuple[Operator, ...] = ()
         if self.joint_qkv:
-            first = _blocks.linear(name, rows, hidden, hidden + others, style)
+            first = _blocks.linear(name, rows, hidden, mine + others, style)
             joined = 2.0 * style.element
-            first += (_blocks.moved(name, (rows, hidden + others), style, 0.0, joined),)
+            first += (_blocks.moved(name, (rows, mine + others), style, 0.0, joined),)
         else:
-            for i, size in enumerate((hidden, others // 2, others // 2)):
+            for i, size in enumerate((mine, others // 2, others // 2)):
                 first += _blocks.linear(name, rows, hidden, size, style, keeps_input=not i)
         if self.rotary:
-            first += _blocks.rotation(name, rows, hidden + others // 2, style)
+            first += _blocks.rotation(name, rows, mine + others // 2, style)
         return (
-            *_blocks.norm(name, rows, hidden, style),
+            *_blocks.norm(name, own, hidden, style),
             *first,
             *self._scores(flow, rows, name, style),
-            *_blocks.linear(name, rows, hidden, hidden, style, keeps_input=False),
-            *_blocks.added(name, rows, hidden, style),
+            *_shared(
+                _blocks.linear(name, rows, mine, hidden, style, keeps_input=False), flow.split
+            ),
+            *_blocks.added(name, own, hidden, style),
         )
 
     def _scores(
         self, flow: Flow, rows: int, name: str, style: _blocks.Style
     ) -> tuple[Operator, ...]:
-        width = self.hidden // self.heads
+        width, heads = self.hidden // self.heads, self.heads // flow.split
         if self.fused_attention:
-            sizes = (flow.batch_size, self.heads, self.seq, width)
+            sizes = (flow.batch_size, heads, self.seq, width)
             (whole,) = _parts.attention(
                 name, sizes, style.inner, is_causal=self.causal, is_fused=True
             )
             whole = replace(whole, flash_version=self.flash)
-            return (self._jagged(whole, rows) if self.lengths else whole,)
-        wide = (flow.batch_size, self.heads, self.seq, self.seq, width)
+            return (self._jagged(whole, rows, heads) if self.lengths else whole,)
+        wide = (flow.batch_size, heads, self.seq, self.seq, width)
         return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
 
-    def _jagged(self, attention: Operator, rows: int) -> Operator:
+    def _jagged(self, attention: Operator, rows: int, heads: int) -> Operator:
         """The attention of each sequence to itself: its length, squared and added up."""
-        share = rows * self.heads / math.prod(attention.shape[:2])
+        share = rows * heads / math.prod(attention.shape[:2])
         return replace(
             attention,
-            shape=(self.heads, rows, self._lengths.seen, *attention.shape[3:]),
+            shape=(heads, rows, self._lengths.seen, *attention.shape[3:]),
             read_bytes=attention.read_bytes * share,
             written_bytes=attention.written_bytes * share,
             saved_bytes=attention.saved_bytes * share,
         )
 
-    def _feed_forward(self, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
-        name, inner = f"{self.prefix}.feed_forward", self.ffn * (2 if self.gated else 1)
+    def _feed_forward(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
+        inner = width * (2 if self.gated else 1)
+        outer = _blocks.linear(name, rows, width, self.hidden, style)
         return (
-            *_blocks.norm(name, rows, self.hidden, style),
+            *_blocks.norm(name, own, self.hidden, style),
             *_blocks.linear(name, rows, self.hidden, inner, style),
-            *_blocks.activation(name, rows, self.ffn, style, gated=self.gated),
-            *_blocks.linear(name, rows, self.ffn, self.hidden, style),
-            *_blocks.added(name, rows, self.hidden, style),
+            *_blocks.activation(name, rows, width, style, gated=self.gated),
+            *_shared(outer, split),
+            *_blocks.added(name, own, self.hidden, style),
         )
 
-    def _tokens(self, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
+    def _tokens(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         if not self.vocabulary:
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
-        size = self.vocabulary * self.hidden
+        size = math.ceil(self.vocabulary / split) * self.hidden
         tokens = _parts.gather(name, shape, style.inner, size)
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
@@ -250,8 +265,16 @@ class Transformer(AbstractLayer):
                 *_blocks.norm(name, rows, hidden, style),
             )
         plain = replace(style, bias=False, dtype=style.inner)
-        product, *casts = _blocks.linear(name, rows, hidden, self.vocabulary, plain)
+        classes = math.ceil(self.vocabulary / flow.split)
+        product, *casts = _blocks.linear(name, rows, hidden, classes, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
-        ended = _blocks.loss(name, rows, self.vocabulary, style, is_fused=self.fused_loss)
+        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss)
         return (*found, product, *casts, ended)
+
+
+def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:
+    """A linear layer whose result ranks add up, each having a part of its input."""
+    if split == 1:
+        return linear
+    return (replace(linear[0], shared_bytes=linear[0].written_bytes), *linear[1:])

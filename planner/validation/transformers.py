@@ -1,12 +1,12 @@
 """Training steps of transformers that others measured (``validate published --what transformers``).
 
 Each row of configs/published/transformers.csv is a model, batch, sequence, precision and system
-with a printed throughput, rebuilt as a workload without tables. The file holds the rows of quality A
-and B of a survey that PyTorch ran (and one of JAX on H100), on a system of ours, whose printed figure
-is exact to 3 %: BERT on 1 and 8 GPUs; MPT at 512, 2048, 8192 and 32,768 positions on one host, and at
-2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulation is not printed are of one
-micro-batch: they exceed those of the later release by the optimizer's step. Times are those of one
-micro-batch, with its part of the optimizer's step.
+with a printed throughput, rebuilt as a workload without tables. The file holds the rows of quality
+A and B of a survey that PyTorch ran (and one of JAX on H100), on a system of ours, whose printed
+figure is exact to 3 %: BERT on 1 and 8 GPUs; MPT at 512, 2048, 8192 and 32,768 positions on one
+host, and at 2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulation is not printed
+are of one micro-batch: they exceed those of the later release by the optimizer's step. Times are
+those of one micro-batch, with its part of the optimizer's step.
 
 The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
 host. What a prediction is worth shows where they are fitted without the row's model, and without

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels.dense.base import dense_operators
 from costmodels.errors import InvalidValueError
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
@@ -154,3 +155,58 @@ def test_what_contradicts_is_refused_by_name() -> None:
         make_workload(make_table("a"), gradient_accumulation=2)
     with pytest.raises(InvalidValueError, match=r"must be 1\.\.1e6, got 0"):
         gpt(gradient_accumulation=0)
+
+
+# ------------------------------------------------------------------ ranks that share layers
+
+SPLIT = replace(GPT, vocabulary=50304)
+"""GPT-2 with a vocabulary that 4 ranks can share."""
+
+
+def shared(ranks: int, **changes: object) -> Workload:
+    dense = DenseArch(layers=(replace(SPLIT, **changes),), dtype=DataType.FP16)  # type: ignore[arg-type]
+    kind = DenseParallelism.DDP
+    return gpt(dense=dense, dense_parallelism=kind, tensor_parallel=ranks)
+
+
+def test_ranks_that_share_layers_compute_the_same_and_keep_a_part() -> None:
+    """Four times the samples of a quarter of the model; position vectors and norms stay whole."""
+    alone, four = ([o for o in dense_operators(shared(ranks))[1]] for ranks in (1, 4))
+    for figure in ("forward_flop", "backward_flop"):
+        sums = [sum(o.num_repeats * getattr(o, figure) for o in found) for found in (alone, four)]
+        assert sums[0] == pytest.approx(sums[1])
+    kept = [sum(o.num_repeats * o.num_parameters for o in found) for found in (alone, four)]
+    whole = 256 * 768 + 12 * (2 + 4) * 768 + 2 * 768
+    assert kept[1] == (kept[0] - whole) / 4 + whole
+    assert dense_parts(shared(4), make_topology())[WHOLE] == 16 * kept[1]
+
+
+def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None:
+    """Four ranks of 4 samples of 256 positions of 768 elements of 2 bytes."""
+    topology = make_topology()
+    reduction = stages(shared(4), topology).reduction
+    operators = dense_operators(shared(4))[1]
+    given = [o for o in operators if o.shared_bytes]
+    assert [(o.num_repeats, o.shared_bytes) for o in given] == [(12, 4 * 4 * 256 * 768 * 2)] * 2
+    once_s = float(CostModels().collective.all_reduce_s(np.array(given[0].shared_bytes), topology))
+    assert reduction.shared_s == pytest.approx((24 * once_s, 24 * once_s))
+    again = stages(shared(4, checkpoint="full"), topology).reduction
+    assert again.shared_s == pytest.approx((24 * once_s, 48 * once_s))
+    assert reduction.all_reduce_s(np.array(1e6)) == 0.0
+    two = stages(shared(2), topology).reduction
+    halves = topology.resized(1, 2)
+    expected = CostModels().collective.all_reduce_s(np.array(1e6), halves)
+    assert two.all_reduce_s(np.array(1e6)) == expected
+    assert time_s(shared(4), topology) > time_s(shared(1), topology) - 48 * once_s
+
+
+def test_groups_that_do_not_fit_are_refused_by_name() -> None:
+    with pytest.raises(InvalidValueError, match="must divide the 4 ranks of a host, got 3"):
+        stages(shared(3), make_topology())
+    with pytest.raises(InvalidValueError, match="must be multiples of tensor_parallel 8, got 12"):
+        dense_operators(shared(8))
+    mlp = DenseArch(num_dense_features=8, layers=(Mlp(sizes=(8,)),))
+    with pytest.raises(InvalidValueError, match="layer mlp: ranks cannot share it"):
+        dense_operators(gpt(dense=mlp, tensor_parallel=2))
+    with pytest.raises(InvalidValueError, match="tensor_parallel 2 needs a model without tables"):
+        make_workload(make_table("a"), tensor_parallel=2)

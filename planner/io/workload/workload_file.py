@@ -225,6 +225,7 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         dense_optimizer=training.dense_optimizer,
         dense_parallelism=training.dense_parallelism,
         gradient_accumulation=training.gradient_accumulation,
+        tensor_parallel=training.tensor_parallel,
         input_samples_per_s=training.input_samples_per_s,
     )
 

@@ -95,6 +95,7 @@ class TrainingSchema(Strict):
     dense_optimizer: Annotated[DenseOptimizer, Field(strict=False)] = DenseOptimizer.ADAGRAD
     dense_parallelism: Annotated[DenseParallelism, Field(strict=False)] = DenseParallelism.DDP
     gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
+    tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
 
 

@@ -128,6 +128,8 @@ def _training(workload: Workload) -> dict[str, Any]:
         values["dense_parallelism"] = workload.dense_parallelism.value
     if workload.gradient_accumulation > 1:
         values["gradient_accumulation"] = workload.gradient_accumulation
+    if workload.tensor_parallel > 1:
+        values["tensor_parallel"] = workload.tensor_parallel
     if workload.input_samples_per_s is not None:
         values["input_samples_per_s"] = workload.input_samples_per_s
     return values
