@@ -5,42 +5,66 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.dense.base import activation_bytes, dense_parameters
+from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
 
 FloatArray = NDArray[np.float64]
 
 _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
-_DENSE_COPIES = 4
-"""Weights, gradients, one optimizer state, and the communication buckets, in fp32."""
 
 
-def dense_bytes(workload: Workload) -> float:
+def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:
     """Device bytes of the dense part: those of :func:`dense_parts` together."""
-    return sum(dense_parts(workload).values())
+    return sum(dense_parts(workload, topology).values())
 
 
-def dense_parts(workload: Workload) -> dict[str, float]:
+def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[str, float]:
     """Device bytes of the dense part by what they hold, in words.
 
-    Parameters with gradients and state, activations, and the embeddings a rank receives (with their
-    gradients).
+    Parameters in fp32 with gradients, states and communication buckets; activations; and the
+    embeddings a rank receives (with their gradients). Adam and LAMB keep weights of two bytes
+    beside those in fp32 where products take them. A sharded dense part keeps a rank's share of all
+    that, and the gathered parameters and gradients of two layers instead of the buckets.
+
+    Args:
+        workload: what is trained.
+        topology: its ranks share a sharded dense part; without it there is one rank.
     """
     outputs = sum(
         t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
         for t in workload.tables
     )
     return {
-        "parameters with gradients and state": _DENSE_COPIES * 4.0 * dense_parameters(workload),
+        "parameters with gradients and state": _parameter_bytes(workload, topology),
         "activations": activation_bytes(workload),
         "looked-up vectors": 2.0
         * workload.local_batch_size
         * outputs
         * workload.output_dtype.num_bytes,
     }
+
+
+def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
+    count, element = dense_parameters(workload), workload.dense.dtype.num_bytes
+    states = workload.dense_optimizer.num_states
+    ranks = topology.world_size // workload.tensor_parallel if topology else 1
+    if workload.dense_parallelism is DenseParallelism.FSDP and ranks > 1:
+        gathered = max(element, DataType.BF16.num_bytes) + workload.gradient_dtype.num_bytes
+        return 4.0 * (2 + states) * count / ranks + gathered * 2.0 * _largest_layer(workload)
+    copies = element < DataType.FP32.num_bytes and states > 1
+    return (4.0 * (3 + states) + (2.0 if copies else 0.0)) * count
+
+
+def _largest_layer(workload: Workload) -> int:
+    """Parameters of the largest layer, which are those of one repeat."""
+    layers = dense_layers(workload)
+    found = [
+        sum(o.num_parameters for o in layer.operators) for layer in (*layers.bottom, *layers.top)
+    ]
+    return max(found, default=0)
 
 
 def device_bytes(work: FloatArray) -> FloatArray:
@@ -57,7 +81,7 @@ def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
 
 def device_limits(workload: Workload, topology: Topology) -> FloatArray:
     """Device bytes left for embeddings on each rank, ``[W]``; may be negative."""
-    return topology.hbm_capacities() - workload.reserved_bytes - dense_bytes(workload)
+    return topology.hbm_capacities() - workload.reserved_bytes - dense_bytes(workload, topology)
 
 
 def host_limits(topology: Topology) -> FloatArray:
@@ -68,7 +92,7 @@ def host_limits(topology: Topology) -> FloatArray:
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
     """The full account of a plan from its work ``[W, columns]``."""
     columns = work[:, MEMORY:]
-    dense = dense_bytes(workload)
+    dense = dense_bytes(workload, topology)
     capacity = topology.hbm_capacities()
     ranks = tuple(
         RankMemory(

@@ -31,6 +31,8 @@ class OperatorKind(StrEnum):
 
 PRODUCTS = (OperatorKind.MATMUL, OperatorKind.BATCHED_MATMUL)
 """Kinds that are matrix products."""
+BATCHED = (OperatorKind.BATCHED_MATMUL, OperatorKind.ATTENTION)
+"""Kinds that take each sequence by itself."""
 _SHAPE_LENGTH = {
     OperatorKind.MATMUL: 4,
     OperatorKind.BATCHED_MATMUL: 4,
@@ -79,7 +81,14 @@ class Operator:
     them, as ``torch.utils.flop_counter`` does. ``parameter_bytes`` are those of the trained
     elements, ``saved_bytes`` what is kept for the backward pass. The device runs ``num_kernels``
     kernels, which the host issues as ``num_calls`` operators. ``num_sorted`` elements are picked by
-    an index, so that the backward pass sorts them to add their gradients up.
+    an index, so that the backward pass sorts them to add their gradients up. The backward pass of
+    an operator that is no product moves ``backward_bytes``; None means twice those of the forward
+    pass. With ``is_recomputed`` the backward pass runs the forward operator once more, since what
+    it gave was not kept (activation checkpointing). ``flash_version`` is the generation of a fused
+    attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
+    FlashAttention-3 and cuDNN's. ``deviation_ratio`` is the standard deviation of its work between
+    the batches of ranks over the mean, where sequences differ in length. Ranks that share a layer
+    add up ``shared_bytes`` after it, and again in the backward pass.
     """
 
     name: str
@@ -98,6 +107,11 @@ class Operator:
     right_gradient: bool = True
     is_causal: bool = False
     num_sorted: int = 0
+    backward_bytes: float | None = None
+    is_recomputed: bool = False
+    flash_version: int = 2
+    deviation_ratio: float = 0.0
+    shared_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""
@@ -113,10 +127,22 @@ class Operator:
         for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted"):
             value = getattr(self, key)
             require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
-        for key in ("read_bytes", "written_bytes", "parameter_bytes", "saved_bytes"):
+        for key in (
+            "read_bytes",
+            "written_bytes",
+            "parameter_bytes",
+            "saved_bytes",
+            "deviation_ratio",
+            "shared_bytes",
+        ):
             value = getattr(self, key)
             good = math.isfinite(value) and value >= 0
             require(good, f"{where}: {key} must be 0 or more, got {value}")
+        version = self.flash_version
+        require(1 <= version <= 3, f"{where}: flash_version must be 1, 2 or 3, got {version}")
+        given = self.backward_bytes
+        good = given is None or (math.isfinite(given) and given >= 0)
+        require(good, f"{where}: backward_bytes must be 0 or more, got {given}")
 
     @property
     def product(self) -> Product | None:
@@ -147,11 +173,17 @@ class Operator:
 
     @property
     def backward_flop(self) -> float:
-        """FLOP of one backward pass.
+        """FLOP of one backward pass, with those of what it recomputes.
 
         A fused attention computes its scores once more, then four products (Dao et al. 2022,
         algorithm 4), all of which ``torch.utils.flop_counter`` counts.
         """
+        again = self.forward_flop if self.is_recomputed else 0.0
+        return again + self.gradient_flop
+
+    @property
+    def gradient_flop(self) -> float:
+        """FLOP of the gradients alone."""
         if self.kind is OperatorKind.ATTENTION:
             heads, queries, keys, width, value_width = self.shape
             return 2.0 * heads * queries * keys * (3.0 * width + 2.0 * value_width)
@@ -161,6 +193,11 @@ class Operator:
     def moved_bytes(self) -> float:
         """Bytes read and written by a forward pass."""
         return self.read_bytes + self.written_bytes
+
+    @property
+    def backward_moved_bytes(self) -> float:
+        """Bytes that the gradients of an operator that is no product read and write."""
+        return 2.0 * self.moved_bytes if self.backward_bytes is None else self.backward_bytes
 
     @property
     def tensor_bytes(self) -> float:

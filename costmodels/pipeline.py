@@ -10,7 +10,7 @@ import numpy as np
 
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
-from costmodels.dense.base import dense_layers, dense_parameters
+from costmodels.dense.base import dense_layers, dense_parameters, is_sustained
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -223,7 +223,11 @@ class CostPipeline:
     def _sampled_times(self, work: FloatArray) -> FloatArray:
         """The same from the plan's work; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
-        known = self.models.sigmas_ratio or sigmas(self.topology, collective_spread_ratio=spread)
+        known = self.models.sigmas_ratio or sigmas(
+            self.topology,
+            collective_spread_ratio=spread,
+            sustained_dtype=self.workload.dense.dtype if is_sustained(self.workload) else None,
+        )
         factors = sampled_factors(known, self.models.spread_ratio)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,11 +15,13 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.errors import require
 from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.reduction import DenseReduction
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
 from costmodels.shard_work.work import (
     CALLS,
@@ -36,11 +37,8 @@ from costmodels.shard_work.work import (
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import DenseParallelism, Pooling, Workload
 
-_BUCKET_BYTES = 25 * 1024**2
-"""Default bucket of DistributedDataParallel."""
-_MAX_BUCKETS = 8
 BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
 CACHE_KERNELS = 25.0
@@ -83,12 +81,18 @@ class StageModel:
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
+        require(
+            workload.dense_parallelism is DenseParallelism.DDP or models.exchange is None,
+            "dense_parallelism fsdp: no all-gather was calibrated for ranks that are CPU cores; "
+            "use ddp",
+        )
         self.workload = workload
         self.topology = topology
         self.models = models
         self.speeds = topology.speeds()
         self.dense: DenseTimes = models.dense.times(workload, topology)
         self._layers = dense_layers(workload)
+        self.reduction = DenseReduction(workload, topology, self._layers, models.collective)
         self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
         self.lengths_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
@@ -292,11 +296,18 @@ class StageModel:
             """Compute of a stage whose repeats the host issues meanwhile."""
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
+        shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
+        passes = (
+            computed(dense.bottom_forward_s, bottom_s),
+            computed(dense.top_forward_s, top_s) + shared_s[0],
+            computed(dense.top_backward_s, 2.0 * top_s) + shared_s[1],
+            computed(dense.bottom_backward_s, 2.0 * bottom_s),
+        )
         return StageTimes(
-            bottom_forward_s=computed(dense.bottom_forward_s, bottom_s),
-            top_forward_s=computed(dense.top_forward_s, top_s),
-            top_backward_s=computed(dense.top_backward_s, 2.0 * top_s),
-            bottom_backward_s=computed(dense.bottom_backward_s, 2.0 * bottom_s),
+            bottom_forward_s=passes[0],
+            top_forward_s=passes[1],
+            top_backward_s=passes[2],
+            bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
             lookup_forward_s=none,
             lookup_backward_s=none,
@@ -304,9 +315,16 @@ class StageModel:
             families=(),
             input_splits_s=self._splits_s * scale.collective_ratio,
             bucket_s=tuple(
-                self._all_reduce_s(np.array(b)) * scale.collective_ratio for b in self._buckets[:-1]
+                s * scale.collective_ratio
+                for s in self.reduction.beside_backward_s(self._all_reduce_s)
             ),
             tail_bucket_s=none,
+            piece_ratio=self.reduction.pieces,
+            gather_s=tuple(s * scale.collective_ratio for s in self.reduction.gathers_s),
+            last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
+            earlier_s=self.reduction.earlier_s(
+                np.sum(passes, axis=0), scale.dense_ratio / speeds, scale.collective_ratio
+            ),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + 0.4 * self._loss_s) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + 0.6 * self._loss_s) * host,
@@ -333,14 +351,16 @@ class StageModel:
         """The last all-reduce: bottom MLP, the last bucket of the top, replicated tables."""
         exchange = self.models.exchange
         if exchange is None:
-            return self._all_reduce_s(self.tail_bytes() + replicated_bytes)
-        grown = exchange.gradient_growth(self.tail_bytes() + replicated_bytes)
+            return self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
+        grown = exchange.gradient_growth(self.reduction.tail_bytes + replicated_bytes)
         return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """An all-reduce over all ranks; nothing to reduce takes no time."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
+        if self.workload.tensor_parallel > 1:
+            return self.reduction.all_reduce_s(num_bytes)
         seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
         return seconds * (num_bytes > 0)
 
@@ -356,21 +376,9 @@ class StageModel:
         """Host seconds of the loss where there is a dense part."""
         return self._host.loss_s if self._layers.top else 0.0
 
-    @cached_property
-    def _buckets(self) -> tuple[float, ...]:
-        """All-reduce buckets of the top gradients; the last one also carries the bottom's."""
-        top = self._layers.top_parameters * self.workload.gradient_dtype.num_bytes
-        count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
-        return (top / count,) * count
-
-    def tail_bytes(self) -> float:
-        """Gradients in the last all-reduce beside those of replicated tables."""
-        bottom = self._layers.bottom_parameters * self.workload.gradient_dtype.num_bytes
-        return self._buckets[-1] + bottom
-
     def tail_all_reduce_s(self) -> float:
         """Growing part of the last dense all-reduce, without replicated tables."""
-        return float(self.all_reduce_growth(np.array(self.tail_bytes())))
+        return float(self.all_reduce_growth(np.array(self.reduction.tail_bytes)))
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s

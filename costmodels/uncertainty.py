@@ -21,8 +21,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
+from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
 from costmodels.topology import FITTED_KINDS, Topology
 
 FloatArray = NDArray[np.float64]
@@ -74,13 +76,17 @@ _SEED = 20240229
 
 
 def sigmas(
-    topology: Topology, *, collective_spread_ratio: float | None = None
+    topology: Topology,
+    *,
+    collective_spread_ratio: float | None = None,
+    sustained_dtype: DataType | None = None,
 ) -> tuple[tuple[str, float], ...]:
     """Log-standard deviation of each kind of time of a whole plan.
 
     Args:
         topology: tells where its rates come from.
         collective_spread_ratio: 90 % spread of the system's collectives where their model knows it.
+        sustained_dtype: type of the products where dense compute fills most of a step.
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
@@ -91,9 +97,23 @@ def sigmas(
         "host": _HOST_SIGMA,
     }
     found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
+    if sustained_dtype is not None:
+        found["dense"] = step_sigma(topology, sustained_dtype)
     if collective_spread_ratio is not None:
         found["collective"] = math.log1p(collective_spread_ratio) / Z90
     return tuple(found.items())
+
+
+def step_sigma(topology: Topology, dtype: DataType) -> float:
+    """Log-standard deviation of dense compute that fills most of a step.
+
+    Where the shares of the device were fitted to steps, what they miss is that of models left out.
+    Elsewhere the prior's spread and that of the rates are added.
+    """
+    known = group_sigma(STEP_GROUPS)
+    if is_fitted(topology.device, dtype):
+        return known
+    return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
 
 
 def rate_sigma(topology: Topology, kind: str) -> float:

@@ -76,6 +76,49 @@ class HostProfile(StrEnum):
     CUDA_GRAPH = "cuda_graph"
 
 
+class DenseOptimizer(StrEnum):
+    """Optimizer of the dense part.
+
+    ``adagrad`` has one state; ``adam`` is one fused kernel, ``adam_foreach`` PyTorch's default of
+    some kernels for all tensors; ``lamb`` also reads norms of every tensor.
+    """
+
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+    ADAM_FOREACH = "adam_foreach"
+    LAMB = "lamb"
+
+    @property
+    def num_states(self) -> int:
+        """States of 4 bytes that each parameter has."""
+        return {"sgd": 0, "adagrad": 1}.get(self.value, 2)
+
+    @property
+    def update_bytes(self) -> float:
+        """Bytes that a step reads and writes per parameter in fp32.
+
+        Adam reads weight, gradient and both states and writes all but the gradient. Its kernels
+        over all tensors read and write 18 times 4 bytes; LAMB reads and writes 15 times: those of
+        Adam into an update, norms of weight, gradient and update, and the update's application.
+        """
+        passes = {"sgd": 3, "adagrad": 4, "adam": 7, "adam_foreach": 18, "lamb": 15}
+        return 4.0 * passes[self.value]
+
+
+class DenseParallelism(StrEnum):
+    """How ranks share the training of the dense part.
+
+    ``ddp``: each has all of it, and gradients are all-reduced in buckets beside the backward pass
+    (DistributedDataParallel). ``fsdp``: each keeps a share of parameters, gradients and states;
+    layers are gathered before their forward and again before their backward pass, and gradients
+    reduced and scattered after it (FullyShardedDataParallel, ZeRO stage 3).
+    """
+
+    DDP = "ddp"
+    FSDP = "fsdp"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
     """One input looked up in a table: ``pooling_factor`` indices per sample on average."""
@@ -224,6 +267,9 @@ class DenseArch:
 class Workload:
     """A model and how one training step of it is run. ``local_batch_size`` is samples per rank.
 
+    ``gradient_accumulation`` micro-batches of that size make a step of a model without tables.
+    There, groups of ``tensor_parallel`` ranks of a host may share each layer, with the samples of
+    all of them.
     ``between_steps_s`` is host time between steps in which the device has no work, such as reading
     the loss; None means that of the host profile.
     """
@@ -241,6 +287,10 @@ class Workload:
     host_profile: HostProfile = HostProfile.EAGER
     between_steps_s: float | None = None
     reserved_bytes: float = 0.0
+    dense_optimizer: DenseOptimizer = DenseOptimizer.ADAGRAD
+    dense_parallelism: DenseParallelism = DenseParallelism.DDP
+    gradient_accumulation: int = 1
+    tensor_parallel: int = 1
     input_samples_per_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -269,6 +319,30 @@ class Workload:
             not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
+        require(
+            self.dense_parallelism is DenseParallelism.DDP or self.pipeline is not Pipeline.HUGECTR,
+            "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
+            "whole; change one of them",
+        )
+        require(
+            1 <= self.gradient_accumulation <= 10**6,
+            f"gradient_accumulation must be 1..1e6, got {self.gradient_accumulation}",
+        )
+        require(
+            self.gradient_accumulation == 1 or not self.tables,
+            f"gradient_accumulation {self.gradient_accumulation} needs a model without tables: "
+            "tables are updated by every batch; remove it",
+        )
+        require(
+            self.tensor_parallel >= 1,
+            f"tensor_parallel must be 1 or more, got {self.tensor_parallel}",
+        )
+        is_listed = bool(self.dense.layers)
+        require(
+            self.tensor_parallel == 1 or (is_listed and not self.tables),
+            f"tensor_parallel {self.tensor_parallel} needs a model without tables whose dense part "
+            "is given by layers; remove it",
+        )
         require(self.reserved_bytes >= 0, "the memory reserve must not be negative")
         between_s = self.between_steps_s
         require(between_s is None or 0 <= between_s <= 3600, "between_steps must be 0 to 1 hour")
@@ -286,6 +360,17 @@ class Workload:
                 return table
         msg = f"the workload {self.name!r} has no table {name!r}"
         raise InvalidValueError(msg)
+
+    @property
+    def dense_update_bytes(self) -> float:
+        """Bytes that the dense optimizer's step reads and writes per parameter.
+
+        Where products take two bytes, gradients are copied to fp32 and the updated weights back.
+        The optimizer of DLRMs (``adagrad``) is priced without such copies.
+        """
+        optimizer, element = self.dense_optimizer, self.dense.dtype.num_bytes
+        copies = element < DataType.FP32.num_bytes and optimizer is not DenseOptimizer.ADAGRAD
+        return optimizer.update_bytes + (8.0 if copies else 0.0)
 
     @property
     def issued_by(self) -> HostProfile:

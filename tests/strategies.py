@@ -25,6 +25,7 @@ from costmodels.units import GB, GIB, MIB, US
 from costmodels.workload import (
     DataType,
     DenseArch,
+    DenseParallelism,
     Feature,
     HostProfile,
     Interaction,
@@ -221,6 +222,8 @@ def workloads(
     """Any small workload."""
     count = draw(st.integers(1, max_tables))
     profile = draw(st.sampled_from(list(HostProfile)))
+    pipeline = draw(st.sampled_from(pipelines))
+    whole = pipeline is Pipeline.HUGECTR
     return Workload(
         name="random",
         tables=tuple(draw(tables(f"t{i}")) for i in range(count)),
@@ -230,7 +233,10 @@ def workloads(
         output_dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),
         gradient_dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),
         index_bytes=draw(st.sampled_from([4, 8])),
-        pipeline=draw(st.sampled_from(pipelines)),
+        pipeline=pipeline,
+        dense_parallelism=DenseParallelism.DDP
+        if whole
+        else draw(st.sampled_from(list(DenseParallelism))),
         cuda_graph=profile is not HostProfile.EAGER_2021 and draw(st.booleans()),
         host_profile=profile,
         between_steps_s=draw(st.sampled_from([None, None, 1e-3])),

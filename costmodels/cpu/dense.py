@@ -82,7 +82,8 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
     such as a concatenation or a norm, counts as joined elements; an activation belongs to its
     product.
     """
-    operators = [o for layer in layers for o in layer.operators]
+    listed = [o for layer in layers for o in layer.operators]
+    operators = [o for o in listed if _multiplies(o) or o.moved_bytes]
     products = [p for layer in layers for p in layer.products]
     products += [p for o in operators for p in _attention_products(o)]
     joined = sum(

@@ -10,10 +10,12 @@ Lin et al.'s V100 traces (mean absolute log error 0.19); the device's efficiency
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, Product
+from costmodels.sustained import BURSTS, Shares, attention_shares
 from costmodels.topology import Device
 
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
@@ -23,14 +25,15 @@ _HALVINGS_PER_LOSS: Final = 2.0
 _SPLITS: Final = (1, 2, 4, 8, 16)
 _SHORTEST_SPLIT: Final = 256
 _FLOOR_S: Final = 4e-6
-_ATTENTION_FORWARD: Final = 0.75
-_ATTENTION_BACKWARD: Final = 0.6
 _ATTENTION_ROWS: Final = 128
 
 
-def product_time(product: Product, dtype: DataType, device: Device) -> float:
+@lru_cache(maxsize=2**16)
+def product_time(
+    product: Product, dtype: DataType, device: Device, shares: Shares = BURSTS
+) -> float:
     """Seconds of one kernel for ``product`` in ``dtype``."""
-    rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio
+    rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio * shares.product_ratio
     if device.num_multiprocessors == 0:
         largest = product.largest_elements * dtype.num_bytes
         return _joined(product.flops / rate, product.num_elements, largest, dtype, device)
@@ -54,19 +57,20 @@ def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> flo
     return num_bytes * (1.0 - found) / device.hbm_bandwidth_bytes_per_s
 
 
-def attention_time(operator: Operator, device: Device, *, is_backward: bool) -> float:
+def attention_time(
+    operator: Operator, device: Device, shares: Shares = BURSTS, *, is_backward: bool
+) -> float:
     """Seconds of one fused attention, forward or backward.
 
     Blocks of 128 queries of one head run in whole waves over the multiprocessors at a share of the
-    rate that large products reach: 0.75 forward and 0.6 backward. FlashAttention-2 reaches 50-73 %
-    of an A100's peak forward and less backward (Dao 2023, arXiv 2307.08691), where products reach
-    about 85 %; the shares are the middle of that range and are not fitted. A causal mask leaves
-    the blocks on and below the diagonal.
+    rate that large products reach (:func:`costmodels.sustained.attention_shares`). A causal
+    mask leaves the blocks on and below the diagonal.
     """
     heads, queries, keys, _, _ = operator.shape
-    share = _ATTENTION_BACKWARD if is_backward else _ATTENTION_FORWARD
-    rate = device.matrix_rate(operator.dtype) * device.flops_efficiency_ratio * share
-    flop = operator.backward_flop if is_backward else operator.forward_flop
+    forward, backward = attention_shares(operator.flash_version, device, shares)
+    rate = device.matrix_rate(operator.dtype) * device.flops_efficiency_ratio
+    rate *= shares.product_ratio * (backward if is_backward else forward)
+    flop = operator.gradient_flop if is_backward else operator.forward_flop
     if operator.is_causal:
         flop *= min(1.0, 0.5 + 0.5 * _ATTENTION_ROWS / max(keys, 1))
     blocks = heads * math.ceil(queries / _ATTENTION_ROWS)

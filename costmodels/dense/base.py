@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
-from costmodels.operators import Operator
+from costmodels.operators import Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Topology
-from costmodels.workload import DenseArch, Pooling, Workload
+from costmodels.workload import DenseArch, HostProfile, Pooling, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,13 @@ def dense_layers(workload: Workload) -> DenseLayers:
     return DenseLayers(bottom=_grouped(before), top=_grouped(after))
 
 
+def is_sustained(workload: Workload) -> bool:
+    """Whether dense compute fills most of a step: without tables, or with attention."""
+    kinds = (OperatorKind.ATTENTION, OperatorKind.SOFTMAX)
+    before, after = dense_operators(workload)
+    return not workload.tables or any(o.kind in kinds for o in (*before, *after))
+
+
 def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
     """Operators of the dense part before and after the embeddings arrive.
 
@@ -132,7 +139,11 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
         return arch.operators.before_tables, arch.operators.after_tables
     num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
     before = Flow(
-        batch_size=workload.local_batch_size, dtype=arch.dtype, width=arch.num_dense_features
+        batch_size=workload.local_batch_size * workload.tensor_parallel,
+        split=workload.tensor_parallel,
+        dtype=arch.dtype,
+        width=arch.num_dense_features,
+        has_old_bias=workload.issued_by is HostProfile.EAGER_2021,
     )
     if arch.layers:
         tables = Flow(

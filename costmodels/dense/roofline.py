@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._tiles import attention_time, product_time, streaming_time
-from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, dense_layers
+from costmodels.dense.base import (
+    AbstractDenseModel,
+    DenseTimes,
+    Layer,
+    dense_layers,
+    is_sustained,
+)
 from costmodels.operators import Operator, OperatorKind, Product
+from costmodels.sustained import BURSTS, Shares, shares_of
 from costmodels.topology import Device, Topology
-from costmodels.workload import Workload
+from costmodels.workload import DenseParallelism, Workload
 
-_OPTIMIZER_PASSES = 4.0
 _BACKWARD_KERNELS = 2.0
 _SORT_PASSES = 2.7
 """Sorts of the elements that a dot interaction picks, in its backward pass: 390 us for 2048 samples
@@ -26,9 +33,11 @@ class Roofline(AbstractDenseModel):
 
     Products and fused attention are timed by :mod:`costmodels.dense._tiles`. All other operators
     (activation, norm, softmax, concatenation) move their bytes at streaming bandwidth. The backward
-    pass computes the products for the operands that need a gradient, and moves twice the bytes of
-    the other operators. The optimizer reads
-    and writes weights, gradients and state: four passes in fp32.
+    pass computes the products for the operands that need a gradient, moves the bytes that the other
+    operators say (twice those of the forward pass where they do not), and runs again what was not
+    kept. The optimizer moves its bytes of every parameter. Where dense compute fills most of a
+    step, products and memory reach a share of their rates (:mod:`costmodels.sustained`);
+    ``shares`` stands for those of the device and the precision.
 
     Valid for batches of some hundred samples and more; smaller ones are launch bound.
     """
@@ -37,18 +46,26 @@ class Roofline(AbstractDenseModel):
         "Williams, Waterman, Patterson 2009: roofline",
         "Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes",
     )
+    shares: Shares | None = None
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Sum over layers."""
         layers, device = dense_layers(workload), topology.device
-        moved = _OPTIMIZER_PASSES * DataType.FP32.num_bytes
-        moved *= layers.bottom_parameters + layers.top_parameters
+        shares = BURSTS
+        if is_sustained(workload):
+            shares = self.shares or shares_of(device, workload.dense.dtype)
+        run = _Run(device=device, shares=shares, slowest_sigmas=slowest_sigmas(topology.world_size))
+        updated = layers.bottom_parameters + layers.top_parameters
+        is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
+        ranks = max(1, topology.world_size // workload.tensor_parallel)
+        owned = updated / (ranks if is_sharded else 1)
+        moved = workload.dense_update_bytes * owned
         return DenseTimes(
-            bottom_forward_s=sum(_forward_s(x, device) for x in layers.bottom),
-            top_forward_s=sum(_forward_s(x, device) for x in layers.top),
-            top_backward_s=sum(_backward_s(x, device) for x in layers.top),
-            bottom_backward_s=sum(_backward_s(x, device) for x in layers.bottom),
-            optimizer_s=moved / device.hbm_bandwidth_bytes_per_s,
+            bottom_forward_s=sum(_forward_s(x, run) for x in layers.bottom),
+            top_forward_s=sum(_forward_s(x, run) for x in layers.top),
+            top_backward_s=sum(_backward_s(x, run) for x in layers.top),
+            bottom_backward_s=sum(_backward_s(x, run) for x in layers.bottom),
+            optimizer_s=moved / (device.hbm_bandwidth_bytes_per_s * shares.memory_ratio),
         )
 
 
@@ -57,40 +74,63 @@ def product_s(product: Product, dtype: DataType, device: Device) -> float:
     return product_time(product, dtype, device)
 
 
-def _forward_s(layer: Layer, device: Device) -> float:
-    products_s = sum(
-        o.num_repeats * product_time(o.product, o.dtype, device)
-        for o in layer.operators
-        if o.product is not None
-    )
-    memory_s = sum(o.num_repeats * _moving_s(o, device) for o in layer.operators)
-    attention_s = sum(
-        o.num_repeats * attention_time(o, device, is_backward=False)
-        for o in layer.operators
-        if o.kind is OperatorKind.ATTENTION
-    )
-    return products_s + memory_s + attention_s + layer.num_kernels * device.kernel_latency_s
+def slowest_sigmas(ranks: int) -> float:
+    """How many standard deviations the slowest of some ranks lies above the mean, on average.
 
-
-def _backward_s(layer: Layer, device: Device) -> float:
-    products_s = sum(
-        o.num_repeats * sum(product_time(p, o.dtype, device) for p in o.backward_products)
-        for o in layer.operators
-    )
-    memory_s = 2.0 * sum(o.num_repeats * _moving_s(o, device) for o in layer.operators)
-    attention_s = sum(
-        o.num_repeats * attention_time(o, device, is_backward=True)
-        for o in layer.operators
-        if o.kind is OperatorKind.ATTENTION
-    )
-    num_sorted = sum(o.num_repeats * o.num_sorted for o in layer.operators)
-    sorted_s = _SORT_PASSES * num_sorted / device.sort_rate_per_s
-    kernels = _BACKWARD_KERNELS * layer.num_kernels
-    return products_s + memory_s + attention_s + sorted_s + kernels * device.kernel_latency_s
-
-
-def _moving_s(operator: Operator, device: Device) -> float:
-    """Seconds that an operator moves bytes; products and attention have that in their own time."""
-    if operator.product is not None or operator.kind is OperatorKind.ATTENTION:
+    Blom's approximation of the expected largest of ``ranks`` normal draws.
+    """
+    if ranks < 2:
         return 0.0
-    return streaming_time(operator.moved_bytes, operator.tensor_bytes, device)
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What operators run on."""
+
+    device: Device
+    shares: Shares
+    slowest_sigmas: float
+
+    def longest(self, operator: Operator) -> float:
+        """Work of the rank that has the most of an operator, over the mean, for all repeats."""
+        return operator.num_repeats * (1.0 + self.slowest_sigmas * operator.deviation_ratio)
+
+
+def _forward_s(layer: Layer, run: _Run) -> float:
+    computed_s = sum(run.longest(o) * _operator_s(o, run) for o in layer.operators)
+    return computed_s + layer.num_kernels * run.device.kernel_latency_s
+
+
+def _backward_s(layer: Layer, run: _Run) -> float:
+    again = [o for o in layer.operators if o.is_recomputed]
+    computed_s = sum(run.longest(o) * _gradient_s(o, run) for o in layer.operators)
+    computed_s += sum(run.longest(o) * _operator_s(o, run) for o in again)
+    num_sorted = sum(o.num_repeats * o.num_sorted for o in layer.operators)
+    sorted_s = _SORT_PASSES * num_sorted / run.device.sort_rate_per_s
+    kernels = _BACKWARD_KERNELS * layer.num_kernels
+    kernels += sum(o.num_repeats * o.num_kernels for o in again)
+    return computed_s + sorted_s + kernels * run.device.kernel_latency_s
+
+
+def _operator_s(operator: Operator, run: _Run) -> float:
+    """Forward pass of one repeat without the gaps between its kernels."""
+    device, shares = run.device, run.shares
+    if operator.product is not None:
+        return product_time(operator.product, operator.dtype, device, shares)
+    if operator.kind is OperatorKind.ATTENTION:
+        return attention_time(operator, device, shares, is_backward=False)
+    moved_s = streaming_time(operator.moved_bytes, operator.tensor_bytes, device)
+    return moved_s / shares.memory_ratio
+
+
+def _gradient_s(operator: Operator, run: _Run) -> float:
+    """Gradients of one repeat without the gaps between its kernels."""
+    device, shares = run.device, run.shares
+    if operator.product is not None:
+        found = operator.backward_products
+        return sum(product_time(p, operator.dtype, device, shares) for p in found)
+    if operator.kind is OperatorKind.ATTENTION:
+        return attention_time(operator, device, shares, is_backward=True)
+    moved_s = streaming_time(operator.backward_moved_bytes, operator.tensor_bytes, device)
+    return moved_s / shares.memory_ratio

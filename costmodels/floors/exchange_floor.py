@@ -71,7 +71,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
         stages: prices the all-reduce.
         replicates: whether plans have replicated tables.
     """
-    own, whole = stages.tail_bytes(), stages.models.exchange
+    own, whole = stages.reduction.tail_bytes, stages.models.exchange
     unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
     least = stages.least_collective
 

@@ -299,6 +299,9 @@ def _nothing(times: StageTimes) -> StageTimes:
         overlap_slowdown_ratio=0.0,
         floor_s=0.0,
         single_stream=times.single_stream,
+        piece_ratio=times.piece_ratio,
+        gather_s=(none,) * len(times.gather_s),
+        earlier_s=None if times.earlier_s is None else none,
     )
 
 

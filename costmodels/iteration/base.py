@@ -107,7 +107,11 @@ class StageTimes:
     ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
     issue each kind of step. On a ``single_stream`` everything runs one after the other, and inputs
     are not copied. ``input_copy_s`` is the copy of a batch to the device; the host waits for it if
-    ``copy_blocks_host``. ``codecs`` is None where no exchange is compressed.
+    ``copy_blocks_host``. ``codecs`` is None where no exchange is compressed. A dense part that is
+    sharded over the ranks runs in pieces, each with its share of the dense part (``piece_ratio``):
+    ``gather_s`` brings its parameters before its forward and again before its backward pass, whose
+    gradients take ``bucket_s``, and those of the last piece ``last_scatter_s``. ``earlier_s`` are
+    the micro-batches of a step before the last one.
     """
 
     bottom_forward_s: FloatArray
@@ -138,6 +142,10 @@ class StageTimes:
     copy_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
     copy_blocks_host: bool = False
     codecs: CodecTimes | None = None
+    piece_ratio: tuple[float, ...] = ()
+    gather_s: tuple[FloatArray, ...] = ()
+    last_scatter_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    earlier_s: FloatArray | None = None
 
 
 class AbstractPipeline(ABC):
@@ -240,12 +248,14 @@ class ProgramBuilder:
         )
         return (step,)
 
-    def input_splits(self) -> int:
+    def input_splits(self, after: tuple[int, ...] = ()) -> int:
         """Exchange of split sizes; the host reads them, so it waits. None without tables."""
         splits_s = self.times.input_splits_s
         if not self.times.has_tables:
-            return self.add("input splits", Stream.DATA_DIST, 0.0)
-        return self.collective("input splits", Stream.DATA_DIST, splits_s, blocks_host=True)
+            return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
+        return self.collective(
+            "input splits", Stream.DATA_DIST, splits_s, after=after, blocks_host=True
+        )
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
         """Exchange of lengths and indices, per sharding type."""
@@ -262,6 +272,9 @@ class ProgramBuilder:
         TorchRec's DLRM calls the dense arch first, so the bottom MLP precedes the lookup.
         """
         t = self.times
+        if t.earlier_s is not None:
+            self.add("earlier micro-batches", Stream.COMPUTE, t.earlier_s)
+        gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
         lookup = self.add(
             LOOKUP_FORWARD,
@@ -271,32 +284,35 @@ class ProgramBuilder:
             host_s=t.lookup_host_s,
         )
         arrived = self.output_dist(lookup)
-        return self.add(
-            "interaction and top MLP forward",
-            Stream.COMPUTE,
-            t.top_forward_s,
-            after=(lookup, *self.dequantized(arrived)),
-            host_s=t.top_host_s,
-        )
+        arrived = self.dequantized(arrived)
+        gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
+        step, count = lookup, max(len(gathered), 1)
+        for i in range(count):
+            before = (lookup, *arrived) if i == 0 else ()
+            step = self.add(
+                _numbered("interaction and top MLP forward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_forward_s, i, count),
+                after=(*before, *gathered[i : i + 1]),
+                host_s=self._share(t.top_host_s, i, count),
+            )
+        return step
+
+    def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
+        """One piece's part of a stage of the dense part; pieces are alike unless it is sharded."""
+        shares = self.times.piece_ratio
+        return seconds * shares[index] if shares else seconds / count
+
+    def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
+        """Brings the parameters of one piece of a sharded dense part to all ranks."""
+        name = f"parameter all-gather {when} {index + 1}"
+        seconds = self.times.gather_s[index]
+        return self.collective(name, Stream.COMMUNICATION, seconds, after=after)
 
     def backward(self, after: tuple[int, ...]) -> int:
         """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
         t = self.times
-        buckets = []
-        count = len(t.bucket_s) + 1
-        step = -1
-        for i in range(count):
-            step = self.add(
-                "interaction and top MLP backward" + (f" {i + 1}/{count}" if count > 1 else ""),
-                Stream.COMPUTE,
-                t.top_backward_s / count,
-                after=after if i == 0 else (),
-                host_s=t.top_backward_host_s / count,
-            )
-            if i < len(t.bucket_s):
-                name = f"gradient all-reduce {i + 1}"
-                seconds = t.bucket_s[i]
-                buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        step, buckets = self._top_backward(after)
         arrived = self.gradient_dist(step)
         self.add(
             LOOKUP_BACKWARD,
@@ -311,6 +327,9 @@ class ProgramBuilder:
             t.bottom_backward_s,
             host_s=t.bottom_backward_host_s,
         )
+        if t.gather_s:
+            name, seconds = "last gradient reduce-scatter", t.last_scatter_s
+            buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(bottom,)))
         tail = self.collective(
             "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
         )
@@ -341,6 +360,32 @@ class ProgramBuilder:
         if gradient:
             name, seconds = "gradient dequantize", codecs.dequantize_gradient_s
         return (self.add(name, Stream.COMPUTE, seconds, after=arrived, host_s=codecs.host_s),)
+    def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
+        """The top's backward pass in pieces, each with a collective of its gradients beside it.
+
+        Pieces of a sharded dense part run in reverse order; the parameters of the next one are
+        gathered while one computes. Returns the last piece and the collectives.
+        """
+        t, reduced, step = self.times, list[int](), -1
+        count = len(t.bucket_s) + 1
+        kind = "reduce-scatter" if t.gather_s else "all-reduce"
+        arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
+        for i in range(count):
+            last = count - 1 - i
+            before = (*(after if i == 0 else ()), *arrived[-1:])
+            if t.gather_s and last:
+                arrived.append(self._gather("backward", last - 1, (step,) if i else after))
+            step = self.add(
+                _numbered("interaction and top MLP backward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_backward_s, last, count),
+                after=before,
+                host_s=self._share(t.top_backward_host_s, last, count),
+            )
+            if i < len(t.bucket_s):
+                name, seconds = f"gradient {kind} {i + 1}", t.bucket_s[i]
+                reduced.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        return step, reduced
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
@@ -380,6 +425,10 @@ class ProgramBuilder:
             overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
             floor_s=self.times.floor_s,
         )
+
+
+def _numbered(name: str, index: int, count: int) -> str:
+    return f"{name} {index + 1}/{count}" if count > 1 else name
 
 
 _REVERSED = {"reduce-scatter": "all-gather"}

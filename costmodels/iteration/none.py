@@ -31,8 +31,8 @@ class Unpipelined(AbstractPipeline):
     def program(self, times: StageTimes) -> Program:
         """Steps in issue order."""
         builder = ProgramBuilder(times)
-        builder.input_copy(Stream.COMPUTE)
-        splits = builder.input_splits()
+        copied = builder.input_copy(Stream.COMPUTE)
+        splits = builder.input_splits(copied)
         indices = builder.input_dist((splits,))
         fetch = builder.add("cache fetch", Stream.COMPUTE, times.cache_fetch_s, after=indices)
         top = builder.forward((fetch,))

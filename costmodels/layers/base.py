@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -16,7 +17,10 @@ class Flow:
 
     ``width`` elements per position come from the layer before, for ``length`` positions of each
     sample; ``is_input`` says that no layer has run on them. ``num_vectors`` looked-up vectors of
-    ``num_elements`` elements together wait for the first layer that joins them.
+    ``num_elements`` elements together wait for the first layer that joins them. ``has_old_bias``
+    says that PyTorch is of 2021 or older, where a linear layer on more than two axes adds its bias
+    in a kernel of its own. ``split`` ranks share each layer (tensor parallelism); the batch is then
+    that of all of them.
     """
 
     batch_size: int
@@ -26,6 +30,8 @@ class Flow:
     is_input: bool = True
     num_vectors: int = 0
     num_elements: int = 0
+    has_old_bias: bool = False
+    split: int = 1
 
     @property
     def positions(self) -> int:
@@ -57,6 +63,8 @@ class AbstractLayer(ABC):
 
     name: str = ""
     before_tables: bool = False
+    can_split: ClassVar[bool] = False
+    """Whether ranks can share it (tensor parallelism)."""
 
     @property
     def prefix(self) -> str:
@@ -109,6 +117,11 @@ def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) 
             f"layer {layer.prefix}: has before_tables but follows a layer without; move it up",
         )
         flow = built.flow
+        require(
+            flow.split == 1 or layer.can_split,
+            f"layer {layer.prefix}: ranks cannot share it, so tensor_parallel {flow.split} must "
+            "be 1; only transformer is split",
+        )
         if not layer.before_tables and not has_met:
             has_met = True
             flow = replace(flow, num_vectors=tables.num_vectors, num_elements=tables.num_elements)

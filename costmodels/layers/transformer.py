@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import final
+from enum import StrEnum
+from typing import ClassVar, final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _blocks, _parts
+from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import PRODUCTS, Operator, OperatorKind
+
+
+class Checkpoint(StrEnum):
+    """What a backward pass computes once more instead of keeping it.
+
+    Nothing; all but products and attention; or everything but the input of each block.
+    """
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
 
 
 @final
@@ -17,12 +31,32 @@ class Transformer(AbstractLayer):
     """Blocks x + proj(attention(qkv(norm(x)))), then x + out(gelu(in(norm(x)))), and a last norm.
 
     ``seq`` positions per sample of ``hidden`` elements. With a ``vocabulary``, tokens and positions
-    are looked up first, and at the end every position gets a product with all tokens, log-softmax
-    and a loss; ``tied`` shares that product's weights with the token vectors. Without one, what
-    reaches the layer has ``hidden`` elements at ``seq`` positions.
+    are looked up first, and at the end every position, or ``predicted`` ones per sample, gets a
+    product with all tokens, log-softmax and a loss; ``tied`` shares that product's weights with the
+    token vectors and ``head_transform`` puts BERT's layer before it. Without one, what reaches the
+    layer has ``hidden`` elements at ``seq`` positions.
+
+    ``kv_heads`` heads of keys and values are shared by all ``heads`` of queries (0: as many).
+    ``gated`` feed-forward networks have two inner products (SwiGLU). ``rotary`` positions take the
+    place of learned ones. ``masked`` attention adds a mask of each sample's padding. Without
+    ``joint_qkv``, queries, keys and values are three products. ``flash`` is the generation of the
+    kernel of a fused attention: 1, 2 or 3 (:class:`costmodels.operators.Operator`). ``lengths``
+    are equally likely lengths of the sequences, such as their quantiles: padding is then left out,
+    fused attention follows the sum of squared lengths, and the rank with the most work sets the
+    pace. Without them every sequence counts as ``seq`` positions, as padded ones do.
+
+    ``autocast`` keeps weights and residuals in fp32 and casts before products; otherwise all have
+    the type of the dense part. ``compiled`` joins the kernels between products, as torch.compile
+    does; ``fused_loss`` is one kernel without copies in fp32. ``checkpoint`` is ``none``,
+    ``selective`` or ``full``.
+
+    Ranks that share it (tensor parallelism) have each a part of heads, feed-forward and vocabulary,
+    and between those a part of the positions, as in Megatron's sequence parallelism.
 
     Reference: Vaswani et al. 2017; norms first as in GPT-2 (Radford et al. 2019).
     """
+
+    can_split: ClassVar[bool] = True
 
     layers: int
     hidden: int
@@ -33,9 +67,25 @@ class Transformer(AbstractLayer):
     causal: bool = False
     fused_attention: bool = True
     tied: bool = True
+    kv_heads: int = 0
+    gated: bool = False
+    bias: bool = True
+    rotary: bool = False
+    masked: bool = False
+    joint_qkv: bool = True
+    flash: int = 2
+    dropout: bool = False
+    predicted: int = 0
+    head_transform: bool = False
+    fused_loss: bool = False
+    autocast: bool = False
+    compiled: bool = False
+    checkpoint: str = Checkpoint.NONE.value
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the sizes."""
+        where = f"layer {self.prefix}"
         check_sizes(
             self.prefix,
             layers=self.layers,
@@ -46,80 +96,185 @@ class Transformer(AbstractLayer):
         )
         require(
             0 <= self.vocabulary <= 10**9,
-            f"layer {self.prefix}: vocabulary must be 0..1e9, got {self.vocabulary}",
+            f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",
         )
         require(
             self.hidden % self.heads == 0,
-            f"layer {self.prefix}: hidden must be a multiple of heads, got {self.hidden} and "
-            f"{self.heads}",
+            f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
         )
+        require(
+            0 <= self.kv_heads <= self.heads and (not self.kv_heads or self._shares_evenly),
+            f"{where}: heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
+        )
+        require(
+            0 <= self.predicted <= self.seq,
+            f"{where}: predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
+        )
+        kinds = [c.value for c in Checkpoint]
+        require(
+            self.checkpoint in kinds,
+            f"{where}: checkpoint must be one of {', '.join(kinds)}, got {self.checkpoint!r}",
+        )
+
+        Lengths.of(self.prefix, self.lengths, self.seq)
+        require(
+            not self.lengths or self.fused_attention,
+            f"{where}: lengths need fused_attention; scores that are written are padded to seq",
+        )
+
+    @property
+    def _lengths(self) -> Lengths:
+        return Lengths.of(self.prefix, self.lengths, self.seq)
+
+    @property
+    def _shares_evenly(self) -> bool:
+        return self.heads % self.kv_heads == 0
 
     def build(self, flow: Flow) -> Built:
         """One block's operators with their repeats, between what begins and what ends."""
         joined, met = ((), flow) if self.vocabulary else _parts.joined(flow)
-        elements = met.width * met.length
+        elements, positions = met.width * met.length, math.ceil(self._lengths.mean)
         require(
-            bool(self.vocabulary) or elements == self.hidden * self.seq,
-            f"layer {self.prefix}: needs {self.seq} positions of {self.hidden} elements, but "
+            bool(self.vocabulary) or elements == self.hidden * positions,
+            f"layer {self.prefix}: needs {positions} positions of {self.hidden} elements, but "
             f"{elements} elements per sample reach it; change seq or hidden, or give a vocabulary",
         )
-        rows = flow.batch_size * self.seq
-        met = met.after(self.hidden, self.seq)
-        block = (*self._attention(met, rows), *self._feed_forward(met, rows))
-        blocks = tuple(replace(operator, num_repeats=self.layers) for operator in block)
-        last = _parts.norm(f"{self.prefix}.last_norm", rows, self.hidden, met.dtype)
-        operators = (*joined, *self._tokens(met, rows), *blocks, last, *self._head(met, rows))
-        return self.placed(operators, met)
+        rows, split = self._lengths.rows(flow.batch_size), flow.split
+        require(
+            all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),
+            f"layer {self.prefix}: heads, kv_heads and ffn must be multiples of tensor_parallel "
+            f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
+        )
+        met = met.after(self.hidden, positions)
+        style = _blocks.Style(
+            dtype=met.dtype,
+            autocast=self.autocast,
+            compiled=self.compiled,
+            dropout=self.dropout,
+            bias=self.bias,
+            old_bias=met.has_old_bias,
+        )
+        block = (*self._attention(met, rows, style), *self._feed_forward(rows, split, style))
+        blocks = tuple(replace(o, num_repeats=self.layers) for o in self._kept(block))
+        last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
+        ends = (*last, *self._head(met, style))
+        own = (*self._tokens(rows // split, split, style), *blocks, *ends)
+        return self.placed((*joined, *self._lengths.uneven(own, flow.batch_size)), met)
 
-    def _attention(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        name, dtype, hidden = f"{self.prefix}.attention", flow.dtype, self.hidden
+    def _kept(self, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        """The block with what its backward pass computes again."""
+        if self.checkpoint == Checkpoint.FULL:
+            again = [replace(o, is_recomputed=True, saved_bytes=0.0) for o in block]
+            return (replace(again[0], saved_bytes=block[0].saved_bytes), *again[1:])
+        if self.checkpoint == Checkpoint.NONE:
+            return block
+        whole = (*PRODUCTS, OperatorKind.ATTENTION)
+        return tuple(
+            o if o.kind in whole else replace(o, is_recomputed=True, saved_bytes=0.0) for o in block
+        )
+
+    def _attention(self, flow: Flow, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        name, hidden, width = f"{self.prefix}.attention", self.hidden, self.hidden // self.heads
+        others = 2 * width * (self.kv_heads or self.heads) // flow.split
+        mine, own = hidden // flow.split, rows // flow.split
+        first: tuple[Operator, ...] = ()
+        if self.joint_qkv:
+            first = _blocks.linear(name, rows, hidden, mine + others, style)
+            joined = 2.0 * style.element
+            first += (_blocks.moved(name, (rows, mine + others), style, 0.0, joined),)
+        else:
+            for i, size in enumerate((mine, others // 2, others // 2)):
+                first += _blocks.linear(name, rows, hidden, size, style, keeps_input=not i)
+        if self.rotary:
+            first += _blocks.rotation(name, rows, mine + others // 2, style)
         return (
-            _parts.norm(name, rows, hidden, dtype),
-            _parts.linear(name, rows, hidden, 3 * hidden, dtype),
-            *self._scores(flow, name),
-            _parts.linear_of_kept(name, rows, hidden, hidden, dtype),
-            _parts.streamed(name, (rows, hidden), dtype, reads=2.0),
+            *_blocks.norm(name, own, hidden, style),
+            *first,
+            *self._scores(flow, rows, name, style),
+            *_shared(
+                _blocks.linear(name, rows, mine, hidden, style, keeps_input=False), flow.split
+            ),
+            *_blocks.added(name, own, hidden, style),
         )
 
-    def _scores(self, flow: Flow, name: str) -> tuple[Operator, ...]:
-        return _parts.attention(
-            name,
-            (flow.batch_size, self.heads, self.seq, self.hidden // self.heads),
-            flow.dtype,
-            is_causal=self.causal,
-            is_fused=self.fused_attention,
+    def _scores(
+        self, flow: Flow, rows: int, name: str, style: _blocks.Style
+    ) -> tuple[Operator, ...]:
+        width, heads = self.hidden // self.heads, self.heads // flow.split
+        if self.fused_attention:
+            sizes = (flow.batch_size, heads, self.seq, width)
+            (whole,) = _parts.attention(
+                name, sizes, style.inner, is_causal=self.causal, is_fused=True
+            )
+            whole = replace(whole, flash_version=self.flash)
+            return (self._jagged(whole, rows, heads) if self.lengths else whole,)
+        wide = (flow.batch_size, heads, self.seq, self.seq, width)
+        return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
+
+    def _jagged(self, attention: Operator, rows: int, heads: int) -> Operator:
+        """The attention of each sequence to itself: its length, squared and added up."""
+        share = rows * heads / math.prod(attention.shape[:2])
+        return replace(
+            attention,
+            shape=(heads, rows, self._lengths.seen, *attention.shape[3:]),
+            read_bytes=attention.read_bytes * share,
+            written_bytes=attention.written_bytes * share,
+            saved_bytes=attention.saved_bytes * share,
         )
 
-    def _feed_forward(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        name, dtype = f"{self.prefix}.feed_forward", flow.dtype
+    def _feed_forward(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
+        inner = width * (2 if self.gated else 1)
+        outer = _blocks.linear(name, rows, width, self.hidden, style)
         return (
-            _parts.norm(name, rows, self.hidden, dtype),
-            _parts.linear(name, rows, self.hidden, self.ffn, dtype),
-            _parts.streamed(name, (rows, self.ffn), dtype, saved_elements=rows * self.ffn),
-            _parts.linear(name, rows, self.ffn, self.hidden, dtype),
-            _parts.streamed(name, (rows, self.hidden), dtype, reads=2.0),
+            *_blocks.norm(name, own, self.hidden, style),
+            *_blocks.linear(name, rows, self.hidden, inner, style),
+            *_blocks.activation(name, rows, width, style, gated=self.gated),
+            *_shared(outer, split),
+            *_blocks.added(name, own, self.hidden, style),
         )
 
-    def _tokens(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _tokens(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         if not self.vocabulary:
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
-        tokens = _parts.gather(name, shape, flow.dtype, self.vocabulary * self.hidden)
-        places = _parts.gather(name, (self.seq, self.hidden), flow.dtype, self.seq * self.hidden)
-        return (tokens, places, _parts.streamed(name, shape, flow.dtype, reads=1.0))
+        size = math.ceil(self.vocabulary / split) * self.hidden
+        tokens = _parts.gather(name, shape, style.inner, size)
+        filled = 4.0 if style.casts else style.element
+        back = 3.0 * style.residual * rows * self.hidden + filled * size
+        found = [replace(tokens, backward_bytes=back)]
+        if not self.rotary:
+            learned = self.seq * self.hidden
+            found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))
+            path = style.residual
+            found.append(_blocks.moved(name, shape, style, 2.0 * path, path))
+        if style.dropout:
+            found.append(_blocks.moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
+        return tuple(found)
 
-    def _head(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+    def _head(self, flow: Flow, style: _blocks.Style) -> tuple[Operator, ...]:
         if not self.vocabulary:
             return ()
-        name, shape = f"{self.prefix}.head", (rows, self.vocabulary)
-        product = _parts.linear(name, rows, self.hidden, self.vocabulary, flow.dtype, bias=False)
+        name, hidden = f"{self.prefix}.head", self.hidden
+        rows = flow.batch_size * self.predicted or self._lengths.rows(flow.batch_size)
+        found: tuple[Operator, ...] = ()
+        if self.head_transform:
+            found = (
+                *_blocks.linear(name, rows, hidden, hidden, style),
+                *_blocks.activation(name, rows, hidden, style, gated=False),
+                *_blocks.norm(name, rows, hidden, style),
+            )
+        plain = replace(style, bias=False, dtype=style.inner)
+        classes = math.ceil(self.vocabulary / flow.split)
+        product, *casts = _blocks.linear(name, rows, hidden, classes, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
-        softmax = _parts.streamed(
-            name,
-            shape,
-            flow.dtype,
-            kind=OperatorKind.SOFTMAX,
-            saved_elements=rows * self.vocabulary,
-        )
-        return (product, softmax)
+        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss)
+        return (*found, product, *casts, ended)
+
+
+def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:
+    """A linear layer whose result ranks add up, each having a part of its input."""
+    if split == 1:
+        return linear
+    return (replace(linear[0], shared_bytes=linear[0].written_bytes), *linear[1:])

@@ -71,7 +71,7 @@ def _refuse_dense(problem: PlanningProblem, pipeline: CostPipeline) -> None:
     has_tables = bool(workload.tables)
     limits = pipeline.device_limits
     missing = -float(limits.max() if has_tables else limits.min())
-    parts = dense_parts(workload)
+    parts = dense_parts(workload, topology)
     needs = [f"{format_bytes(size)} {name}" for name, size in parts.items() if size > 0]
     if workload.reserved_bytes > 0:
         needs.append(f"{format_bytes(workload.reserved_bytes)} memory reserve")

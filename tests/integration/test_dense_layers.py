@@ -12,7 +12,7 @@ import costmodels.layers as kinds
 from costmodels import discovery
 from costmodels.dense.base import dense_operators
 from costmodels.dense.roofline import Roofline
-from costmodels.operators import Operator
+from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.io.documents import Document
 from planner.io.workload.layer_entries import layers_of
@@ -95,6 +95,11 @@ def test_every_kind_is_tried_here_or_with_the_dlrm() -> None:
     assert tried | with_tables == set(discovery.names(kinds))
 
 
+def _is_loss(operator: Operator) -> bool:
+    """A loss, which is computed in fp32 in every type."""
+    return operator.name.endswith("head") and operator.kind is OperatorKind.SOFTMAX
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_the_element_size_moves_half_the_bytes(name: str) -> None:
     entries, width, vectors = LAYERS[name]
@@ -108,7 +113,7 @@ def test_half_the_element_size_moves_half_the_bytes(name: str) -> None:
             local_batch_size=BATCH,
             dense=DenseArch(num_dense_features=width, layers=layers, dtype=dtype),
         )
-        operators = dense_operators(workload)[1]
+        operators = tuple(o for o in dense_operators(workload)[1] if not _is_loss(o))
         assert {o.dtype for o in operators} == {dtype}
         moved.append(total(operators, "moved_bytes"))
     assert moved[1] == pytest.approx(moved[0] / 2, rel=0.03)

@@ -18,6 +18,7 @@ from costmodels.topology import Device, Host, Link, Topology
 from costmodels.workload import (
     DataType,
     DenseArch,
+    DenseParallelism,
     Feature,
     Interaction,
     Pipeline,
@@ -178,6 +179,7 @@ def tiny(seed: int) -> SearchSpace:
     model = replace(
         workload(tables, batch=int(10 ** rng.uniform(1.5, 3.5))),
         pipeline=list(Pipeline)[seed % 3],
+        dense_parallelism=list(DenseParallelism)[seed // 3 % 2],
         cuda_graph=bool(rng.random() < 0.7),
     )
     system = topology(hosts, local, hbm_gib=0.4 if seed % 5 == 4 else 80)

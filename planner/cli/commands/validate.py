@@ -12,6 +12,7 @@ import click
 from planner.cli.console import Settings, remark, say, warn, write_json
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
 from planner.cli.printing.show import print_rows
+from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from planner.validation.outcome import Outcome
@@ -22,6 +23,7 @@ Examples:
   shardplan validate published
   shardplan validate published --json > errors.json
   shardplan validate published --what single-gpu
+  shardplan validate published --what transformers
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --skew
   shardplan validate intervals
@@ -36,21 +38,29 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(["systems", "single-gpu"]),
+    type=click.Choice(["systems", "single-gpu", "transformers"]),
     default="systems",
     show_default=True,
-    help="MLPerf systems, or iterations of three models on one GPU (Lin et al. 2022).",
+    help="MLPerf systems; three models on one GPU (Lin et al. 2022); or steps of transformers.",
 )
+@click.option("--fit", is_flag=True, help="Fit the shares of transformers again and print them.")
 @output_options
 @click.pass_obj
-def published(settings: Settings, *, what: str) -> int:
+def published(settings: Settings, *, what: str, fit: bool) -> int:
     """Predict what others measured and print the errors.
 
     Systems: each case prices the plan that its log printed; the last column is a naive serial
     roofline on the same inputs. Single GPU: the host sets the pace; the two numbers of its profile
-    that were fitted are fitted again without the model, or without the GPU, of each case. Sources
-    of the measurements are in configs/published.
+    that were fitted are fitted again without the model, or without the GPU, of each case.
+    Transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100; the shares of
+    the device's rates are fitted again without the model, or the whole family, of each case.
+    Sources of the measurements are in configs/published.
     """
+    if fit and what != "transformers":
+        message = "--fit fits the shares of transformers; add --what transformers"
+        raise InvalidInputError(message)
+    if what == "transformers":
+        return _transformers(settings, fit=fit)
     if what == "single-gpu":
         return _single_gpu(settings)
     from planner.validation.published import load_cases, predict
@@ -60,6 +70,23 @@ def published(settings: Settings, *, what: str) -> int:
         write_json(_as_json(predictions))
     else:
         _print(predictions)
+    return 0
+
+
+def _transformers(settings: Settings, *, fit: bool) -> int:
+    from planner.cli.printing import validate_transformers as show
+    from planner.validation.transformers import fitted_shares, load_cases, predictions
+
+    cases = load_cases()
+    if fit:
+        show.print_shares(settings, fitted_shares(cases))
+        return 0
+    found = predictions(cases)
+    if settings.json:
+        write_json(show.as_json(found))
+    else:
+        show.print_cases(found, every=settings.verbose)
+        show.print_errors(found)
     return 0
 
 

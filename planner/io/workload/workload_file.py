@@ -228,6 +228,10 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         host_profile=training.host_profile,
         between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,
+        dense_optimizer=training.dense_optimizer,
+        dense_parallelism=training.dense_parallelism,
+        gradient_accumulation=training.gradient_accumulation,
+        tensor_parallel=training.tensor_parallel,
         input_samples_per_s=training.input_samples_per_s,
     )
 

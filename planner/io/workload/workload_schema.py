@@ -7,7 +7,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from costmodels.communication import Precision
-from costmodels.workload import DataType, HostProfile, Interaction, Optimizer, Pipeline, Pooling
+from costmodels.workload import (
+    DataType,
+    DenseOptimizer,
+    DenseParallelism,
+    HostProfile,
+    Interaction,
+    Optimizer,
+    Pipeline,
+    Pooling,
+)
 from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
 from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Width
 from planner.io.problems import Strict
@@ -116,6 +125,10 @@ class TrainingSchema(Strict):
     cuda_graph: bool = False
     host_profile: Annotated[HostProfile, Field(strict=False)] = HostProfile.EAGER
     between_steps: Duration | None = None
+    dense_optimizer: Annotated[DenseOptimizer, Field(strict=False)] = DenseOptimizer.ADAGRAD
+    dense_parallelism: Annotated[DenseParallelism, Field(strict=False)] = DenseParallelism.DDP
+    gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
+    tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
 
 

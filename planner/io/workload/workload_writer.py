@@ -18,7 +18,15 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.workload import DenseArch, HostProfile, Pooling, Table, Workload
+from costmodels.workload import (
+    DenseArch,
+    DenseOptimizer,
+    DenseParallelism,
+    HostProfile,
+    Pooling,
+    Table,
+    Workload,
+)
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
 from planner.io.workload.codec_entries import communication_entry
@@ -125,6 +133,14 @@ def _training(workload: Workload) -> dict[str, Any]:
         values["host_profile"] = workload.host_profile.value
     if workload.between_steps_s is not None:
         values["between_steps"] = f"{workload.between_steps_s!r} s"
+    if workload.dense_optimizer is not DenseOptimizer.ADAGRAD:
+        values["dense_optimizer"] = workload.dense_optimizer.value
+    if workload.dense_parallelism is not DenseParallelism.DDP:
+        values["dense_parallelism"] = workload.dense_parallelism.value
+    if workload.gradient_accumulation > 1:
+        values["gradient_accumulation"] = workload.gradient_accumulation
+    if workload.tensor_parallel > 1:
+        values["tensor_parallel"] = workload.tensor_parallel
     if workload.input_samples_per_s is not None:
         values["input_samples_per_s"] = workload.input_samples_per_s
     return values

@@ -1,0 +1,255 @@
+"""Operators of a transformer's blocks, as eager or compiled PyTorch runs them.
+
+Operators between products are limited by memory, so what counts is how often a tensor is read and
+written. Amounts are bytes per element of the forward and the backward pass: every kernel of eager
+PyTorch reads its inputs and writes its result; a compiler joins the kernels between two products.
+Under autocast the weights and the path of residuals are fp32, and norms give fp32, so that casts
+stand before the products. Without it all tensors have the type of the products. Types of one byte
+are those of linear layers alone: each scales and casts its input, weights and gradient, and all
+else, attention too, takes two bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from costmodels.datatypes import DataType
+from costmodels.layers import _parts
+from costmodels.operators import Operator, OperatorKind
+
+_CAST = 6.0
+"""Bytes of an element that is cast between fp32 and a type of two bytes."""
+_SCALED = 6.0
+"""Bytes of an element of two bytes that is scaled to one: read for its largest value and for the
+cast, written as it is and transposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How the operators of a block are run."""
+
+    dtype: DataType
+    autocast: bool = False
+    compiled: bool = False
+    dropout: bool = False
+    bias: bool = True
+    old_bias: bool = False
+
+    @property
+    def is_half(self) -> bool:
+        """Whether products take two bytes an element or less."""
+        return self.dtype.num_bytes < DataType.FP32.num_bytes
+
+    @property
+    def inner(self) -> DataType:
+        """Type of products that are no linear layers of a block."""
+        return DataType.BF16 if self.dtype.num_bytes == 1 else self.dtype
+
+    @property
+    def casts(self) -> bool:
+        """Whether autocast changes anything."""
+        return self.autocast and self.is_half
+
+    @property
+    def element(self) -> float:
+        """Bytes of what products take and give."""
+        return float(_parts.kept_bytes(self.dtype))
+
+    @property
+    def residual(self) -> float:
+        """Bytes of an element on the path of residuals."""
+        return 4.0 if self.casts else self.element
+
+    @property
+    def dropped(self) -> float:
+        """Bytes that dropout reads and writes, with a byte of mask."""
+        return 2.0 * self.element + 1.0
+
+
+def moved(
+    name: str,
+    shape: tuple[int, ...],
+    style: Style,
+    forward: float,
+    backward: float,
+    *,
+    kind: OperatorKind = OperatorKind.ELEMENTWISE,
+    saved: float = 0.0,
+    num_kernels: int = 1,
+) -> Operator:
+    """An operator that moves so many bytes per element of ``shape`` and keeps ``saved`` bytes."""
+    elements = float(math.prod(shape))
+    runs = num_kernels if forward else 0
+    return Operator(
+        name=name,
+        kind=kind,
+        shape=shape,
+        dtype=style.dtype,
+        read_bytes=0.5 * forward * elements,
+        written_bytes=0.5 * forward * elements,
+        backward_bytes=backward * elements,
+        saved_bytes=saved * elements,
+        num_kernels=runs,
+        num_calls=runs,
+    )
+
+
+def linear(
+    name: str, rows: int, fan_in: int, fan_out: int, style: Style, *, keeps_input: bool = True
+) -> tuple[Operator, ...]:
+    """A linear layer: its product, the gradient of its bias, and the cast of its weights."""
+    product = _parts.linear(name, rows, fan_in, fan_out, style.dtype, bias=style.bias)
+    if not keeps_input:
+        product = replace(product, saved_bytes=0.0)
+    operators = [product]
+    if style.bias:
+        added = 2.0 * style.element if style.old_bias else 0.0
+        kind = OperatorKind.REDUCTION
+        operators.append(moved(name, (rows, fan_out), style, added, style.element, kind=kind))
+    if style.casts:
+        weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST, saved=2.0)
+        operators.append(weights)
+    if style.dtype is not style.inner:
+        operators.append(moved(name, (rows, fan_in), style, _SCALED, 0.0))
+        operators.append(moved(name, (fan_in, fan_out), style, _SCALED, 0.0))
+        operators.append(moved(name, (rows, fan_out), style, 0.0, _SCALED))
+    return tuple(operators)
+
+
+def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
+    """A norm; two kernels of its backward pass read gradient and input.
+
+    A compiler joins it with the addition before it and the cast behind it.
+    """
+    result = 4.0 if style.casts and not style.compiled else style.element
+    backward = 2.0 * (result + style.residual) + style.residual
+    forward = result + style.residual
+    if style.compiled:
+        forward, backward = result, 2.0 * (result + style.residual)
+    made = moved(
+        name, (rows, width), style, forward, backward, kind=OperatorKind.NORM, saved=style.residual
+    )
+    parameters = width * (2 if style.bias else 1)
+    made = replace(
+        made,
+        num_parameters=parameters,
+        parameter_bytes=4.0 * parameters,
+        saved_bytes=made.saved_bytes + 8.0 * rows,
+    )
+    if style.casts and not style.compiled:
+        return (made, moved(name, (rows, width), style, _CAST, _CAST))
+    return (made,)
+
+
+def added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
+    """Dropout, and the addition to the path of residuals; gradients of both paths are added up."""
+    shape, path = (rows, width), style.residual
+    if style.compiled:
+        backward = path + (path + style.element)
+        kept = 1.0 if style.dropout else 0.0
+        return (moved(name, shape, style, style.element + 2.0 * path, backward, saved=kept),)
+    operators = []
+    if style.dropout:
+        operators.append(moved(name, shape, style, style.dropped, style.dropped, saved=1.0))
+    backward = 3.0 * path + (_CAST if style.casts else 0.0)
+    operators.append(moved(name, shape, style, style.element + 2.0 * path, backward))
+    return tuple(operators)
+
+
+def activation(
+    name: str, rows: int, width: int, style: Style, *, gated: bool
+) -> tuple[Operator, ...]:
+    """GELU, or SiLU of one half times the other half."""
+    e, shape = style.element, (rows, width)
+    if not gated:
+        return (moved(name, shape, style, 2.0 * e, 3.0 * e, saved=e),)
+    if style.compiled:
+        return (moved(name, shape, style, 3.0 * e, 5.0 * e, saved=2.0 * e),)
+    return (moved(name, shape, style, 5.0 * e, 9.0 * e, saved=3.0 * e, num_kernels=2),)
+
+
+def rotation(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
+    """Rotary positions of queries and keys: negate, join, two products and a sum each."""
+    bytes_ = (2.0 if style.compiled else 13.0) * style.element
+    kernels = 2 if style.compiled else 10
+    return (moved(name, (rows, width), style, bytes_, bytes_, num_kernels=kernels),)
+
+
+def scores(
+    name: str,
+    sizes: tuple[int, int, int, int, int],
+    style: Style,
+    *,
+    is_causal: bool,
+    is_masked: bool,
+) -> tuple[Operator, ...]:
+    """Attention that writes its scores.
+
+    Queries, keys, values and the result are copied between the orders of their axes. Scores are
+    scaled, masked, normalized and dropped out; autocast normalizes in fp32, where fp16 is cast by
+    the kernel itself and bf16 by one of its own.
+
+    Args:
+        name: of the operators.
+        sizes: samples, heads, queries, keys, elements of a head.
+        style: how they are run.
+        is_causal: positions attend to earlier ones only.
+        is_masked: a mask of the sample is added.
+    """
+    batch, heads, queries, keys, width = sizes
+    groups, e = batch * heads, style.element
+    out, shape = (groups, queries, width), (groups, queries, keys)
+    inner = (groups, keys, width)
+    copied = [moved(name, axes, style, 2.0 * e, 2.0 * e) for axes in (out, inner, inner)]
+    kept = 3 * groups * max(queries, keys) * width
+    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved_elements=kept)
+    last = _parts.batched(
+        name, (groups, queries, keys, width), style.inner, saved_elements=groups * queries * width
+    )
+    between = _normalized(name, shape, style, is_causal=is_causal, is_masked=is_masked)
+    return (*copied, first, *between, last, copied[0])
+
+
+def _normalized(
+    name: str, shape: tuple[int, ...], style: Style, *, is_causal: bool, is_masked: bool
+) -> tuple[Operator, ...]:
+    e, mask = style.element, 1.0 if style.dropout else 0.0
+    if style.compiled:
+        return (moved(name, shape, style, 2.0 * e, 3.0 * e, kind=OperatorKind.SOFTMAX, saved=e),)
+    wide = 4.0 if style.casts else e
+    operators = [moved(name, shape, style, 2.0 * e, 2.0 * e)]
+    if is_masked:
+        operators.append(moved(name, shape, style, 2.0 * e, 0.0))
+    if is_causal:
+        operators.append(moved(name, shape, style, 2.0 * e, 2.0 * e))
+    if style.casts and style.dtype is DataType.BF16:
+        operators.append(moved(name, shape, style, _CAST, _CAST))
+        e = 4.0
+    softmax = OperatorKind.SOFTMAX
+    operators.append(moved(name, shape, style, e + wide, 2.0 * wide + e, kind=softmax, saved=wide))
+    if style.dropout:
+        dropped = 2.0 * wide + 1.0
+        operators.append(moved(name, shape, style, dropped, dropped, saved=mask))
+    if style.casts:
+        operators.append(moved(name, shape, style, _CAST, _CAST, saved=2.0))
+    return tuple(operators)
+
+
+def loss(name: str, rows: int, width: int, style: Style, *, is_fused: bool) -> Operator:
+    """Log-softmax and negative log-likelihood over ``width`` classes, in fp32.
+
+    Eager PyTorch casts logits of two bytes first; the backward pass fills the gradient, computes
+    that of the log-softmax and casts it back. A compiler keeps all that in two passes each way, a
+    fused loss in one pass forward and one in place backward.
+    """
+    e, kind = style.element, OperatorKind.SOFTMAX
+    if is_fused or style.compiled:
+        forward = e if is_fused else 2.0 * e
+        return moved(name, (rows, width), style, forward, 2.0 * e, kind=kind, saved=e)
+    forward, backward, kernels = 8.0, 16.0, 1
+    if style.is_half:
+        forward, backward, kernels = _CAST + 8.0, 16.0 + _CAST, 2
+    return moved(
+        name, (rows, width), style, forward, backward, kind=kind, saved=4.0, num_kernels=kernels
+    )

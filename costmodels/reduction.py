@@ -1,0 +1,175 @@
+"""What ranks exchange to train the dense part: all-reduce in buckets, or shards of parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, FloatArray
+from costmodels.dense.base import DenseLayers
+from costmodels.errors import require
+from costmodels.topology import Topology
+from costmodels.workload import DataType, DenseParallelism, Workload
+
+_BUCKET_BYTES: Final = 25 * 1024**2
+"""Default bucket of DistributedDataParallel."""
+_MAX_BUCKETS: Final = 8
+
+
+class DenseReduction:
+    """Collectives of the dense part of one workload; nothing here depends on a plan.
+
+    Where groups of ranks share layers, gradients are reduced over the ranks of the same part.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        topology: Topology,
+        layers: DenseLayers,
+        collective: AbstractCollectiveModel,
+    ) -> None:
+        """Keep all four.
+
+        Raises:
+            InvalidValueError: groups of ranks that share layers do not fit into a host.
+        """
+        self._workload, self._layers, self._collective = workload, layers, collective
+        self._split, local = workload.tensor_parallel, topology.local_world_size
+        require(
+            local % self._split == 0,
+            f"tensor_parallel must divide the {local} ranks of a host, got {self._split}",
+        )
+        self._group = topology.resized(1, self._split) if self._split > 1 else topology
+        self._topology = topology
+        if self._split > 1:
+            self._topology = topology.resized(topology.num_hosts, local // self._split)
+
+    def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
+        """An all-reduce over the ranks that have the same part of every layer."""
+        return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
+
+    @cached_property
+    def shared_s(self) -> tuple[float, float]:
+        """Seconds in which ranks that share layers add up results: forward and backward pass.
+
+        Nothing computes beside it.
+        """
+        if self._split == 1:
+            return 0.0, 0.0
+        operators = [o for x in self._layers.top for o in x.operators if o.shared_bytes]
+        once_s = [
+            o.num_repeats
+            * float(self._collective.all_reduce_s(np.array(o.shared_bytes), self._group))
+            for o in operators
+        ]
+        again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
+        return sum(once_s), sum(once_s) + sum(again_s)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained elements of the dense part."""
+        return self._layers.top_parameters + self._layers.bottom_parameters
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranks share parameters, gradients and states."""
+        is_alone = self._topology.world_size == 1 or not self.num_parameters
+        return self._workload.dense_parallelism is DenseParallelism.FSDP and not is_alone
+
+    @cached_property
+    def buckets(self) -> tuple[float, ...]:
+        """Bytes of the all-reduces of the top's gradients; the last also carries the bottom's."""
+        top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
+        count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
+        return (top / count,) * count
+
+    @property
+    def tail_bytes(self) -> float:
+        """Gradients in the last all-reduce beside those of replicated tables."""
+        if self.is_sharded:
+            return 0.0
+        bottom = self._layers.bottom_parameters * self._workload.gradient_dtype.num_bytes
+        return self.buckets[-1] + bottom
+
+    @cached_property
+    def pieces(self) -> tuple[float, ...]:
+        """Shares of the pieces in which a sharded dense part runs; none where it is not sharded.
+
+        Nothing computes while the first layer is gathered, so it is a piece of its own.
+        """
+        if not self.is_sharded:
+            return ()
+        trained = [x for x in (*self._layers.bottom, *self._layers.top) if x.num_parameters]
+        repeats = max(o.num_repeats for x in trained for o in x.operators)
+        num_layers = max(2, repeats, len(trained))
+        rest = min(_MAX_BUCKETS - 1, num_layers - 1)
+        return (1.0 / num_layers, *((1.0 - 1.0 / num_layers) / rest,) * rest)
+
+    @property
+    def gathered_bytes(self) -> float:
+        """All parameters as they are gathered: in the type of the products, two bytes at least."""
+        element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
+        return float(self.num_parameters * element)
+
+    @property
+    def scattered_bytes(self) -> float:
+        """All gradients as they are reduced."""
+        return float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
+
+    @cached_property
+    def gathers_s(self) -> tuple[FloatArray, ...]:
+        """Seconds to gather the parameters of each piece."""
+        whole, gather = self.gathered_bytes, self._collective.all_gather_s
+        return tuple(
+            gather(np.array(whole * share), self._topology, within_host=False)
+            for share in self.pieces
+        )
+
+    @cached_property
+    def scatters_s(self) -> tuple[FloatArray, ...]:
+        """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
+        whole, scatter = self.scattered_bytes, self._collective.reduce_scatter_s
+        return tuple(
+            scatter(np.array(whole * share), self._topology, within_host=False)
+            for share in self.pieces[::-1]
+        )
+
+    def beside_backward_s(
+        self, all_reduce_s: Callable[[FloatArray], FloatArray]
+    ) -> tuple[FloatArray, ...]:
+        """Collectives of gradients beside the backward pass, without the last one."""
+        if self.is_sharded:
+            return self.scatters_s[:-1]
+        return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
+
+    def earlier_s(
+        self, passes_s: FloatArray, dense_ratio: FloatArray, collective_ratio: FloatArray
+    ) -> FloatArray | None:
+        """The micro-batches of a step before the last one; None where there are none.
+
+        Each adds its gradients to those before. A sharded dense part is gathered twice and its
+        gradients are reduced every time, beside compute, which that slows; otherwise gradients stay
+        where they are.
+
+        Args:
+            passes_s: forward and backward pass of a micro-batch on each rank.
+            dense_ratio: factor on compute, over the speeds of the ranks.
+            collective_ratio: factor on collectives.
+        """
+        earlier, device = self._workload.gradient_accumulation - 1, self._topology.device
+        if not earlier:
+            return None
+        if not self.is_sharded:
+            added_s = 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
+            return earlier * (passes_s + added_s * dense_ratio)
+        none = np.zeros(())
+        beside_s = 2.0 * sum(self.gathers_s, none) + sum(self.scatters_s, none)
+        beside_s = beside_s * collective_ratio
+        alone_s = (self.gathers_s[0] + self.scatters_s[-1]) * collective_ratio
+        slowed_s = passes_s + device.overlap_slowdown_ratio * beside_s + alone_s
+        return earlier * np.maximum(slowed_s, beside_s)

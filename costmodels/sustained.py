@@ -1,0 +1,89 @@
+"""What dense compute reaches where it fills most of a training step, by device and precision.
+
+The device's own efficiency is that of one large product alone on a cool card. Attention models keep
+the matrix units busy for most of a step: the card runs at its power limit and lowers its clock, and
+products of a model are not all large. What remains of the rate is a share for each generation of
+devices and precision; operators between products reach a share of the streaming rate.
+
+``shardplan validate published --what transformers --fit`` computes ``SHARES`` from the measured
+training steps of configs/published/transformers.csv and prints them; without ``--fit`` the command
+holds them against the steps, with models and families left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from costmodels.datatypes import DataType
+from costmodels.topology import Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Shares of a device's rates, by what an operator is limited by.
+
+    ``product_ratio`` is of the rate that large products reach, ``memory_ratio`` of the streaming
+    bandwidth, ``flash_1_ratio`` of the rate of FlashAttention-2.
+    """
+
+    product_ratio: float
+    memory_ratio: float
+    flash_1_ratio: float = 0.6
+
+
+BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
+"""Dense parts beside tables, as in a DLRM: the rates are those of the device."""
+PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
+"""Where nothing was measured, and what each fit is pulled to by one measurement's weight."""
+PRIOR_SIGMA: Final = 0.15
+"""Log-standard deviation of the share of products around the prior, from generation to generation
+of devices and precision to precision."""
+SHARES: Final = {
+    "A100 half": Shares(product_ratio=0.839, memory_ratio=0.759, flash_1_ratio=0.681),
+    "V100 fp32": Shares(product_ratio=1.017, memory_ratio=0.667),
+    "V100 half": Shares(product_ratio=0.764, memory_ratio=0.667),
+}
+"""By generation and precision: printed by the command above with ``--fit``, rounded."""
+STEP_GROUPS: Final = (
+    0.130, 0.223, 0.095, 0.225, 0.157, 0.099, 0.061, 0.030, 0.020, 0.083, 0.029, 0.047, 0.124,
+)  # fmt: skip
+"""Root mean square of ln(predicted / measured) per model, with shares fitted without it: BERT-large
+and its fine-tuning, BERT-base; MPT from 70b to 125m; GPT-2. The command prints them by model and
+device."""
+GENERATIONS: Final = ("V100", "A100", "H100", "B200")
+_SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "GB200": "B200"}
+
+
+_ATTENTION: Final = {(2, False): (0.75, 0.6), (2, True): (0.45, 0.4), (3, True): (0.8, 0.65)}
+"""Shares of the rate of large products that a fused attention reaches, forward and backward, by
+version of the kernel and whether the device is an H100 or later. Version 2 reaches 50 to 73 % of an
+A100's peak forward and less backward (Dao 2023, arXiv 2307.08691), and 35 % of an H100's; version 3
+up to 75 % of that, 1.5 to 1.75 times version 2 backward (Shah et al. 2024, arXiv 2407.08608); large
+products reach 87 and 80 %. The middle of these ranges, not fitted."""
+
+
+def attention_shares(version: int, device: Device, shares: Shares) -> tuple[float, float]:
+    """Shares of a fused attention, forward and backward."""
+    is_late = group_of(device, DataType.BF16).startswith(("H100", "B200"))
+    forward, backward = _ATTENTION[version if is_late and version > 2 else 2, is_late]
+    factor = shares.flash_1_ratio if version == 1 else 1.0
+    return forward * factor, backward * factor
+
+
+def group_of(device: Device, dtype: DataType) -> str:
+    """Generation and precision, as in ``SHARES``; another device's own name where it has none."""
+    names = {**_SAME, **{g: g for g in GENERATIONS}}
+    found = next((names[n] for n in sorted(names, key=len, reverse=True) if n in device.name), "")
+    kind = dtype.value if dtype.num_bytes == DataType.FP32.num_bytes else "half"
+    return f"{found or device.name} {kind}"
+
+
+def shares_of(device: Device, dtype: DataType) -> Shares:
+    """Shares of a dense part in ``dtype``; the prior where none was fitted."""
+    return SHARES.get(group_of(device, dtype), PRIOR)
+
+
+def is_fitted(device: Device, dtype: DataType) -> bool:
+    """Whether the shares come from measured steps of that generation and precision."""
+    return group_of(device, dtype) in SHARES

@@ -1,0 +1,212 @@
+"""How ranks share the dense part: buckets, shards, micro-batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.dense.base import dense_operators
+from costmodels.errors import InvalidValueError
+from costmodels.layers.mlp import Mlp
+from costmodels.layers.transformer import Transformer
+from costmodels.memory import dense_bytes, dense_parts
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.stages import CostModels, Scale, StageModel
+from costmodels.topology import Topology
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    DenseOptimizer,
+    DenseParallelism,
+    Pipeline,
+    Workload,
+)
+from tests.strategies import make_table, make_topology, make_workload
+
+GPT = Transformer(layers=12, hidden=768, heads=12, ffn=3072, seq=256, vocabulary=50257, causal=True)
+PARAMETERS = 50257 * 768 + 256 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
+WHOLE = "parameters with gradients and state"
+
+
+def gpt(**changes: object) -> Workload:
+    """GPT-2 small on short sequences, without tables."""
+    values: dict[str, object] = {
+        "name": "gpt",
+        "tables": (),
+        "local_batch_size": 4,
+        "dense": DenseArch(layers=(GPT,), dtype=DataType.FP16),
+        "dense_parallelism": DenseParallelism.FSDP,
+        "gradient_dtype": DataType.FP32,
+        "cuda_graph": True,
+    }
+    return Workload(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def stages(workload: Workload, topology: Topology) -> StageModel:
+    return StageModel(workload, topology, CostModels())
+
+
+def time_s(workload: Workload, topology: Topology) -> float:
+    return CostPipeline(workload, topology).estimate(Plan(placements=())).time.time_s
+
+
+def test_shards_are_gathered_twice_and_scattered_once() -> None:
+    """Bytes and times by hand: 12 pieces by layers, no more than 8 of them told apart."""
+    topology = make_topology()
+    reduction = stages(gpt(), topology).reduction
+    assert reduction.gathered_bytes == 2 * PARAMETERS
+    assert reduction.scattered_bytes == 4 * PARAMETERS
+    assert len(reduction.pieces) == 8
+    assert reduction.pieces[0] == pytest.approx(1 / 12)
+    assert sum(reduction.pieces) == pytest.approx(1.0)
+    link, world = topology.host_link.bandwidth_bytes_per_s, topology.world_size
+    share = (world - 1) / world
+    gathered_s, scattered_s = (
+        float(np.sum(seconds)) for seconds in (reduction.gathers_s, reduction.scatters_s)
+    )
+    assert gathered_s >= 2 * PARAMETERS * share / link
+    assert scattered_s >= 4 * PARAMETERS * share / link
+    assert scattered_s == pytest.approx(2 * gathered_s, rel=0.05)
+    names = [s.name for s in CostPipeline(gpt(), topology).estimate(Plan(placements=())).stages]
+    assert sum("all-gather forward" in n for n in names) == 8
+    assert sum("all-gather backward" in n for n in names) == 8
+    assert sum("reduce-scatter" in n for n in names) == 8
+    assert not any("gradient all-reduce" in n for n in names[:-2])
+
+
+def test_the_first_piece_waits_for_its_parameters_and_the_others_compute_beside() -> None:
+    """Time is between compute with the two exposed pieces, and everything one after the other."""
+    topology = make_topology()
+    model = stages(gpt(local_batch_size=32), topology)
+    times = model.times(np.zeros((4, CostPipeline.num_features)), Scale())
+    compute = sum(dataclasses.astuple(model.dense))
+    moved = [*times.gather_s, *times.gather_s, *times.bucket_s, times.last_scatter_s]
+    scale = float(sum(np.max(m) for m in moved))
+    exposed = float(np.max(times.gather_s[0]) + np.max(times.last_scatter_s))
+    found = time_s(gpt(local_batch_size=32), topology)
+    assert compute + exposed * 0.99 <= found <= compute + scale + 1e-2
+    assert found < 0.98 * (compute + scale)
+
+
+def test_memory_falls_to_a_share_and_two_layers() -> None:
+    """Adam: 16 bytes a parameter over the ranks, and two token tables gathered with gradients."""
+    adam = gpt(dense_optimizer=DenseOptimizer.ADAM)
+    topology = make_topology()
+    parts = dense_parts(adam, topology)
+    largest = 50257 * 768 + 256 * 768
+    assert parts[WHOLE] == 16 * PARAMETERS / 4 + (2 + 4) * 2 * largest
+    whole = replace(adam, dense_parallelism=DenseParallelism.DDP)
+    assert dense_parts(whole, topology)[WHOLE] == (16 + 4 + 2) * PARAMETERS
+    alone = make_topology(local_world_size=1, domain_size=1)
+    assert dense_bytes(adam, alone) == dense_bytes(whole, alone)
+    ledger = CostPipeline(adam, topology).memory(Plan(placements=()))
+    assert all(r.dense_bytes == dense_bytes(adam, topology) for r in ledger.ranks)
+
+
+def test_the_optimizer_updates_a_share() -> None:
+    topology = make_topology()
+    sharded, whole = (
+        stages(gpt(dense_parallelism=kind), topology).dense.optimizer_s
+        for kind in (DenseParallelism.FSDP, DenseParallelism.DDP)
+    )
+    assert sharded == pytest.approx(whole / 4)
+
+
+def test_one_rank_shards_nothing() -> None:
+    alone = make_topology(local_world_size=1, domain_size=1)
+    whole = gpt(dense_parallelism=DenseParallelism.DDP)
+    assert time_s(gpt(), alone) == time_s(whole, alone)
+
+
+@pytest.mark.parametrize("kind", DenseParallelism)
+def test_micro_batches_before_the_last_add_their_passes(kind: DenseParallelism) -> None:
+    """A step of 5 is a step of 1 and four passes, with gathers where there are shards."""
+    topology = make_topology()
+    one = gpt(dense_parallelism=kind)
+    five = replace(one, gradient_accumulation=5)
+    dense = stages(one, topology).dense
+    passes = dense.top_forward_s + dense.top_backward_s
+    more = time_s(five, topology) - time_s(one, topology)
+    reduction = stages(one, topology).reduction
+    beside = 2 * float(np.sum(reduction.gathers_s)) + float(np.sum(reduction.scatters_s))
+    assert 4 * passes < more < 4 * (1.1 * passes + beside + 1e-3)
+    if kind is DenseParallelism.DDP:
+        copied = 3 * 2 * PARAMETERS / topology.device.hbm_bandwidth_bytes_per_s
+        assert more == pytest.approx(4 * (passes + copied))
+
+
+def test_a_sharded_dense_part_beside_tables_exchanges_both() -> None:
+    """The gradients of replicated tables still are all-reduced, without those of the dense part."""
+    arch = DenseArch(layers=(Mlp(sizes=(512, 512, 1)),))
+    workload = make_workload(make_table("a"), dense=arch, dense_parallelism=DenseParallelism.FSDP)
+    model = stages(workload, make_topology())
+    assert model.reduction.tail_bytes == 0.0
+    assert len(model.reduction.pieces) == 3
+
+
+def test_what_contradicts_is_refused_by_name() -> None:
+    with pytest.raises(InvalidValueError, match="contradicts pipeline hugectr"):
+        gpt(pipeline=Pipeline.HUGECTR)
+    with pytest.raises(InvalidValueError, match="gradient_accumulation 2 needs a model without"):
+        make_workload(make_table("a"), gradient_accumulation=2)
+    with pytest.raises(InvalidValueError, match=r"must be 1\.\.1e6, got 0"):
+        gpt(gradient_accumulation=0)
+
+
+# ------------------------------------------------------------------ ranks that share layers
+
+SPLIT = replace(GPT, vocabulary=50304)
+"""GPT-2 with a vocabulary that 4 ranks can share."""
+
+
+def shared(ranks: int, **changes: object) -> Workload:
+    dense = DenseArch(layers=(replace(SPLIT, **changes),), dtype=DataType.FP16)  # type: ignore[arg-type]
+    kind = DenseParallelism.DDP
+    return gpt(dense=dense, dense_parallelism=kind, tensor_parallel=ranks)
+
+
+def test_ranks_that_share_layers_compute_the_same_and_keep_a_part() -> None:
+    """Four times the samples of a quarter of the model; position vectors and norms stay whole."""
+    alone, four = ([o for o in dense_operators(shared(ranks))[1]] for ranks in (1, 4))
+    for figure in ("forward_flop", "backward_flop"):
+        sums = [sum(o.num_repeats * getattr(o, figure) for o in found) for found in (alone, four)]
+        assert sums[0] == pytest.approx(sums[1])
+    kept = [sum(o.num_repeats * o.num_parameters for o in found) for found in (alone, four)]
+    whole = 256 * 768 + 12 * (2 + 4) * 768 + 2 * 768
+    assert kept[1] == (kept[0] - whole) / 4 + whole
+    assert dense_parts(shared(4), make_topology())[WHOLE] == 16 * kept[1]
+
+
+def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None:
+    """Four ranks of 4 samples of 256 positions of 768 elements of 2 bytes."""
+    topology = make_topology()
+    reduction = stages(shared(4), topology).reduction
+    operators = dense_operators(shared(4))[1]
+    given = [o for o in operators if o.shared_bytes]
+    assert [(o.num_repeats, o.shared_bytes) for o in given] == [(12, 4 * 4 * 256 * 768 * 2)] * 2
+    once_s = float(CostModels().collective.all_reduce_s(np.array(given[0].shared_bytes), topology))
+    assert reduction.shared_s == pytest.approx((24 * once_s, 24 * once_s))
+    again = stages(shared(4, checkpoint="full"), topology).reduction
+    assert again.shared_s == pytest.approx((24 * once_s, 48 * once_s))
+    assert reduction.all_reduce_s(np.array(1e6)) == 0.0
+    two = stages(shared(2), topology).reduction
+    halves = topology.resized(1, 2)
+    expected = CostModels().collective.all_reduce_s(np.array(1e6), halves)
+    assert two.all_reduce_s(np.array(1e6)) == expected
+    assert time_s(shared(4), topology) > time_s(shared(1), topology) - 48 * once_s
+
+
+def test_groups_that_do_not_fit_are_refused_by_name() -> None:
+    with pytest.raises(InvalidValueError, match="must divide the 4 ranks of a host, got 3"):
+        stages(shared(3), make_topology())
+    with pytest.raises(InvalidValueError, match="must be multiples of tensor_parallel 8, got 12"):
+        dense_operators(shared(8))
+    mlp = DenseArch(num_dense_features=8, layers=(Mlp(sizes=(8,)),))
+    with pytest.raises(InvalidValueError, match="layer mlp: ranks cannot share it"):
+        dense_operators(gpt(dense=mlp, tensor_parallel=2))
+    with pytest.raises(InvalidValueError, match="tensor_parallel 2 needs a model without tables"):
+        make_workload(make_table("a"), tensor_parallel=2)
