@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,16 +12,21 @@ from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags.common import (
     FILE,
     MAX_EVALUATIONS,
+    Command,
     Count,
     Percent,
     ProblemFlags,
     Quantity,
+    gathered,
     output_options,
     problem_options,
     time_limit_option,
 )
 from planner.cli.flags.stats_inputs import DayFile, DayFileType
 from planner.cli.interrupt import StopOnInterrupt
+
+if TYPE_CHECKING:
+    from planner.cli.printing.drift_show import Drift
 
 EXIT_DRIFTED = 1
 
@@ -31,41 +37,64 @@ Examples:
   shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json --stats 3=wed.json
   shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
 
+_OPTIONS = (
+    click.option(
+        "--stats", "days", type=DayFileType(), multiple=True, required=True, metavar="[DAY=]FILE",
+        help="Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
+    ),
+    click.option(
+        "--before", type=FILE, metavar="FILE",
+        help="Statistics that the plan was made with.  [default: the workload's own laws]",
+    ),
+    click.option(
+        "--threshold", type=Percent(), default="5%", show_default=True, metavar="PERCENT",
+        help="Exit code 1 if a new plan saves more than this of an iteration.",
+    ),
+    click.option(
+        "--constraints", type=FILE, metavar="FILE",
+        help="YAML file of constraints, beside those of the workload.",
+    ),
+    click.option(
+        "--max-moved-bytes", type=Quantity("bytes"), metavar="SIZE",
+        help="Most bytes that ranks may receive to get to the new plan, such as '200 GiB'.",
+    ),
+    click.option(
+        "--max-moved-tables", type=Count(100_000), metavar="N",
+        help="Most tables of which a rank may receive anything.",
+    ),
+    click.option(
+        "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+        help="End each search after pricing N plans.  [default: by the size of the problem]",
+    ),
+    time_limit_option("--time-limit", "For each search, "),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftFlags:
+    """What the flags say about the data, the alarm and the plan that is looked for."""
+
+    days: tuple[DayFile, ...]
+    before: Path | None
+    threshold: float
+    constraints: Path | None
+    max_moved_bytes: float | None
+    max_moved_tables: int | None
+    evaluations: int | None
+    time_limit: float | None
+
+
+def drift_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``asked`` argument."""
+    return gathered(command, _OPTIONS, DriftFlags, "asked")
+
 
 @click.command(
     short_help="What new data do to a plan, and whether re-planning pays.", epilog=EXAMPLES
 )
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
-@click.option(
-    "--stats", "days", type=DayFileType(), multiple=True, required=True, metavar="[DAY=]FILE",
-    help="Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
-)  # fmt: skip
-@click.option(
-    "--before", type=FILE, metavar="FILE",
-    help="Statistics that the plan was made with.  [default: the workload's own laws]",
-)  # fmt: skip
-@click.option(
-    "--threshold", type=Percent(), default="5%", show_default=True, metavar="PERCENT",
-    help="Exit code 1 if a new plan saves more than this of an iteration.",
-)  # fmt: skip
-@click.option(
-    "--constraints", type=FILE, metavar="FILE",
-    help="YAML file of constraints, beside those of the workload.",
-)  # fmt: skip
-@click.option(
-    "--max-moved-bytes", type=Quantity("bytes"), metavar="SIZE",
-    help="Most bytes that ranks may receive to get to the new plan, such as '200 GiB'.",
-)  # fmt: skip
-@click.option(
-    "--max-moved-tables", type=Count(100_000), metavar="N",
-    help="Most tables of which a rank may receive anything.",
-)  # fmt: skip
-@click.option(
-    "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-    help="End each search after pricing N plans.  [default: by the size of the problem]",
-)  # fmt: skip
-@time_limit_option("--time-limit", "For each search, ")
+@drift_options
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the new plan, plan.json.")
 @problem_options
 @output_options
@@ -75,14 +104,7 @@ def command(
     *,
     workload: Path,
     plan: Path,
-    days: tuple[DayFile, ...],
-    before: Path | None,
-    threshold: float,
-    constraints: Path | None,
-    max_moved_bytes: float | None,
-    max_moved_tables: int | None,
-    evaluations: int | None,
-    time_limit: float | None,
+    asked: DriftFlags,
     output: Path | None,
     flags: ProblemFlags,
 ) -> int:
@@ -95,14 +117,34 @@ def command(
     Exit code 1 says that under the latest data a new plan saves more than --threshold, that the
     plan no longer fits in memory, or that the data hold ids that a table has no row for.
     """
+    from planner.cli.printing import drift_show as show
+
+    drift, warnings = _drift(workload, plan, asked, flags)
+    if output is not None:
+        from planner import io
+
+        io.save_plan(output, drift.latest.assessment.result)
+        remark(settings, f"wrote {output}")
+    warnings += drift.warnings
+    if settings.json:
+        write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
+    else:
+        show.print_drift(settings, drift)
+    warn(settings, tuple(warnings))
+    return EXIT_DRIFTED if drift.is_alarming else 0
+
+
+def _drift(
+    workload: Path, plan: Path, asked: DriftFlags, flags: ProblemFlags
+) -> tuple[Drift, list[str]]:
+    """The plan under the data of every day, and what reading it all had to remark."""
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.flags.stats_inputs import ordered, stats_of
     from planner.cli.printing import drift_show as show
 
-    files = ordered(days)
-    inputs = with_constraints(load_plans(workload, (plan,), flags), constraints)
+    files, before = ordered(asked.days), asked.before
+    inputs = with_constraints(load_plans(workload, (plan,), flags), asked.constraints)
     problem, warnings = inputs.problem, list(inputs.warnings)
-    from planner import io
     from planner.drift.assess import assess
     from planner.drift.changes import workload_under
     from planner.problem import MoveLimit
@@ -113,8 +155,12 @@ def command(
             problem.workload, stats_of(before, problem.workload), str(before)
         )
         problem, warnings = replace(problem, workload=then), [*warnings, *notes]
-    limit = MoveLimit(start=inputs.plans[0], max_bytes=max_moved_bytes, max_tables=max_moved_tables)
-    search = SearchSettings(time_limit_s=time_limit, max_evaluations=evaluations)
+    limit = MoveLimit(
+        start=inputs.plans[0],
+        max_bytes=asked.max_moved_bytes,
+        max_tables=asked.max_moved_tables,
+    )
+    search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
     found = []
     with StopOnInterrupt(keeps=False) as stop:
         for file in files:
@@ -126,17 +172,8 @@ def command(
             found.append(show.Day(file=file, assessment=assessment, rows=rows))
     drift = show.Drift(
         days=tuple(found),
-        threshold_ratio=threshold,
+        threshold_ratio=asked.threshold,
         predicted_s=None if inputs.made_for is None else inputs.made_for.predicted_s,
         before=before,
     )
-    if output is not None:
-        io.save_plan(output, drift.latest.assessment.result)
-        remark(settings, f"wrote {output}")
-    warnings += drift.warnings
-    if settings.json:
-        write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
-    else:
-        show.print_drift(settings, drift)
-    warn(settings, tuple(warnings))
-    return EXIT_DRIFTED if drift.is_alarming else 0
+    return drift, warnings

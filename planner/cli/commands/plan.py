@@ -14,6 +14,7 @@ from planner.cli.flags.common import (
     FILE,
     Percent,
     ProblemFlags,
+    SearchFlags,
     output_options,
     problem_options,
     search_options,
@@ -61,11 +62,7 @@ def command(
     workload: Path,
     flags: ProblemFlags,
     more: PlanFlags,
-    strategy: str,
-    objective: str,
-    time_limit: float | None,
-    evaluations: int | None,
-    seed: int,
+    search: SearchFlags,
     require_gap: float | None,
     output: Path | None,
     force: bool,
@@ -95,15 +92,16 @@ def command(
         from planner.pricing import pricing_of
         from planner.settings import SearchSettings
 
-        search = SearchSettings(
-            strategy=strategy, objective=objective, robust=asked.robust, time_limit_s=time_limit,
-            kept_s=_kept_s(asked.problem, output, start_s), max_evaluations=evaluations, seed=seed,
+        steered = SearchSettings(
+            strategy=search.strategy, objective=search.objective, robust=asked.robust,
+            time_limit_s=search.time_limit_s, kept_s=_kept_s(asked.problem, output, start_s),
+            max_evaluations=search.evaluations, seed=search.seed,
         )  # fmt: skip
-        check_figures(objective, torchrec_defaults=more.torchrec_defaults)
-        with live_progress(settings, objective) as progress:
+        check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
+        with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
-                search=search,
+                search=steered,
                 make_pipeline=pricing_of(torchrec_figures=more.torchrec_defaults),
                 progress=stop.watching(progress),
                 should_stop=stop,
@@ -112,11 +110,11 @@ def command(
         if more.curve and not stop():
             from planner.move_curve import with_curve
 
-            result = with_curve(result, search=search, should_stop=stop)
+            result = with_curve(result, search=steered, should_stop=stop)
         result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
         _deliver(settings, result, output)
-        if time_limit is not None and result.solver.status is Status.TIME_LIMIT:
-            _name_the_clock(settings, time_limit)
+        if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
+            _name_the_clock(settings, search.time_limit_s)
         missed = None if require_gap is None else unmet(result.solver, require_gap)
         return _exit_code(settings, stop, missed)
 

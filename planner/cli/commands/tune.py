@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,9 +11,11 @@ from planner.cli.console import Settings, complain
 from planner.cli.flags.common import (
     FILE,
     MAX_EVALUATIONS,
+    Command,
     Count,
     ProblemFlags,
     Quantity,
+    gathered,
     output_options,
     problem_options,
 )
@@ -27,35 +30,57 @@ Examples:
   shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --storage /shared/study.journal
   shardplan worker /shared/study.journal              on any other machine, at any time"""
 
+_OPTIONS = (
+    click.option(
+        "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",
+        help="Picks to try, each with a search of its own.",
+    ),
+    click.option(
+        "--trial-limit", type=Quantity("s", positive=True), default="2min", show_default=True,
+        metavar="TIME", help="For the search of one pick: a safety by the clock.",
+    ),
+    click.option(
+        "--trial-evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+        help="Plans priced for one pick.  [default: by the size of the problem]",
+    ),
+    click.option(
+        "--pipeline", "pipelines", type=click.Choice(PIPELINES), multiple=True,
+        help="Training pipelines to choose from, the usual one first.  [default: all]",
+    ),
+    click.option(
+        "--groups", is_flag=True,
+        help="Also try copies of all tables on smaller groups of ranks (2D parallelism).",
+    ),
+    click.option(
+        "--sync-interval", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+        help="Iterations between two averagings of the copies.",
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFlags:
+    """What the flags say about the study: how many picks, from what, and each one's effort."""
+
+    trials: int
+    trial_limit: float
+    trial_evaluations: int | None
+    pipelines: tuple[str, ...]
+    groups: bool
+    sync_interval: int
+    seed: int
+
+
+def study_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``study`` argument."""
+    return gathered(command, _OPTIONS, StudyFlags, "study")
+
 
 @click.command(short_help="Pick pipeline, 2D groups and cache menus.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @problem_options
-@click.option(
-    "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",
-    help="Picks to try, each with a search of its own.",
-)  # fmt: skip
-@click.option(
-    "--trial-limit", type=Quantity("s", positive=True), default="2min", show_default=True,
-    metavar="TIME", help="For the search of one pick: a safety by the clock.",
-)  # fmt: skip
-@click.option(
-    "--trial-evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-    help="Plans priced for one pick.  [default: by the size of the problem]",
-)  # fmt: skip
-@click.option(
-    "--pipeline", "pipelines", type=click.Choice(PIPELINES), multiple=True,
-    help="Training pipelines to choose from, the usual one first.  [default: all]",
-)  # fmt: skip
-@click.option(
-    "--groups", is_flag=True,
-    help="Also try copies of all tables on smaller groups of ranks (2D parallelism).",
-)  # fmt: skip
-@click.option(
-    "--sync-interval", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-    help="Iterations between two averagings of the copies.",
-)  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@study_options
 @click.option(
     "--storage", type=FILE, metavar="FILE",
     help="Journal of the study: a later run or 'shardplan worker' goes on with it.",
@@ -68,13 +93,7 @@ def command(
     *,
     workload: Path,
     flags: ProblemFlags,
-    trials: int,
-    trial_limit: float,
-    trial_evaluations: int | None,
-    pipelines: tuple[str, ...],
-    groups: bool,
-    sync_interval: int,
-    seed: int,
+    study: StudyFlags,
     storage: Path | None,
     output: Path | None,
 ) -> int:
@@ -94,23 +113,23 @@ def command(
 
     menu = menu_of(
         inputs.problem,
-        pipelines=tuple(dict.fromkeys(Pipeline(p) for p in pipelines)),
-        groups=groups,
-        sync_interval=sync_interval,
+        pipelines=tuple(dict.fromkeys(Pipeline(p) for p in study.pipelines)),
+        groups=study.groups,
+        sync_interval=study.sync_interval,
     )
     effort = Effort(
-        trials=trials,
-        trial_limit_s=trial_limit,
-        trial_evaluations=trial_evaluations,
-        seed=seed,
+        trials=study.trials,
+        trial_limit_s=study.trial_limit,
+        trial_evaluations=study.trial_evaluations,
+        seed=study.seed,
     )
     source = tuning.source_values(workload, flags)
-    study = Study(inputs.problem, menu, effort, journal=storage, source=source)
+    searches = Study(inputs.problem, menu, effort, journal=storage, source=source)
     with StopOnInterrupt() as stop:
-        tuning.run_study(settings, study, stop, storage, patient=True)
-        if stop() and not study.has_plan:
+        tuning.run_study(settings, searches, stop, storage, patient=True)
+        if stop() and not searches.has_plan:
             message = "no setup had a plan before that, so nothing is written"
             complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
             return EXIT_STOPPED
-        tuning.show(settings, study, output, warnings=inputs.warnings)
-    return tuning.stopped(settings, study, stop)
+        tuning.show(settings, searches, output, warnings=inputs.warnings)
+    return tuning.stopped(settings, searches, stop)

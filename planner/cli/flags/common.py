@@ -6,7 +6,7 @@ import functools
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -187,15 +187,47 @@ _CHANGES: Final = (
 """Flags that change what files say, or what prices it."""
 
 
-def problem_options(command: Command) -> Command:
-    """The flags that choose system and batch; they arrive as one ``flags`` argument."""
+Option = Callable[[Any], Any]
+"""What click makes of a flag: a decorator."""
+
+
+def with_options(command: Command, options: Sequence[Option]) -> Command:
+    """A command with these flags, each an argument of its own, in this order in its help."""
+    wrapped: Any = command
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
+
+
+def gathered(
+    command: Command,
+    options: Sequence[Option],
+    cls: type[Any],
+    name: str,
+    check: Callable[[Any], None] | None = None,
+) -> Command:
+    """A command with these flags, which arrive as one argument.
+
+    Args:
+        command: what they belong to.
+        options: the flags.
+        cls: a dataclass with a field for each.
+        name: of the argument.
+        check: refuses flags that contradict each other.
+    """
 
     @functools.wraps(command)
-    def gathered(*args: Any, **kwargs: Any) -> Any:
-        fields = {name: kwargs.pop(name) for name in ProblemFlags.__dataclass_fields__}
-        _check_batch(fields["batch_size"], fields["global_batch_size"])
-        return command(*args, flags=ProblemFlags(**fields), **kwargs)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        flags = cls(**{field: kwargs.pop(field) for field in cls.__dataclass_fields__})
+        if check is not None:
+            check(flags)
+        return command(*args, **{name: flags}, **kwargs)
 
+    return cast("Command", with_options(called, options))
+
+
+def problem_options(command: Command) -> Command:
+    """The flags that choose system and batch; they arrive as one ``flags`` argument."""
     options = (
         click.option(
             "--system",
@@ -240,17 +272,28 @@ def problem_options(command: Command) -> Command:
         ),
         *_CHANGES,
     )
-    return cast("Command", _apply(gathered, options))
+    return gathered(command, options, ProblemFlags, "flags", _check_batch)
 
 
-def _check_batch(per_rank: int | None, whole: int | None) -> None:
-    if per_rank is not None and whole is not None:
+def _check_batch(flags: ProblemFlags) -> None:
+    if flags.batch_size is not None and flags.global_batch_size is not None:
         message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
         raise click.UsageError(message, click.get_current_context())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFlags:
+    """What the flags say about the search; None where the problem decides."""
+
+    strategy: str
+    objective: str
+    time_limit_s: float | None
+    evaluations: int | None
+    seed: int
+
+
 def search_options(command: Command) -> Command:
-    """The flags that steer the search."""
+    """The flags that steer the search; they arrive as one ``search`` argument."""
     options = (
         click.option(
             "--strategy",
@@ -268,7 +311,9 @@ def search_options(command: Command) -> Command:
             metavar="NAME",
             help="What to make small; see 'shardplan list'.",
         ),
-        time_limit_option("--time-limit", "Stop then with the best plan so far, such as 5min; "),
+        time_limit_option(
+            "--time-limit", "Stop then with the best plan so far, such as 5min; ", "time_limit_s"
+        ),
         click.option(
             "--evaluations",
             type=Count(MAX_EVALUATIONS),
@@ -284,7 +329,7 @@ def search_options(command: Command) -> Command:
             help="Same seed and inputs, same plan.",
         ),
     )
-    return cast("Command", _apply(command, options))
+    return gathered(command, options, SearchFlags, "search")
 
 
 def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]:
@@ -306,7 +351,7 @@ def output_options(command: Command) -> Command:
         _setting("-v", "verbose", "Print every section of the report.", "--verbose"),
         _setting("--debug", "debug", "Show the traceback of an error."),
     )
-    return cast("Command", _apply(command, options))
+    return with_options(command, options)
 
 
 def _setting(flag: str, name: str, text: str, *more: str) -> Callable[[Command], Command]:
@@ -318,9 +363,3 @@ def _setting(flag: str, name: str, text: str, *more: str) -> Callable[[Command],
     return click.option(
         flag, *more, is_flag=True, expose_value=False, is_eager=True, callback=store, help=text
     )
-
-
-def _apply(command: Any, options: tuple[Callable[[Any], Any], ...]) -> Any:
-    for option in reversed(options):
-        command = option(command)
-    return command

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 import click
 
-from planner.cli.flags.common import FILE, Count, Quantity
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from planner.cli.flags.common import FILE, Command, Count, Quantity, gathered, with_options
 
 _MOST_TABLES = 100_000
 _ROBUST = ("worst", "mean")
@@ -58,13 +53,6 @@ class PlanFlags:
 
 def plan_options(command: Command) -> Command:
     """The flags themselves; they arrive as one ``more`` argument."""
-
-    @functools.wraps(command)
-    def gathered(*args: Any, **kwargs: Any) -> Any:
-        flags = PlanFlags(**{n: kwargs.pop(n) for n in PlanFlags.__dataclass_fields__})
-        _check(flags)
-        return command(*args, more=flags, **kwargs)
-
     options = (
         click.option(
             "--stats",
@@ -104,18 +92,12 @@ def plan_options(command: Command) -> Command:
         ),
         *SCENARIO_OPTIONS,
     )
-    wrapped: Any = gathered
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return cast("Command", wrapped)
+    return gathered(command, options, PlanFlags, "more", _check)
 
 
 def scenario_options(command: Command) -> Command:
     """The flags of :data:`SCENARIO_OPTIONS`, each as an argument of its own."""
-    wrapped: Any = command
-    for option in reversed(SCENARIO_OPTIONS):
-        wrapped = option(wrapped)
-    return cast("Command", wrapped)
+    return with_options(command, SCENARIO_OPTIONS)
 
 
 def _check(flags: PlanFlags) -> None:

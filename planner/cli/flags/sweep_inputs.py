@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,8 +14,11 @@ from planner.cli.flags.common import (
     MAX_EVALUATIONS,
     MAX_RANKS,
     MAX_SAMPLES,
+    Command,
     Count,
+    Option,
     Quantity,
+    gathered,
     time_limit_option,
 )
 from planner.cli.names import complete_system
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from planner.io import WorkloadFile
     from planner.sweep import Operation, Point
     from planner.sweep.runner import Task
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
 
@@ -104,21 +103,16 @@ class SweepFlags:
 
 def sweep_options(command: Command) -> Command:
     """The flags themselves; they arrive as one ``flags`` argument."""
-
-    @functools.wraps(command)
-    def gathered(*args: Any, **kwargs: Any) -> Any:
-        fields = {name: kwargs.pop(name) for name in SweepFlags.__dataclass_fields__}
-        if fields["batch_sizes"] and fields["global_batch_sizes"]:
-            message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-            raise click.UsageError(message, click.get_current_context())
-        return command(*args, flags=SweepFlags(**fields), **kwargs)
-
-    for option in reversed(_OPTIONS):
-        gathered = option(gathered)
-    return cast("Command", gathered)
+    return gathered(command, _OPTIONS, SweepFlags, "flags", _check_batch)
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+def _check_batch(flags: SweepFlags) -> None:
+    if flags.batch_sizes and flags.global_batch_sizes:
+        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
+
+
+_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--system", "systems", type=Several(click.STRING), required=True, metavar="A,B",
         shell_complete=complete_system,
