@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli.console import Settings, remark, write_data, write_json
-from planner.cli.flags.common import FILE, MAX_SAMPLES, Count, output_options
+from planner.cli.flags.common import (
+    FILE,
+    MAX_SAMPLES,
+    Command,
+    Count,
+    gathered,
+    output_options,
+)
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFlags:
+    """What the flags of every import of a workload say; None where one was not given."""
+
+    output: Path | None
+    name: str | None
+    batch_size: int | None
 
 
 def import_options(command: Command) -> Command:
-    """The flags of every command that writes a workload."""
-    for option in (
-        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
-        click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
+    """The flags of every command that writes a workload; they arrive as one ``flags`` argument."""
+    options = (
         click.option(
             "-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]"
         ),
-    ):
-        command = option(command)
-    return output_options(command)
+        click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
+        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
+    )
+    return gathered(output_options(command), options, ImportFlags, "flags")
 
 
 def shape_of(
@@ -52,10 +64,8 @@ def shape_of(
 def finish(
     settings: Settings,
     imported: Imported,
+    flags: ImportFlags,
     *,
-    output: Path | None,
-    name: str | None = None,
-    batch_size: int | None = None,
     plan: Path | None = None,
     only_plan: bool = False,
 ) -> int:
@@ -69,7 +79,7 @@ def finish(
     from planner.errors import InvalidInputError
     from planner.io.importers.base import imported_plan_text, imported_text, write_all
 
-    imported = _changed(imported, name, batch_size)
+    imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
     texts: dict[Path, str] = {}
     text = imported_text(imported)
     if plan is not None and plan == output:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli.console import Settings, remark, write_data, write_json
-from planner.cli.flags.common import FILE, MAX_RANKS, Quantity, output_options
-from planner.cli.imports import finish, import_options, shape_of
+from planner.cli.flags.common import (
+    FILE,
+    MAX_RANKS,
+    Command,
+    Quantity,
+    gathered,
+    output_options,
+)
+from planner.cli.imports import ImportFlags, finish, import_options, shape_of
 
 if TYPE_CHECKING:
     from planner.io.importers.base import Imported
@@ -30,16 +37,24 @@ COUNT = click.IntRange(min=1, max=MAX_RANKS)
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFlags:
+    """What the flags of what reads a model from its Python code say."""
+
+    device: str
+    inputs: str | None
+    autocast: str | None
 
 
 def _module_options(command: Command) -> Command:
-    """The flags of what reads a model from its Python code."""
-    for option in (
+    """The flags of :class:`ModuleFlags`; they arrive as one ``reading`` argument."""
+    options = (
         click.option(
-            "--autocast",
-            type=click.Choice(("bf16", "fp16")),
-            help="Type of torch.autocast in the traced dense part.  [default: none]",
+            "--device",
+            type=click.Choice(("cuda", "cpu")),
+            default="cuda",
+            show_default=True,
+            help="Compute device of the job; it decides which sharding types are legal.",
         ),
         click.option(
             "--inputs",
@@ -48,15 +63,52 @@ def _module_options(command: Command) -> Command:
             "traced.",
         ),
         click.option(
-            "--device",
-            type=click.Choice(("cuda", "cpu")),
-            default="cuda",
-            show_default=True,
-            help="Compute device of the job; it decides which sharding types are legal.",
+            "--autocast",
+            type=click.Choice(("bf16", "fp16")),
+            help="Type of torch.autocast in the traced dense part.  [default: none]",
         ),
-    ):
-        command = option(command)
-    return command
+    )
+    return gathered(command, options, ModuleFlags, "reading")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFlags:
+    """What the flags say about the ranks that a log of collectives comes from."""
+
+    collective: str | None
+    nodes: int | None
+    gpus_per_node: int | None
+    domain_gpus: int | None
+    nic: float | None
+
+
+def _log_options(command: Command) -> Command:
+    """The flags of :class:`LogFlags`; they arrive as one ``ranks`` argument."""
+    options = (
+        click.option(
+            "--collective",
+            type=click.Choice(COLLECTIVES),
+            help="Which.  [default: as the log says]",
+        ),
+        click.option(
+            "--nodes", type=COUNT, help="Hosts that took part.  [default: as the log says]"
+        ),
+        click.option(
+            "--gpus-per-node", type=COUNT, help="Ranks per host.  [default: as the log says]"
+        ),
+        click.option(
+            "--domain-gpus",
+            type=COUNT,
+            help="Ranks that share a scale-up fabric.  [default: one host's]",
+        ),
+        click.option(
+            "--nic",
+            type=Quantity("bytes_per_s", positive=True),
+            metavar="RATE",
+            help="Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
+        ),
+    )
+    return gathered(command, options, LogFlags, "ranks")
 
 
 @click.group(short_help="Read files of other tools.", epilog=EXAMPLES)
@@ -68,22 +120,7 @@ def command() -> None:
 @click.argument("logs", type=FILE, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]")
 @click.option("--name", default="imported", show_default=True, help="Name of the set of curves.")
-@click.option(
-    "--collective", type=click.Choice(COLLECTIVES), help="Which.  [default: as the log says]"
-)
-@click.option("--nodes", type=COUNT, help="Hosts that took part.  [default: as the log says]")
-@click.option("--gpus-per-node", type=COUNT, help="Ranks per host.  [default: as the log says]")
-@click.option(
-    "--domain-gpus",
-    type=COUNT,
-    help="Ranks that share a scale-up fabric.  [default: one host's]",
-)
-@click.option(
-    "--nic",
-    type=Quantity("bytes_per_s", positive=True),
-    metavar="RATE",
-    help="Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
-)
+@_log_options
 @output_options
 @click.pass_obj
 def collectives(
@@ -92,11 +129,7 @@ def collectives(
     logs: tuple[Path, ...],
     output: Path | None,
     name: str,
-    collective: str | None,
-    nodes: int | None,
-    gpus_per_node: int | None,
-    domain_gpus: int | None,
-    nic: float | None,
+    ranks: LogFlags,
 ) -> int:
     """Measured curves of collectives from benchmark logs.
 
@@ -108,11 +141,11 @@ def collectives(
     from planner.io.system.collective_logs import LogShape, read_logs
 
     shape = LogShape(
-        collective=Collective(collective) if collective else None,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        domain_gpus=domain_gpus,
-        network_bytes_per_s=nic or 0.0,
+        collective=Collective(ranks.collective) if ranks.collective else None,
+        nodes=ranks.nodes,
+        gpus_per_node=ranks.gpus_per_node,
+        domain_gpus=ranks.domain_gpus,
+        network_bytes_per_s=ranks.nic or 0.0,
         set_name=name,
     )
     records = read_logs(logs, shape)
@@ -157,12 +190,8 @@ def torchrec(
     *,
     plan: Path,
     shapes: dict[str, tuple[int, int]],
-    device: str,
-    inputs: str | None,
-    autocast: str | None,
-    output: Path | None,
-    name: str | None,
-    batch_size: int | None,
+    reading: ModuleFlags,
+    flags: ImportFlags,
 ) -> int:
     """A workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
@@ -172,15 +201,15 @@ def torchrec(
     it alone.
     """
     if ":" in str(plan) and not plan.exists():
-        imported = _read_module(str(plan), batch_size, device, inputs, autocast)
-        return finish(settings, imported, output=output, name=name, batch_size=batch_size)
-    if inputs is not None or autocast is not None:
+        imported = _read_module(str(plan), flags.batch_size, reading)
+        return finish(settings, imported, flags)
+    if reading.inputs is not None or reading.autocast is not None:
         message = "--inputs and --autocast are for a model, PKG:FUNC; a plan has no dense part"
         raise click.UsageError(message, click.get_current_context())
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    return finish(settings, imported, flags)
 
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
@@ -192,12 +221,8 @@ def module(
     settings: Settings,
     *,
     factory: str,
-    device: str,
-    inputs: str | None,
-    autocast: str | None,
-    output: Path | None,
-    name: str | None,
-    batch_size: int | None,
+    reading: ModuleFlags,
+    flags: ImportFlags,
 ) -> int:
     """A workload with the tables of a model that a Python function builds.
 
@@ -208,13 +233,11 @@ def module(
     With --inputs, forward and backward of all but the tables are traced on fake tensors, and the
     file lists the operators; repeated blocks are written once. The model then needs no tables.
     """
-    imported = _read_module(factory, batch_size, device, inputs, autocast)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    imported = _read_module(factory, flags.batch_size, reading)
+    return finish(settings, imported, flags)
 
 
-def _read_module(
-    factory: str, batch_size: int | None, device: str, inputs: str | None, autocast: str | None
-) -> Imported:
+def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> Imported:
     from planner.errors import InvalidInputError
     from planner.io.importers.base import DEFAULT_BATCH
 
@@ -228,9 +251,9 @@ def _read_module(
     return import_module(
         factory,
         batch_size=batch_size or DEFAULT_BATCH,
-        device=device,
-        inputs=inputs,
-        autocast=autocast,
+        device=reading.device,
+        inputs=reading.inputs,
+        autocast=reading.autocast,
     )
 
 
@@ -244,9 +267,7 @@ def dlrm(
     *,
     words: tuple[str, ...],
     gpus: int | None,
-    output: Path | None,
-    name: str | None,
-    batch_size: int | None,
+    flags: ImportFlags,
 ) -> int:
     """The model that a command line of dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py trains.
 
@@ -256,7 +277,7 @@ def dlrm(
     from planner.io.importers.dlrm import import_dlrm
 
     imported = import_dlrm(words, world_size=gpus)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    return finish(settings, imported, flags)
 
 
 @command.command("hugectr", short_help="A HugeCTR configuration or plan file.")
@@ -278,9 +299,7 @@ def hugectr(
     plan: Path | None,
     workload: Path | None,
     gpus_per_host: int | None,
-    output: Path | None,
-    name: str | None,
-    batch_size: int | None,
+    flags: ImportFlags,
 ) -> int:
     """The model of a HugeCTR JSON configuration, and the plan that it implies.
 
@@ -300,9 +319,7 @@ def hugectr(
             message = f"{file} is a configuration with its own tables; leave --workload out"
             raise InvalidInputError(message)
         imported = import_hugectr(file, value)
-        return finish(
-            settings, imported, output=output, name=name, batch_size=batch_size, plan=plan
-        )
+        return finish(settings, imported, flags, plan=plan)
     if workload is None or plan is None:
         message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
         raise InvalidInputError(message)
@@ -311,9 +328,7 @@ def hugectr(
     return finish(
         settings,
         imported,
-        output=output,
-        name=name,
-        batch_size=batch_size,
+        flags,
         plan=plan,
         only_plan=True,
     )
@@ -323,9 +338,7 @@ def hugectr(
 @click.argument("file", type=FILE)
 @import_options
 @click.pass_obj
-def fbgemm(
-    settings: Settings, *, file: Path, output: Path | None, name: str | None, batch_size: int | None
-) -> int:
+def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     """Tables, pooling factors and index laws of FBGEMM's TBE data configuration (JSON).
 
     One configuration, a list, or an object of named ones. Heavy hitters and the power law of the
@@ -334,16 +347,14 @@ def fbgemm(
     from planner.io.importers.fbgemm import import_fbgemm
 
     imported = import_fbgemm(file)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    return finish(settings, imported, flags)
 
 
 @command.command("param", short_help="A lookup benchmark of PARAM.")
 @click.argument("file", type=FILE)
 @import_options
 @click.pass_obj
-def param(
-    settings: Settings, *, file: Path, output: Path | None, name: str | None, batch_size: int | None
-) -> int:
+def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     """Tables of PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     Logs of PARAM's collectives are read by 'shardplan import collectives'.
@@ -351,4 +362,4 @@ def param(
     from planner.io.importers.param import import_param
 
     imported = import_param(file)
-    return finish(settings, imported, output=output, name=name, batch_size=batch_size)
+    return finish(settings, imported, flags)
