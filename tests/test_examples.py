@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
+LONG = "05_mlperf_dcnv2_in_torchrec"
 
 
 def needs_torch(path: Path) -> bool:
@@ -25,7 +26,36 @@ def test_examples_have_numbers_of_their_own() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.torchrec
+def test_the_mlperf_example_plans_its_model() -> None:
+    """All but the training, which takes minutes on a busy machine and is a slow test."""
+    pytest.importorskip("torchrec")
+    from tests.integration.models import torchrec_topology
+
+    (path,) = (path for path in EXAMPLES if path.stem == LONG)
+    spec = importlib.util.spec_from_file_location("mlperf_example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    planner = example.EmbeddingShardingPlanner(
+        topology=torchrec_topology(2, 2, device="cpu"), batch_size=16, max_evaluations=5, stats=[]
+    )
+    plan = planner.plan(example.make_model(), [example.EmbeddingBagCollectionSharder()])
+    planned = {name for tables in plan.plan.values() for name in tables}
+    assert planned == set(example.Batch(seed=0).sparse_features.keys())
+    assert len(planned) == 26
+
+
+def examples() -> list[object]:
+    """All; the one that trains MLPerf's model is slow."""
+    return [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == LONG else [])
+        for path in EXAMPLES
+    ]
+
+
+@pytest.mark.parametrize("path", examples())
 def test_example_runs(path: Path, tmp_path: Path) -> None:
     if needs_torch(path) and importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
@@ -34,7 +64,7 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ def run_ranks(
     folder: Path,
     *,
     world: int = 2,
-    timeout_s: float = 90,
+    timeout_s: float = 600,
     codes: Sequence[int] | None = None,
 ) -> list[str]:
     """What each rank printed. ``script RANK WORLD *arguments`` runs in the repository root.

@@ -19,7 +19,7 @@ WORKER = Path(__file__).with_name("lost_rank_worker.py")
 
 
 def answers(folder: Path, case: str, codes: list[int]) -> list[dict[str, Any] | None]:
-    run_ranks(WORKER, [str(folder), case], folder, codes=codes, timeout_s=45)
+    run_ranks(WORKER, [str(folder), case], folder, codes=codes)
     files = [folder / f"rank-{r}.json" for r in range(2)]
     return [json.loads(f.read_text()) if f.exists() else None for f in files]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from planner.cli.commands.validate import command
 from planner.cli.console import Settings
 from planner.errors import InvalidInputError
+from planner.validation import intervals
 from planner.validation.intervals import WANTED, coverages, published_pairs
 
 HEADER = "task,predicted_s,low_s,high_s,measured_s\n"
@@ -53,7 +55,9 @@ def test_bad_files_of_runs_are_refused(tmp_path: Path, text: str, complaint: str
         coverages(runs)
 
 
-def test_the_command_prints_and_gives_json() -> None:
+def test_the_command_prints_and_gives_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "coverages", functools.cache(intervals.coverages))
+    monkeypatch.setattr(intervals, "published_pairs", functools.cache(intervals.published_pairs))
     runner = CliRunner()
     shown = runner.invoke(command, ["intervals"], obj=Settings(), standalone_mode=False)
     assert shown.exception is None

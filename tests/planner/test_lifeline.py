@@ -16,7 +16,7 @@ from planner.support import lifeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Nothing here waits so long unless it hangs."""
 
 STUCK = """

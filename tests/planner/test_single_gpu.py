@@ -59,7 +59,12 @@ def test_nothing_is_fitted_to_the_case_that_is_judged(
     assert moved
 
 
-def test_the_command_prints_every_case_and_the_errors(run: Run) -> None:  # noqa: F811
+def test_the_command_prints_every_case_and_the_errors(
+    run: Run,  # noqa: F811
+    found: tuple[SingleGpuPrediction, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(single_gpu, "predictions", lambda: found)
     printed = run("validate", "published", "--what", "single-gpu").out
     assert printed.count("titan_xp") == 12
     assert all(name in printed for name in (AS_SHIPPED, *LEFT_OUT))

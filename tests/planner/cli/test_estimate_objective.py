@@ -11,7 +11,7 @@ import pytest
 from planner.objectives import objective_names
 from tests.planner.cli.command_line import Done, Run
 
-SEARCH = ("--gpus", 8, "--evaluations", 60, "-q")
+SEARCH = ("--gpus", 8, "--evaluations", 20, "-q")
 
 
 @pytest.fixture

@@ -12,7 +12,17 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Each form prints its tables; JSON holds raw figures."""
-    done = run("plan", workload_file, "--system", system_file, "-o", tmp_path / "run", "-q")
+    done = run(
+        "plan",
+        workload_file,
+        "--system",
+        system_file,
+        "--evaluations",
+        60,
+        "-o",
+        tmp_path / "run",
+        "-q",
+    )
     assert done.code == 0
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
     whole = run(*asked)
@@ -23,7 +33,7 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     (told,) = table["tables"]
     assert sum(o["is_chosen"] for o in told["options"]) == 1
     assert table["plan_time_s"] > 0
-    prices = run(*asked, "--prices", "--time-limit", "1s")
+    prices = run(*asked, "--prices", "--time-limit", "0.2s")
     assert prices.code == 0
     assert "one GiB more per rank" in prices.out
     wrong = run(*asked, "--table", "usr")
@@ -38,9 +48,12 @@ def test_prices_are_also_of_constraints_in_a_file_of_their_own(
     rules = tmp_path / "rules.yaml"
     rules.write_text("constraints:\n  - {tables: user, sharding_types: [row_wise]}\n")
     given = ("--system", system_file, "--constraints", rules)
-    assert run("plan", workload_file, *given, "-o", tmp_path / "run", "-q").code == 0
+    assert (
+        run("plan", workload_file, *given, "--evaluations", 60, "-o", tmp_path / "run", "-q").code
+        == 0
+    )
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json", *given)
-    done = run(*asked, "--prices", "--time-limit", "1s", "--json")
+    done = run(*asked, "--prices", "--time-limit", "0.2s", "--json")
     assert done.code == 0, done.err
     assert "user: row_wise" in {c["constraint"] for c in json.loads(done.out)["constraints"]}
     assert run(*asked[:-1], tmp_path / "none.yaml").code == 2

@@ -18,7 +18,7 @@ from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
 
 PLANNED = ("small.yaml", "run/plan.json")
-SEARCH = ("--system", "box.yaml", "--seed", "1", "--time-limit", "0.3s")
+SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "60")
 SWEPT = ("--system", "box.yaml", "--evaluations", "50", "--workers", "1")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "day.tsv").write_text(f"{line}\n" * 20)
     workload, system = load_workload(folder / "small.yaml"), load_system(folder / "box.yaml")
     for strategy, name in (("auto", "run/plan.json"), ("random", "other.json")):
-        result = plan(workload, system, strategy=strategy, time_limit_s=0.3, seed=1)
+        result = plan(workload, system, strategy=strategy, max_evaluations=60, seed=1)
         save_plan(folder / name, result)
     words = [str(folder / word) for word in PLANNED] + ["--system", str(folder / "box.yaml")]
     assert run_command_line(["export", "trace", *words, "-o", str(folder / "trace")]) == 0
