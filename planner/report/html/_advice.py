@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from costmodels import units
+from planner.problem import NO_CONSTRAINTS
 from planner.report.base import format_factor, format_share
 from planner.report.html import _stages
 from planner.report.html._evidence import IN_USE, Evidence
@@ -31,7 +32,7 @@ def advice(evidence: Evidence) -> str:
     if abs(gain) < _WORTH:
         return f"Either plan will do: this one takes about as long as {who}."
     if gain < 0:
-        return f"Recommended: keep {who}, which is faster; this plan keeps rules that it breaks."
+        return f"Recommended: {_instead(result, rival, -gain)}"
     sure = evidence.confidence_ratio
     word = (
         "Recommended: take this plan."
@@ -51,6 +52,15 @@ def advice(evidence: Evidence) -> str:
         )
         if text
     )
+
+
+def _instead(result: PlanningResult, rival: Candidate, gain: float) -> str:
+    """What to do where the rival is faster."""
+    if rival.name == IN_USE:
+        return "keep the plan in use, which is faster."
+    words = f"take {_name(rival)} instead, whose iteration is {format_share(gain)} shorter"
+    rules = result.problem.has_rules or result.problem.constraints != NO_CONSTRAINTS
+    return f"{words}, if it keeps your rules: it was not held to them." if rules else f"{words}."
 
 
 def _name(rival: Candidate) -> str:

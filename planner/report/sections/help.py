@@ -25,7 +25,7 @@ class HelpSection(AbstractReportSection):
     """The plan as it is, on a faster system or with another batch; a new plan may gain more."""
 
     title: ClassVar[str] = "What would help"
-    short: ClassVar[str] = "Help"
+    short: ClassVar[str] = "What helps"
     order: ClassVar[int] = 26
 
     def build(self, result: PlanningResult) -> Section | None:
@@ -45,7 +45,7 @@ class HelpSection(AbstractReportSection):
                 found.append((samples, name, time_s, fits))
         found.sort(key=lambda row: (-row[0], row[1]))
         rows = tuple(
-            (name, time_s, samples, _change(samples / before), "yes" if fits else "NO")
+            (name, _change(samples / before), time_s, samples, "yes" if fits else "NO")
             for samples, name, time_s, fits in found
         )
         if not rows:
@@ -54,9 +54,9 @@ class HelpSection(AbstractReportSection):
             title=self.title,
             columns=(
                 Column(title="change"),
+                Column(title="throughput"),
                 Column(title="iteration", kind=Kind.TIME),
                 Column(title="samples", kind=Kind.RATE),
-                Column(title="throughput"),
                 Column(title="fits"),
             ),
             rows=rows,

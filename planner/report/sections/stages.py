@@ -27,9 +27,9 @@ _VALUE_WIDTH = 76
 
 
 _BODY = """\
-{% if heat %}<p>Busy time of every rank: a row per host, those with the busiest rank first; darker
-is longer, and the busiest rank is outlined.{% if left_out %} {{ left_out }} less busy hosts are
-left out.{% endif %}</p>
+{% if heat %}<p>Busy time of every rank: a row per host, those with the busiest rank first. The
+stronger the colour, the longer; the busiest rank is outlined.{% if left_out %}
+{{ left_out }} less busy hosts are left out.{% endif %}</p>
 {{- heat }}{% endif -%}
 <p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
 waiting for other ranks is left out. Every stage on every rank stands in results.csv.</p>

@@ -9,9 +9,10 @@ import pytest
 from planner import api
 from planner.problem import MoveLimit, PlanningProblem
 from planner.report.html._advice import advice
-from planner.report.html._evidence import Evidence, gather
+from planner.report.html._evidence import IN_USE, Evidence, gather
 from planner.report.html._heat import heat_map
 from planner.report.sections.base import build_blocks, build_sections
+from planner.result import Candidate
 from planner.settings import SearchSettings
 from tests.planner import cases
 
@@ -28,6 +29,14 @@ def evidence() -> Evidence:
     return gather(api.solve(limited, search=search))
 
 
+def quicker(evidence: Evidence, name: str) -> Candidate:
+    """The plan under another name, in half the time."""
+    best = evidence.result.best
+    time_s = 0.5 * best.estimate.time.time_s
+    time = replace(best.estimate.time, time_s=time_s, low_s=time_s, high_s=time_s)
+    return replace(best, name=name, estimate=replace(best.estimate, time=time))
+
+
 def test_the_sentence_has_a_reason_and_a_confidence(evidence: Evidence) -> None:
     words = advice(evidence)
     assert "as fast as the plan in use" in words
@@ -39,6 +48,10 @@ def test_the_sentence_has_a_reason_and_a_confidence(evidence: Evidence) -> None:
     best = evidence.result.best
     same = replace(evidence, rival=replace(best, name="size_greedy"))
     assert advice(same).startswith("Either plan will do")
+    assert "keep the plan in use" in advice(replace(evidence, rival=quicker(evidence, IN_USE)))
+    other = replace(evidence, rival=quicker(evidence, "torchrec_greedy"))
+    assert "take TorchRec's own plan instead" in advice(other)
+    assert "not held to them" in advice(other)  # the question has rules
     full = replace(best.memory.ranks[0], weights_bytes=1e15)
     memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
     unfit = replace(evidence.result, best=replace(best, memory=memory))
@@ -49,9 +62,9 @@ def test_what_would_help_is_priced_again(evidence: Evidence) -> None:
     (section,) = build_sections(evidence.result, ("help",))
     told = {row[0]: row for row in section.rows}
     network = told["twice the network bandwidth"]
-    assert isinstance(network[1], float)
-    assert network[1] < evidence.result.estimate.time.time_s
-    rates = [row[2] for row in section.rows]
+    assert isinstance(network[2], float)
+    assert network[2] < evidence.result.estimate.time.time_s
+    rates = [row[3] for row in section.rows]
     assert rates == sorted(rates, reverse=True)  # type: ignore[type-var]
 
 
