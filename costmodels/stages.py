@@ -367,7 +367,7 @@ class StageModel:
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s
-        batch = self.workload.local_batch_size * self.topology.world_size
+        batch = self.workload.samples_per_rank * self.topology.world_size
         return batch / rate if rate else 0.0
 
 
