@@ -314,13 +314,10 @@ class StageModel:
             cache_fetch_s=none,
             families=(),
             input_splits_s=self._splits_s * scale.collective_ratio,
-            bucket_s=tuple(
-                s * scale.collective_ratio
-                for s in self.reduction.beside_backward_s(self._all_reduce_s)
-            ),
+            bucket_s=self._scaled(self.reduction.beside_backward_s(self._all_reduce_s), scale),
             tail_bucket_s=none,
             piece_ratio=self.reduction.pieces,
-            gather_s=tuple(s * scale.collective_ratio for s in self.reduction.gathers_s),
+            gather_s=self._scaled(self.reduction.gathers_s, scale),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
             earlier_s=self.reduction.earlier_s(
                 np.sum(passes, axis=0), scale.dense_ratio / speeds, scale.collective_ratio
@@ -341,6 +338,10 @@ class StageModel:
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
         )
+
+    @staticmethod
+    def _scaled(collectives_s: tuple[FloatArray, ...], scale: Scale) -> tuple[FloatArray, ...]:
+        return tuple(seconds * scale.collective_ratio for seconds in collectives_s)
 
     @property
     def _splits_s(self) -> float:
@@ -382,7 +383,7 @@ class StageModel:
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s
-        batch = self.workload.local_batch_size * self.topology.world_size
+        batch = self.workload.samples_per_rank * self.topology.world_size
         return batch / rate if rate else 0.0
 
 

@@ -362,6 +362,11 @@ class Workload:
         raise InvalidValueError(msg)
 
     @property
+    def samples_per_rank(self) -> int:
+        """Samples of a rank in one step, over all its micro-batches."""
+        return self.local_batch_size * self.gradient_accumulation
+
+    @property
     def dense_update_bytes(self) -> float:
         """Bytes that the dense optimizer's step reads and writes per parameter.
 

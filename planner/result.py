@@ -26,7 +26,7 @@ def usd_per_billion_samples(time_s: float, workload: Workload, topology: Topolog
     price = topology.price_per_device_usd_per_hour
     if price is None:
         return None
-    return time_s * price / _SECONDS_PER_HOUR / workload.local_batch_size * _SAMPLES
+    return time_s * price / _SECONDS_PER_HOUR / workload.samples_per_rank * _SAMPLES
 
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ class Roofline(AbstractDenseModel):
         shares = BURSTS
         if is_sustained(workload):
             shares = self.shares or shares_of(device, workload.dense.dtype)
-        run = _Run(device=device, shares=shares, slowest_sigmas=slowest_sigmas(topology.world_size))
+        run = _Run(device=device, shares=shares, slowest_ratio=slowest_sigmas(topology.world_size))
         updated = layers.bottom_parameters + layers.top_parameters
         is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
         ranks = max(1, topology.world_size // workload.tensor_parallel)
@@ -86,15 +86,18 @@ def slowest_sigmas(ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What operators run on."""
+    """What operators run on.
+
+    ``slowest_ratio`` is how far the slowest rank lies above the mean, in standard deviations.
+    """
 
     device: Device
     shares: Shares
-    slowest_sigmas: float
+    slowest_ratio: float
 
     def longest(self, operator: Operator) -> float:
         """Work of the rank that has the most of an operator, over the mean, for all repeats."""
-        return operator.num_repeats * (1.0 + self.slowest_sigmas * operator.deviation_ratio)
+        return operator.num_repeats * (1.0 + self.slowest_ratio * operator.deviation_ratio)
 
 
 def _forward_s(layer: Layer, run: _Run) -> float:

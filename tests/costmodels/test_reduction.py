@@ -131,6 +131,8 @@ def test_micro_batches_before_the_last_add_their_passes(kind: DenseParallelism) 
     dense = stages(one, topology).dense
     passes = dense.top_forward_s + dense.top_backward_s
     more = time_s(five, topology) - time_s(one, topology)
+    found = CostPipeline(five, topology).estimate(Plan(placements=()))
+    assert found.samples_per_s == pytest.approx(5 * 4 * 4 / found.time.time_s)
     reduction = stages(one, topology).reduction
     beside = 2 * float(np.sum(reduction.gathers_s)) + float(np.sum(reduction.scatters_s))
     assert 4 * passes < more < 4 * (1.1 * passes + beside + 1e-3)
