@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from costmodels.iteration._builder import ProgramBuilder
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     AbstractPipeline,
     Program,
-    ProgramBuilder,
     StageTimes,
     Stream,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.iteration.base import AbstractPipeline, Program, ProgramBuilder, StageTimes, Stream
+from costmodels.iteration._builder import ProgramBuilder
+from costmodels.iteration.base import AbstractPipeline, Program, StageTimes, Stream
 
 
 @final

@@ -81,13 +81,15 @@ def test_shards_are_gathered_twice_and_scattered_once() -> None:
 def test_the_first_piece_waits_for_its_parameters_and_the_others_compute_beside() -> None:
     """Time is between compute with the two exposed pieces, and everything one after the other."""
     topology = make_topology()
-    model = stages(gpt(local_batch_size=32), topology)
-    times = model.times(np.zeros((4, CostPipeline.num_features)), Scale())
+    workload = gpt(local_batch_size=32)
+    model = stages(workload, topology)
+    num_features = CostPipeline(workload, topology).num_features
+    times = model.times(np.zeros((4, num_features)), Scale())
     compute = sum(dataclasses.astuple(model.dense))
     moved = [*times.gather_s, *times.gather_s, *times.bucket_s, times.last_scatter_s]
     scale = float(sum(np.max(m) for m in moved))
     exposed = float(np.max(times.gather_s[0]) + np.max(times.last_scatter_s))
-    found = time_s(gpt(local_batch_size=32), topology)
+    found = time_s(workload, topology)
     assert compute + exposed * 0.99 <= found <= compute + scale + 1e-2
     assert found < 0.98 * (compute + scale)
 

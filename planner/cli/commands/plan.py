@@ -90,13 +90,10 @@ def command(
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.pricing import pricing_of
-        from planner.settings import SearchSettings
 
-        steered = SearchSettings(
-            strategy=search.strategy, objective=search.objective, robust=asked.robust,
-            time_limit_s=search.time_limit_s, kept_s=_kept_s(asked.problem, output, start_s),
-            max_evaluations=search.evaluations, seed=search.seed,
-        )  # fmt: skip
+        steered = replace(
+            search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
+        )
         check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,6 +16,9 @@ from click.shell_completion import CompletionItem
 from costmodels import discovery, units
 from costmodels.errors import UnitError
 from planner.cli.names import AnyFile, complete_system, matching
+
+if TYPE_CHECKING:
+    from planner.settings import SearchSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -290,6 +293,18 @@ class SearchFlags:
     time_limit_s: float | None
     evaluations: int | None
     seed: int
+
+    def settings(self) -> SearchSettings:
+        """The search that they ask for."""
+        from planner.settings import SearchSettings
+
+        return SearchSettings(
+            strategy=self.strategy,
+            objective=self.objective,
+            time_limit_s=self.time_limit_s,
+            max_evaluations=self.evaluations,
+            seed=self.seed,
+        )
 
 
 def search_options(command: Command) -> Command:

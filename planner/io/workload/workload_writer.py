@@ -7,11 +7,10 @@ escaped. A note beside a key becomes a comment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels import units
 from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
@@ -32,22 +31,22 @@ from planner.io.atomic import write_text_atomic
 from planner.io.workload.codec_entries import communication_entry
 from planner.io.workload.layer_entries import entry_of
 from planner.io.workload.operator_schema import operators_entry
-from planner.io.yaml_reader import parse_scalar
+from planner.io.workload.yaml_lines import (
+    Notes,
+    Raw,
+    bytes_text,
+    comment_lines,
+    flow_text,
+    folded_lines,
+    head_line,
+    note_text,
+    scalar_text,
+    section_lines,
+)
 from planner.problem import NO_CONSTRAINTS, Constraints, CountLimit, TableConstraint
 
-_BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _NAME: Final = re.compile(r"\S(.*\S)?", re.DOTALL)
 _LONGEST_NAME: Final = 500
-_LAST_PRINTABLE: Final = 0xFFFF
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_WIDTH: Final = 100
-_LONGEST_LINE: Final = 240
-"""A table on one line is easy to read and to compare up to about here."""
-_COMMA: Final = re.compile(r", (?! )")
-
-Notes = Mapping[str, str]
-"""Comments by key: ``training.batch_size_per_rank``, ``dense``, ``tables``, or a table's name
-after ``tables.``."""
 
 
 def workload_text(
@@ -73,28 +72,35 @@ def workload_text(
     """
     _check_names(workload)
     beside = dict(notes or {})
-    lines = [*_comments(header), f"name: {_scalar(workload.name)}", _head("training", beside)]
-    lines += _keys("training", _training(workload), beside)
+    lines = [
+        *comment_lines(header),
+        f"name: {scalar_text(workload.name)}",
+        head_line("training", beside),
+    ]
+    lines += section_lines("training", _training(workload), beside)
     if workload.dense != DenseArch():
-        lines += [_head("dense", beside), *_keys("dense", _dense(workload.dense), beside)]
+        lines += [
+            head_line("dense", beside),
+            *section_lines("dense", _dense(workload.dense), beside),
+        ]
     elif "dense" in beside:
-        lines += _comments([f"dense: {beside['dense']}"])
+        lines += comment_lines([f"dense: {beside['dense']}"])
     if workload.reserved_bytes:
-        note = _note(beside.get("memory"))
-        lines.append(f"memory: {{reserve: {_bytes(workload.reserved_bytes)}}}{note}")
+        note = note_text(beside.get("memory"))
+        lines.append(f"memory: {{reserve: {bytes_text(workload.reserved_bytes)}}}{note}")
     if workload.tables:
-        lines.append(_head("tables", beside))
+        lines.append(head_line("tables", beside))
     shared = _shared(workload)
     for table in workload.tables:
-        note = _note(beside.get(f"tables.{table.name}"))
+        note = note_text(beside.get(f"tables.{table.name}"))
         entry = _table(table, law_is_known=law_is_known)
         if table.communication != shared:
             entry |= _communication(table.communication)
-        *first, last = _folded(f"  - {_flow(entry)}", "    ")
+        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
         lines += [*first, last + note]
     rules = _rules(constraints)
     if rules:
-        lines += [_head("constraints", beside), *(f"  - {_flow(rule)}" for rule in rules)]
+        lines += [head_line("constraints", beside), *(f"  - {flow_text(rule)}" for rule in rules)]
     return "\n".join(lines) + "\n"
 
 
@@ -155,7 +161,7 @@ def _shared(workload: Workload) -> Communication | None:
 def _communication(communication: Communication | None) -> dict[str, Any]:
     if communication is None:
         return {}
-    return {"communication": _Raw(_flow(communication_entry(communication)))}
+    return {"communication": Raw(flow_text(communication_entry(communication)))}
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
@@ -256,7 +262,7 @@ def _rules(constraints: Constraints) -> list[dict[str, Any]]:
         key, places = {"rank": ("device_memory", "ranks"), "host": ("host_memory", "hosts")}[
             limit.level.value
         ]
-        entry: dict[str, Any] = {key: _Raw(_bytes(limit.most_bytes))}
+        entry: dict[str, Any] = {key: Raw(bytes_text(limit.most_bytes))}
         rules.append(entry | ({places: list(limit.places)} if limit.places else {}))
     return rules
 
@@ -283,115 +289,6 @@ def _count_rule(rule: CountLimit) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ YAML
-
-
-class _Raw(str):
-    """Text that is already YAML."""
-
-    __slots__ = ()
-
-
-def _head(key: str, notes: Notes) -> str:
-    return f"{key}:{_note(notes.get(key))}"
-
-
-def _keys(section: str, values: Mapping[str, Any], notes: Notes) -> list[str]:
-    lines = []
-    for key, value in values.items():
-        note = _note(notes.get(f"{section}.{key}"))
-        lines += _block(key, value, "  ", note)
-    return lines
-
-
-def _block(key: str, value: object, indent: str, note: str = "") -> list[str]:
-    """A key with its value; lists of mappings and mappings that hold such lists over many lines."""
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return [f"{indent}{key}:{note}", *(f"{indent}  - {_flow(item)}" for item in value)]
-    if isinstance(value, dict):
-        inner = [line for k, v in value.items() for line in _block(k, v, f"{indent}  ")]
-        return [f"{indent}{key}:{note}", *inner]
-    return [f"{indent}{key}: {_flow(value)}{note}"]
-
-
-def _flow(value: object) -> str:
-    """A value in YAML's one-line form."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(v)}" for key, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_flow(v) for v in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"{value:_}"
-    if isinstance(value, float):
-        return _number(value)
-    return value if isinstance(value, _Raw) else _scalar(str(value))
-
-
-def _folded(line: str, indent: str) -> list[str]:
-    """A long line broken after commas that one blank follows, as YAML reads it back unchanged.
-
-    A quoted text may be broken too: there a line's end stands for the blank.
-    """
-    if len(line) <= _LONGEST_LINE:
-        return [line]
-    lines = [""]
-    for part in _COMMA.split(line):
-        if lines[-1].strip() and len(lines[-1]) + len(part) + 2 > _WIDTH:
-            lines[-1] += ","
-            lines.append(f"{indent}{part}")
-        else:
-            lines[-1] += f", {part}" if lines[-1] else part
-    return lines
-
-
-def _number(value: float) -> str:
-    """The shortest text that reads back as exactly this number."""
-    whole = value.is_integer() and abs(value) < 10**15
-    return str(int(value)) if whole else repr(value)
-
-
-def _bytes(value: float) -> str:
-    """In the largest unit that holds it as a whole number."""
-    for unit, size in (("GiB", units.GIB), ("MiB", units.MIB)):
-        if value and value % size == 0:
-            return f"{value / size:.0f} {unit}"
-    return f"{_number(float(value))} B"
-
-
-def _scalar(text: str) -> str:
-    """A word as it stands if it reads back as this text; otherwise quoted, with escapes."""
-    if _BARE.fullmatch(text) and parse_scalar(text) == text:
-        return text
-    return '"' + "".join(_escaped(c) for c in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if code <= _LAST_PRINTABLE and not character.isprintable():
-        return f"\\u{code:04x}"
-    return character if character.isprintable() else f"\\U{code:08x}"
-
-
-def _note(text: str | None) -> str:
-    return f" # {_one_line(text)}" if text else ""
-
-
-def _comments(lines: Iterable[str]) -> list[str]:
-    """Lines of comment, wrapped."""
-    import textwrap
-
-    wrapped = []
-    for line in lines:
-        wrapped += textwrap.wrap(_one_line(line), _WIDTH - 2, subsequent_indent="  ") or [""]
-    return [f"# {line}".rstrip() for line in wrapped]
-
-
-def _one_line(text: str) -> str:
-    """Text that cannot end a comment early."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _check_names(workload: Workload) -> None:

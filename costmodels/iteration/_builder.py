@@ -1,0 +1,279 @@
+"""Steps of a training iteration in issue order, as the pipelines share them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodels.iteration.base import (
+    INPUT_COPY,
+    LOOKUP_BACKWARD,
+    LOOKUP_FORWARD,
+    BoolArray,
+    FloatArray,
+    Program,
+    StageTimes,
+    Step,
+    Stream,
+)
+
+
+class ProgramBuilder:
+    """Collects steps; ``add`` returns the index that later steps name in ``after``."""
+
+    def __init__(self, times: StageTimes) -> None:
+        """Start empty."""
+        self.times = times
+        self.steps: list[Step] = []
+
+    def add(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        host_s: FloatArray | float = 0.0,
+        blocks_host: bool = False,
+    ) -> int:
+        """A step of one rank."""
+        step = Step(
+            name=name,
+            stream=self._stream(stream),
+            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            after=after,
+            host_s=np.atleast_1d(np.asarray(host_s, dtype=float)),
+            blocks_host=blocks_host,
+        )
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def collective(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        present: BoolArray | None = None,
+        blocks_host: bool = False,
+    ) -> int:
+        """A step that all ranks join; plans without it do not wait."""
+        issue_s = self.times.collective_host_s
+        step = Step(
+            name=name,
+            stream=self._stream(stream),
+            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            after=after,
+            host_s=issue_s if present is None else issue_s * present,
+            collective=True,
+            present=present,
+            blocks_host=blocks_host,
+        )
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def _stream(self, stream: Stream) -> Stream:
+        return Stream.COMPUTE if self.times.single_stream else stream
+
+    def input_copy(self, stream: Stream) -> tuple[int, ...]:
+        """Copy of a batch to the device, of the next but one beside this one's work.
+
+        Nothing where ranks compute where their inputs are.
+        """
+        t = self.times
+        if t.single_stream:
+            return ()
+        step = self.add(
+            INPUT_COPY,
+            stream,
+            t.input_copy_s,
+            host_s=t.copy_host_s,
+            blocks_host=t.copy_blocks_host and stream is Stream.COMPUTE,
+        )
+        return (step,)
+
+    def input_splits(self, after: tuple[int, ...] = ()) -> int:
+        """Exchange of split sizes; the host reads them, so it waits. None without tables."""
+        splits_s = self.times.input_splits_s
+        if not self.times.has_tables:
+            return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
+        return self.collective(
+            "input splits", Stream.DATA_DIST, splits_s, after=after, blocks_host=True
+        )
+
+    def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
+        """Exchange of lengths and indices, per sharding type."""
+        return tuple(
+            self.collective(
+                f"input dist {f.name}", Stream.DATA_DIST, f.input_s, after=after, present=f.present
+            )
+            for f in self.times.families
+        )
+
+    def forward(self, lookup_after: tuple[int, ...]) -> int:
+        """Bottom MLP, lookup, output exchange, interaction and top MLP; returns the last step.
+
+        TorchRec's DLRM calls the dense arch first, so the bottom MLP precedes the lookup.
+        """
+        t = self.times
+        if t.earlier_s is not None:
+            self.add("earlier micro-batches", Stream.COMPUTE, t.earlier_s)
+        gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
+        self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
+        lookup = self.add(
+            LOOKUP_FORWARD,
+            Stream.COMPUTE,
+            t.lookup_forward_s,
+            after=lookup_after,
+            host_s=t.lookup_host_s,
+        )
+        arrived = self.output_dist(lookup)
+        arrived = self.dequantized(arrived)
+        gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
+        step, count = lookup, max(len(gathered), 1)
+        for i in range(count):
+            before = (lookup, *arrived) if i == 0 else ()
+            step = self.add(
+                _numbered("interaction and top MLP forward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_forward_s, i, count),
+                after=(*before, *gathered[i : i + 1]),
+                host_s=self._share(t.top_host_s, i, count),
+            )
+        return step
+
+    def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
+        """One piece's part of a stage of the dense part; pieces are alike unless it is sharded."""
+        shares = self.times.piece_ratio
+        return seconds * shares[index] if shares else seconds / count
+
+    def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
+        """Brings the parameters of one piece of a sharded dense part to all ranks."""
+        name = f"parameter all-gather {when} {index + 1}"
+        seconds = self.times.gather_s[index]
+        return self.collective(name, Stream.COMMUNICATION, seconds, after=after)
+
+    def backward(self, after: tuple[int, ...]) -> int:
+        """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
+        t = self.times
+        step, buckets = self._top_backward(after)
+        arrived = self.gradient_dist(step)
+        self.add(
+            LOOKUP_BACKWARD,
+            Stream.COMPUTE,
+            t.lookup_backward_s,
+            after=self.dequantized(arrived, gradient=True),
+            host_s=t.lookup_backward_host_s,
+        )
+        bottom = self.add(
+            "bottom MLP backward",
+            Stream.COMPUTE,
+            t.bottom_backward_s,
+            host_s=t.bottom_backward_host_s,
+        )
+        if t.gather_s:
+            name, seconds = "last gradient reduce-scatter", t.last_scatter_s
+            buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(bottom,)))
+        tail = self.collective(
+            "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
+        )
+        return self.add(
+            "dense optimizer",
+            Stream.COMPUTE,
+            t.optimizer_s,
+            after=(*buckets, tail),
+            host_s=t.optimizer_host_s,
+        )
+
+    def quantized(self, produced: int, *, gradient: bool = False) -> int:
+        """What leaves a rank, encoded after it was produced; the step that exchanges wait for."""
+        codecs = self.times.codecs
+        if codecs is None:
+            return produced
+        name, seconds = "output quantize", codecs.quantize_s
+        if gradient:
+            name, seconds = "gradient quantize", codecs.quantize_gradient_s
+        return self.add(name, Stream.COMPUTE, seconds, after=(produced,), host_s=codecs.host_s)
+
+    def dequantized(self, arrived: tuple[int, ...], *, gradient: bool = False) -> tuple[int, ...]:
+        """What has come to a rank, decoded; the steps that its use waits for."""
+        codecs = self.times.codecs
+        if codecs is None:
+            return arrived
+        name, seconds = "output dequantize", codecs.dequantize_s
+        if gradient:
+            name, seconds = "gradient dequantize", codecs.dequantize_gradient_s
+        return (self.add(name, Stream.COMPUTE, seconds, after=arrived, host_s=codecs.host_s),)
+
+    def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
+        """The top's backward pass in pieces, each with a collective of its gradients beside it.
+
+        Pieces of a sharded dense part run in reverse order; the parameters of the next one are
+        gathered while one computes. Returns the last piece and the collectives.
+        """
+        t, reduced, step = self.times, list[int](), -1
+        count = len(t.bucket_s) + 1
+        kind = "reduce-scatter" if t.gather_s else "all-reduce"
+        arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
+        for i in range(count):
+            last = count - 1 - i
+            before = (*(after if i == 0 else ()), *arrived[-1:])
+            if t.gather_s and last:
+                arrived.append(self._gather("backward", last - 1, (step,) if i else after))
+            step = self.add(
+                _numbered("interaction and top MLP backward", i, count),
+                Stream.COMPUTE,
+                self._share(t.top_backward_s, last, count),
+                after=before,
+                host_s=self._share(t.top_backward_host_s, last, count),
+            )
+            if i < len(t.bucket_s):
+                name, seconds = f"gradient {kind} {i + 1}", t.bucket_s[i]
+                reduced.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+        return step, reduced
+
+    def output_dist(self, produced: int) -> tuple[int, ...]:
+        """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
+        produced = self.quantized(produced)
+        arrived: tuple[int, ...] = ()
+        for f in self.times.families:
+            before = (produced,)
+            for label, seconds in f.outputs_s:
+                name = f"output {label} {f.name}"
+                step = self.collective(
+                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
+                )
+                before = (step,)
+            arrived += before
+        return arrived
+
+    def gradient_dist(self, produced: int) -> tuple[int, ...]:
+        """Exchange of the gradients of pooled embeddings; returns the last step of each type."""
+        produced = self.quantized(produced, gradient=True)
+        arrived: tuple[int, ...] = ()
+        for f in self.times.families:
+            before = (produced,)
+            labels, times = zip(*f.outputs_s, strict=True)
+            for label, seconds in zip(labels[::-1], (f.gradients_s or times)[::-1], strict=True):
+                name = f"gradient {_REVERSED.get(label, label)} {f.name}"
+                step = self.collective(
+                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
+                )
+                before = (step,)
+            arrived += before
+        return arrived
+
+    def build(self) -> Program:
+        """The finished program."""
+        return Program(
+            steps=tuple(self.steps),
+            overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
+            floor_s=self.times.floor_s,
+        )
+
+
+def _numbered(name: str, index: int, count: int) -> str:
+    return f"{name} {index + 1}/{count}" if count > 1 else name
+
+
+_REVERSED = {"reduce-scatter": "all-gather"}
