@@ -73,7 +73,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
 
 _LEFT_OUT: Final = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
 _LIBRARIES: Final = (
-    *("numpy", "scipy.optimize", "scipy.sparse", "hypothesis", "click", "rich.console", "yaml"),
+    *("numpy", "scipy.optimize", "scipy.sparse", "click", "rich.console", "yaml"),
     *("pydantic", "ortools.math_opt.python.mathopt", "ortools.sat.python.cp_model"),
 )
 """Imported once, before the processes that run tests are forked."""

@@ -57,8 +57,8 @@ def timed_lookup(point: LookupPoint) -> LookupPoint:
 
 
 def lookups() -> tuple[LookupPoint, ...]:
-    fused = designs.lookup_points(36, "fused", rng(1))
-    dense = designs.lookup_points(16, "dense", rng(2))
+    fused = designs.lookup_points(60, "fused", rng(1))
+    dense = designs.lookup_points(24, "dense", rng(2))
     return tuple(timed_lookup(p) for p in (*fused, *dense))
 
 
@@ -66,7 +66,7 @@ def made_points() -> CalibrationPoints:
     """What a machine with the constants of MACHINE would measure, without noise."""
     return CalibrationPoints(
         lookups=lookups(),
-        steps=tuple(timed_step(p) for p in designs.step_points(50, 2, rng(3))),
+        steps=tuple(timed_step(p) for p in designs.step_points(80, 2, rng(3))),
         collectives=tuple(timed_collective(p) for p in designs.collective_points(2)),
     )
 
