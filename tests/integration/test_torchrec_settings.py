@@ -12,11 +12,6 @@ pytest.importorskip("torchrec")
 from torch import nn
 from torchrec import EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, EmbeddingBagSharder
-from torchrec.distributed.fbgemm_qcomm_codec import (
-    CommType,
-    QCommsConfig,
-    get_qcomm_codecs_registry,
-)
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
@@ -260,15 +255,6 @@ def test_feature_names_of_a_constraint_are_compared() -> None:
     same, other = (ParameterConstraints(feature_names=[n]) for n in ("f_a", "x"))
     assert "feature_names" not in text_of(described(model, {"a": same}))
     assert "feature_names of constraints differ" in text_of(described(model, {"a": other}))
-
-
-def test_compressed_communication_is_warned_of() -> None:
-    config = QCommsConfig(forward_precision=CommType.FP16, backward_precision=CommType.BF16)
-    codecs = get_qcomm_codecs_registry(config)
-    sharder = EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)
-    found = described(bags([("a", 50, 64)]), sharders=[sharder])
-    assert "qcomm_codecs_registry of ['EmbeddingBagCollectionSharder']" in text_of(found)
-    assert "qcomm" not in text_of(described(bags([("a", 50, 64)])))
 
 
 @pytest.mark.parametrize(

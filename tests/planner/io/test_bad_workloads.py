@@ -88,6 +88,16 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "optimizer a number": ("optimizer: adagrad", "optimizer: 3", ("value 3", "must be one of")),
     "dtype unknown": ("output_dtype: fp16", "output_dtype: float16", ("'float16'", "fp16")),
+    "codec unknown": (
+        "output_dtype: fp16",
+        "communication: {forward: int4}",
+        ("training.communication.forward", "'int4'", "int8"),
+    ),
+    "pair of two types": (
+        "min_column_width: 8",
+        "pairs: [[row_wise, table_wise]]",
+        ("pairs[0]", "'table_wise'", "fused"),
+    ),
     "interaction unknown": ("interaction: cat", "interaction: sum", ("'sum'", "dot, cat, dcn")),
     "cross network without layers": ("interaction: cat", "interaction: dcn", ("dcn_num_layers",)),
     "law unknown": (LAW, "{kind: gauss}", ("distribution.kind", "'gauss'", "'zipf'")),

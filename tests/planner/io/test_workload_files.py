@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.errors import InvalidInputError
 from planner.io import load_workload, load_workload_file
+from planner.options.torchrec_rules import legal_types_and_kernels
 from tests.planner.io.files import WORKLOAD, changed, refused, write
 
 
@@ -54,6 +56,23 @@ def test_what_is_assumed_is_said(tmp_path: Path) -> None:
         "4 tables have no distribution: every row is taken as equally likely",
         "no memory.reserve: nothing is kept for framework, allocator and NCCL",
     )
+
+
+def test_codecs_arrive_and_what_they_rule_out_is_said(tmp_path: Path) -> None:
+    """A table's own entry replaces that of the training; int8 keeps rows together."""
+    text = changed(WORKLOAD, "output_dtype: fp16", "communication: {forward: int8, backward: bf16}")
+    own = "communication: {reduce_scatter: {forward: fp16}}\n    constraints:"
+    file = load_workload_file(
+        write(tmp_path, "workload.yaml", changed(text, "constraints: {sh", own + " {sh"))
+    )
+    told = {t.name: t.communication for t in file.workload.tables}
+    fp16 = Codecs(forward=Codec(precision=Precision.FP16))
+    assert told["item"] == Communication(reduce_scatter=fp16)
+    assert told["user"] == Communication.of(Precision.INT8, Precision.BF16)
+    assert any("pooled tables are not cut by rows" in w for w in file.warnings)
+    user, item = file.workload.tables[:2]
+    assert ShardingType.ROW_WISE not in legal_types_and_kernels(user)
+    assert ShardingType.ROW_WISE in legal_types_and_kernels(item)
 
 
 def test_all_optional_keys(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
@@ -82,6 +83,18 @@ def any_law(draw: DrawFn, rows: int) -> AbstractIndexDistribution:
     )
 
 
+_FP16 = Codec(precision=Precision.FP16)
+COMMUNICATIONS = (
+    None,
+    None,
+    Communication(),
+    Communication.of(Precision.INT8, Precision.BF16),
+    Communication.of(Precision.FP8, Precision.MX4),
+    Communication(reduce_scatter=Codecs(forward=_FP16)),
+    Communication(all_to_all=Codecs(), sequence=Codecs(backward=_FP16)),
+)
+
+
 @st.composite
 def any_workload(draw: DrawFn) -> Workload:
     """A workload of odd names and numbers."""
@@ -100,6 +113,7 @@ def any_workload(draw: DrawFn) -> Workload:
                 features=features,
                 distribution=draw(any_law(table.num_embeddings)),
                 module=draw(NAMES | st.sampled_from(["", *TRICKY])),
+                communication=draw(st.sampled_from(COMMUNICATIONS)),
             )
         )
     return replace(
@@ -149,6 +163,11 @@ def test_constraints_are_read_back(tmp_path: Path) -> None:
                 hosts=(0,),
                 min_column_width=32,
                 cache_load_factors=(0.1, 0.25),
+                pairs=(
+                    (ShardingType.ROW_WISE, ComputeKernel.FUSED_UVM_CACHING),
+                    (ShardingType.TABLE_WISE, ComputeKernel.FUSED),
+                    (ShardingType.ROW_WISE, ComputeKernel.FUSED),
+                ),
             ),
         ),
         together=(TableGroup(patterns=("t0", "t1"), level=Level.HOST),),
