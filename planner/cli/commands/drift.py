@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,11 @@ from planner.cli.flags.common import (
 )
 from planner.cli.flags.stats_inputs import DayFile, DayFileType
 from planner.cli.interrupt import StopOnInterrupt
+
+if TYPE_CHECKING:
+    from planner.cli.printing.drift_show import Day
+    from planner.problem import MoveLimit, PlanningProblem
+    from planner.settings import SearchSettings
 
 EXIT_DRIFTED = 1
 
@@ -103,29 +109,19 @@ def command(
     inputs = with_constraints(load_plans(workload, (plan,), flags), constraints)
     problem, warnings = inputs.problem, list(inputs.warnings)
     from planner import io
-    from planner.drift.assess import assess
     from planner.drift.changes import workload_under
     from planner.problem import MoveLimit
     from planner.settings import SearchSettings
 
     if before is not None:
-        then, _, notes = workload_under(
-            problem.workload, stats_of(before, problem.workload), str(before)
-        )
+        old = stats_of(before, problem.workload)
+        then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), [*warnings, *notes]
     limit = MoveLimit(start=inputs.plans[0], max_bytes=max_moved_bytes, max_tables=max_moved_tables)
     search = SearchSettings(time_limit_s=time_limit, max_evaluations=evaluations)
-    found = []
-    with StopOnInterrupt(keeps=False) as stop:
-        for file in files:
-            now, rows, notes = workload_under(
-                problem.workload, stats_of(file.path, problem.workload), file.name
-            )
-            warnings += notes
-            assessment = assess(problem, now, limit, search=search, should_stop=stop)
-            found.append(show.Day(file=file, assessment=assessment, rows=rows))
+    found, remarks = _assessed(problem, files, limit, search)
     drift = show.Drift(
-        days=tuple(found),
+        days=found,
         threshold_ratio=threshold,
         predicted_s=None if inputs.made_for is None else inputs.made_for.predicted_s,
         before=before,
@@ -133,10 +129,30 @@ def command(
     if output is not None:
         io.save_plan(output, drift.latest.assessment.result)
         remark(settings, f"wrote {output}")
-    warnings += drift.warnings
+    warnings += [*remarks, *drift.warnings]
     if settings.json:
         write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
     else:
         show.print_drift(settings, drift)
     warn(settings, tuple(warnings))
     return EXIT_DRIFTED if drift.is_alarming else 0
+
+
+def _assessed(
+    problem: PlanningProblem, files: tuple[DayFile, ...], limit: MoveLimit, search: SearchSettings
+) -> tuple[tuple[Day, ...], list[str]]:
+    """Each day's data against the plan in use, and remarks on the data."""
+    from planner.cli.flags.stats_inputs import stats_of
+    from planner.cli.printing.drift_show import Day
+    from planner.drift.assess import assess
+    from planner.drift.changes import workload_under
+
+    found, remarks = [], list[str]()
+    with StopOnInterrupt(keeps=False) as stop:
+        for file in files:
+            stats = stats_of(file.path, problem.workload)
+            now, rows, notes = workload_under(problem.workload, stats, file.name)
+            remarks += notes
+            assessment = assess(problem, now, limit, search=search, should_stop=stop)
+            found.append(Day(file=file, assessment=assessment, rows=rows))
+    return tuple(found), remarks
