@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import TablePlacement
 from planner import api
 from planner.errors import InvalidInputError, PlannerError
@@ -16,6 +18,7 @@ from planner.problem import MoveLimit, PlanningProblem
 from planner.result import Blocked, MovePoint, PlanningResult
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
+from planner.space.objective import MakePipeline
 
 COUNTS: Final = (1, 2, 5, 10)
 _GAIN: Final = 1e-4
@@ -26,6 +29,7 @@ def with_curve(
     *,
     search: SearchSettings,
     counts: tuple[int, ...] = COUNTS,
+    make_pipeline: MakePipeline = CostPipeline,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> PlanningResult:
     """The result with a point for each number of tables, and the table that its limit blocks.
@@ -38,6 +42,7 @@ def with_curve(
         result: of a search that started from a plan in use.
         search: how to search for every point.
         counts: numbers of tables; those beyond what the question allows are left out.
+        make_pipeline: prices plans, as in :func:`planner.api.solve`.
         should_stop: asked often; True leaves out the points that are not done.
 
     Raises:
@@ -50,8 +55,14 @@ def with_curve(
     most = min(len(problem.workload.tables), limit.max_tables or len(problem.workload.tables) + 1)
     best: PlanningResult | None = None
     points = []
+    solve = partial(
+        api.solve,
+        search=replace(search, with_baselines=False),
+        make_pipeline=make_pipeline,
+        should_stop=should_stop,
+    )
     for count in (0, *(c for c in counts if c < most)):
-        found = _best(problem, limit, count, search, should_stop)
+        found = _best(problem, limit, count, solve)
         if should_stop():
             break
         if found is not None and (best is None or found.solver.value < best.solver.value):
@@ -74,8 +85,7 @@ def _best(
     problem: PlanningProblem,
     limit: MoveLimit,
     count: int,
-    search: SearchSettings,
-    should_stop: Callable[[], bool],
+    solve: Callable[[PlanningProblem], PlanningResult],
 ) -> PlanningResult | None:
     """The best plan with so many tables moved; None where none fits. No tables: no bytes."""
     less = (
@@ -84,11 +94,7 @@ def _best(
         else replace(limit, max_tables=count)
     )
     try:
-        return api.solve(
-            replace(problem, move_limit=less),
-            search=replace(search, with_baselines=False),
-            should_stop=should_stop,
-        )
+        return solve(replace(problem, move_limit=less))
     except PlannerError:
         return None
 

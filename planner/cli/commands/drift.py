@@ -151,9 +151,8 @@ def _drift(
     from planner.settings import SearchSettings
 
     if before is not None:
-        then, _, notes = workload_under(
-            problem.workload, stats_of(before, problem.workload), str(before)
-        )
+        old = stats_of(before, problem.workload)
+        then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), [*warnings, *notes]
     limit = MoveLimit(
         start=inputs.plans[0],

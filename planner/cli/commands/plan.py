@@ -26,8 +26,10 @@ from planner.errors import InvalidInputError
 from planner.support.status import Status
 
 if TYPE_CHECKING:
+    from planner.cli.flags.plan_inputs import PlanInputs
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult
+    from planner.settings import SearchSettings
 
 EXIT_GAP = 1
 
@@ -104,16 +106,31 @@ def command(
                 should_stop=stop,
             )
         stop.keeps = True
-        if more.curve and not stop():
-            from planner.move_curve import with_curve
-
-            result = with_curve(result, search=steered, should_stop=stop)
-        result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+        result = _completed(result, asked, steered, stop, more)
         _deliver(settings, result, output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
         missed = None if require_gap is None else unmet(result.solver, require_gap)
         return _exit_code(settings, stop, missed)
+
+
+def _completed(
+    result: PlanningResult,
+    asked: PlanInputs,
+    search: SearchSettings,
+    stop: StopOnInterrupt,
+    more: PlanFlags,
+) -> PlanningResult:
+    """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
+    from planner.pricing import pricing_of
+
+    result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+    if stop() or not more.curve:
+        return result
+    from planner.move_curve import with_curve
+
+    pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
+    return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
 
 
 def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:

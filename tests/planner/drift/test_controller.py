@@ -163,6 +163,7 @@ def replayed(seed: int) -> tuple[float, float, float, float, int]:
     return controlled, replay.oracle(first), never, always, moves
 
 
+@pytest.mark.slow
 def test_the_controller_is_close_to_an_oracle() -> None:
     controlled, oracle, never, always, moves = replayed(1)
     assert controlled <= 1.05 * oracle

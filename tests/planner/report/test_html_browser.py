@@ -37,6 +37,8 @@ SPILLS = """() => [...document.querySelectorAll('svg.plot rect.on, svg.plot text
   return shape && shape.tagName === 'rect'
     && t.getBoundingClientRect().right > shape.getBoundingClientRect().right + 1;
 }).map(t => t.textContent)"""
+UNFOLD = "() => document.querySelectorAll('#tables details').forEach(d => { d.open = true; })"
+"""A long list of tables is folded below its first rows."""
 NUMBERS = """() => [...document.querySelectorAll('section [data-v]')]
   .filter(e => e.dataset.v).map(e => {
   const cell = e.closest('td'), row = e.closest('tr');
@@ -91,6 +93,7 @@ def opened(browser: Any, files: Path, width: int = 1280, **options: Any) -> Open
     found.page.on("pageerror", lambda error: found.errors.append(str(error)))
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto((files / "report.html").as_uri())
+    found.page.evaluate(UNFOLD)
     return found
 
 
