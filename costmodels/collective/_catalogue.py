@@ -61,7 +61,7 @@ _OTHER_LINKS: Final = (0.55, 0.30)
 in ten points of A100, H100 and B200 are predicted from one another's curves and the links of both
 (``benchmarks/collectives.py``, moved)."""
 _OTHER_CLUSTER: Final = 0.15
-_OTHER_SITE: Final = (2.0, 0.65)
+_OTHER_SITE: Final = (2.0, 0.40)
 """Below and above 1 MiB: within this factor nine in ten points of another site's harness lie on the
 same device in one host, joined with the rest as independent (``benchmarks/fabrics.py``, one host).
 Over hosts the spread of clusters holds it already."""

@@ -27,7 +27,7 @@ from costmodels.topology import Topology
 
 FloatArray = NDArray[np.float64]
 
-ANALYTIC_SPREAD = 1.2
+ANALYTIC_SPREAD = 1.0
 """Within 1.8 times the law of link rates alone lie nine in ten points of the shipped curves; joined
 with what sites differ by (``benchmarks/collectives.py``, links; ``benchmarks/fabrics.py``)."""
 ANALYTIC_NETWORK_SPREAD = 1.6

@@ -109,7 +109,7 @@ def ratios(name: str, hosts: int, local: int) -> FloatArray:
     return (halves / times(base, Collective.ALL_REDUCE))[(SIZES >= 2**10) & (SIZES <= 2**30)]
 
 
-ONE_SOURCE_OVER_HOSTS = ("b200_sxm", "gb200", "lambda_b200", "b300")
+ONE_SOURCE_OVER_HOSTS = ("b200_sxm", "gb200", "gb300", "lambda_b200", "b300")
 """Measured over two hosts: an all-reduce is a tree, its halves are rings, 1.3 to 2.9 times."""
 
 

@@ -88,11 +88,10 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
             message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
             raise InvalidInputError(message)
         own = own_file or name == topology.name
-        own = own or all(r.device == topology.device.name for r in fitting)
+        predicting = [r for r in fitting if r.role in PREDICTING_ROLES]
+        own = own or all(r.device == topology.device.name for r in predicting)
         priority = position + (0 if own else 1)
-        curves.extend(
-            replace(r.curve, priority=priority) for r in fitting if r.role in PREDICTING_ROLES
-        )
+        curves.extend(replace(r.curve, priority=priority) for r in predicting)
     return tuple(curves)
 
 

@@ -35,8 +35,9 @@ def _read(path: Path, above: tuple[Path, ...]) -> Document:
         message = f"{document.where(('base',))}: must be the name or file of a system, got {base!r}"
         raise InvalidInputError(message)
     beside = path.parent / base
-    found = beside if beside.is_file() and beside != path else locate(base, "systems")
-    if found in (*above, path) or len(above) >= _DEEPEST:
+    found = beside if beside.is_file() else locate(base, "systems")
+    seen = [p.resolve() for p in (*above, path)]
+    if found.resolve() in seen or len(above) >= _DEEPEST:
         message = (
             f"{document.where(('base',))}: {base} leads back to {path.name}; name a system that "
             "stands for itself"

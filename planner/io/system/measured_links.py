@@ -20,8 +20,8 @@ def links_measured(topology: Topology) -> Links | None:
     """Links of the shipped system whose curves ``topology`` inherits.
 
     That is the shipped system of the same name; of a renamed copy the one with the same sets of
-    curves and the same device, then one with the same sets, then the one that the first set is
-    named after.
+    curves, the same device and the same kind of network, then one with the same sets, then the one
+    that the first set is named after.
 
     Returns:
         None where nothing shipped tells: the system has curves of a file of its own, which hold for
@@ -36,7 +36,13 @@ def links_measured(topology: Topology) -> Links | None:
         if known.collective_curves in (sets, ()):
             return known.links
     alike = [s for s in map(_shipped, shipped) if s.collective_curves == sets]
-    alike.sort(key=lambda s: s.device.name != topology.device.name)
+    alike.sort(
+        key=lambda s: (
+            s.device.name != topology.device.name,
+            s.network_link.fabric != topology.network_link.fabric,
+            s.name != sets[0],
+        )
+    )
     if not alike and sets[0] in shipped:
         alike = [_shipped(sets[0])]
     return alike[0].links if alike else None

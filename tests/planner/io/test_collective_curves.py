@@ -10,6 +10,7 @@ import pytest
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import Basis, Collective
 from costmodels.collective.measured import Measured
+from costmodels.collective.ramp import Ramp
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import (
@@ -47,7 +48,8 @@ def test_validation_rows_never_reach_a_prediction() -> None:
 def test_every_shipped_system_has_models(name: str) -> None:
     topology = io.load_system(name, gpus=2)
     model = default_models(topology).collective
-    assert isinstance(model, Measured if topology.collective_curves else AlphaBeta)
+    without = Ramp if topology.network_link.fabric else AlphaBeta
+    assert isinstance(model, Measured if topology.collective_curves else without)
 
 
 def test_curves_of_a_like_system_are_marked() -> None:
