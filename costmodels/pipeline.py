@@ -49,6 +49,7 @@ class CostPipeline:
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
+        self._is_sustained = is_sustained(workload)
 
     @property
     def dense_flops(self) -> float:
@@ -227,7 +228,7 @@ class CostPipeline:
         known = self.models.sigmas_ratio or sigmas(
             self.topology,
             collective_spread_ratio=spread,
-            sustained_dtype=self.workload.dense.dtype if is_sustained(self.workload) else None,
+            sustained_dtype=self.workload.dense.dtype if self._is_sustained else None,
         )
         factors = sampled_factors(known)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
