@@ -48,6 +48,7 @@ class CostPipeline:
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
+        self._is_sustained = is_sustained(workload)
 
     @property
     def dense_flops(self) -> float:
@@ -226,7 +227,7 @@ class CostPipeline:
         known = self.models.sigmas_ratio or sigmas(
             self.topology,
             collective_spread_ratio=spread,
-            sustained_dtype=self.workload.dense.dtype if is_sustained(self.workload) else None,
+            sustained_dtype=self.workload.dense.dtype if self._is_sustained else None,
         )
         factors = sampled_factors(known, self.models.spread_ratio)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
