@@ -33,10 +33,10 @@ from planner.io.system.collective_curves import CurveRecord
 from planner.io.system.system_file import load_system
 from planner.validation.held_out import (
     HeldOut,
-    by_version,
     every_other_size,
     never_fitted,
     points,
+    predict_across_versions,
     predicting_records,
     system_of,
 )
@@ -127,8 +127,14 @@ def main() -> None:
     records = predicting_records()
     tests: list[tuple[str, Callable[[], Iterator[HeldOut]]]] = [
         ("sizes: every other one", lambda: every_other_size(records)),
-        ("repeats: from the newest version", lambda: by_version(records, newest_only=True)),
-        ("version: each from all others", lambda: by_version(records, newest_only=False)),
+        (
+            "repeats: from the newest version",
+            lambda: predict_across_versions(records, newest_only=True),
+        ),
+        (
+            "version: each from all others",
+            lambda: predict_across_versions(records, newest_only=False),
+        ),
         ("ranks: 4 from 2 and 8", lambda: left_out_ranks(records, 4)),
         ("ranks: 8 from 2 and 4", lambda: left_out_ranks(records, 8)),
         ("links: ramp, nothing measured", lambda: from_links(records, Ramp())),

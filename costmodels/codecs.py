@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.host import HostCosts
 from costmodels.iteration.base import CodecTimes, FamilyTimes, FloatArray
-from costmodels.shard_work.wire import BACKWARD, FAMILIES, FORWARD, Wire
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.shard_work.work import CODECS
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
@@ -64,9 +64,9 @@ class CodecModel:
             speeds: of the ranks, ``[W]``.
             scale: factors on all times.
         """
-        present = np.zeros((*work.shape[:-2], 1, len(FAMILIES)))
+        present = np.zeros((*work.shape[:-2], 1, len(EXCHANGING_TYPES)))
         for family in families:
-            present[..., FAMILIES.index(ShardingType(family.name))] = family.present
+            present[..., EXCHANGING_TYPES.index(ShardingType(family.name))] = family.present
         forward, backward = self.growth(work)
         return self._times((forward / speeds, backward / speeds), present, speeds, scale)
 
@@ -78,7 +78,7 @@ class CodecModel:
             speed: of the fastest rank.
             size: ranks.
         """
-        present = np.array([[float(f in types) for f in FAMILIES]])
+        present = np.array([[float(f in types) for f in EXCHANGING_TYPES]])
         none = np.zeros(size)
         return self._times((none, none), present, np.full(size, speed), Scale())
 

@@ -25,7 +25,7 @@ from costmodels.reduction import DenseReduction
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
 from costmodels.shard_work.work import (
     CALLS,
-    FAMILIES,
+    EXCHANGING_TYPES,
     INPUT,
     KERNELS,
     LOOKUP,
@@ -46,7 +46,9 @@ CACHE_KERNELS = 25.0
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Work of a cache in front of host memory, done before the lookup proper."""
 _AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
-_CACHED_CALLS = [call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in FAMILIES]
+_CACHED_CALLS = [
+    call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
+]
 
 
 class _Reduction(Protocol):
@@ -64,7 +66,7 @@ class CostModels:
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: AbstractExchangeModel | None = None
     """Exchanges with the copies around them; None where those run beside or cost nothing."""
-    sigmas_ratio: tuple[tuple[str, float], ...] = ()
+    log_sigmas: tuple[tuple[str, float], ...] = ()
     """Log-standard deviation of each kind of time where a calibration tells it."""
     spread_ratio: tuple[tuple[float, ...], ...] = ()
     """Joint spread of the kinds of time where runs tell it, as in ``FittedFactors``."""
@@ -134,14 +136,16 @@ class StageModel:
     def family_growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
         """Growing part per rank: first exchange, second exchange, index exchange."""
         if self.models.exchange is not None:
-            kind, traffic = FAMILIES[family], _traffic(work, family)
+            kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
             first = self.models.exchange.output_growth(kind, traffic)
             batch = self.workload.local_batch_size
             indices = self.models.exchange.input_growth(kind, traffic, batch)
             return first, np.zeros_like(first), indices
         model = self.models.collective
         sent = sent_bytes(work, family)
-        outputs = self._outputs(FAMILIES[family], sent, model.all_to_all, model.reduce_scatter)
+        outputs = self._outputs(
+            EXCHANGING_TYPES[family], sent, model.all_to_all, model.reduce_scatter
+        )
         return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
 
     def _outputs(
@@ -200,7 +204,7 @@ class StageModel:
     def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
-        kind = FAMILIES[family]
+        kind = EXCHANGING_TYPES[family]
         labels = ["all-to-all"]
         if kind is ShardingType.ROW_WISE and self._pooled:
             labels = ["reduce-scatter"]
@@ -227,9 +231,12 @@ class StageModel:
         exchange, model = self.models.exchange, self.models.collective
         sent = sent_bytes(work, family, way)
         if exchange is None:
-            kind = FAMILIES[family]
+            kind = EXCHANGING_TYPES[family]
             return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
-        traffic, kind = replace(_traffic(work, family), leaving_bytes=sent[0]), FAMILIES[family]
+        traffic, kind = (
+            replace(_traffic(work, family), leaving_bytes=sent[0]),
+            EXCHANGING_TYPES[family],
+        )
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
 
@@ -239,7 +246,7 @@ class StageModel:
         if exchange is None:
             arriving = work[..., INPUT + family]
             return self.index_exchange(arriving, model.all_to_all_s) + self.lengths_s
-        kind, batch = FAMILIES[family], self.workload.local_batch_size
+        kind, batch = EXCHANGING_TYPES[family], self.workload.local_batch_size
         indices = exchange.input_growth(kind, _traffic(work, family), batch)
         return indices + exchange.fixed_s(kind)[0]
 
@@ -250,7 +257,7 @@ class StageModel:
         latency_s = self.topology.device.kernel_latency_s
         gap = calls * latency_s
         cached = (work[..., _CACHED_CALLS] > 0).sum(axis=-1)
-        shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(FAMILIES), len(KERNELS))
+        shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
         families = tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.shard_work.wire import BY_HOSTS, FAMILIES, FORWARD
+from costmodels.shard_work.wire import BY_HOSTS, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
 from costmodels.topology import Topology
 
@@ -24,7 +24,7 @@ def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
     inside = rank[:, None] // local == rank[None, :] // local
     lane = rank[:, None] % local == rank[None, :] % local
     traffic = np.zeros((world, world))
-    for index, family in enumerate(FAMILIES):
+    for index, family in enumerate(EXCHANGING_TYPES):
         sent, again = (part[:, None] for part in sent_bytes(work, index, FORWARD))
         if not sent.any():
             continue

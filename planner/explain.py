@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import FAMILIES, INPUT, OUTPUT, REPLICATED
+from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import (
     Plan,
     ShardingOption,
@@ -25,7 +25,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError,
 from planner.prepare import search_objective, search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.rules.moved_bytes import received_bytes
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.settings import SearchSettings
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from planner.support.status import Status
@@ -104,7 +104,7 @@ class Explainer:
         self.problem, self.plan = problem, plan
         self.space: SearchSpace = search_space(problem, CostPipeline)
         self._pipeline = self.space.pipeline
-        objective = search_objective("iteration", self.space, Robust.WORST)
+        objective = search_objective("iteration", self.space, ScenarioRule.WORST)
         self._evaluate = Evaluator(self.space, objective, Budget())
         self._work = self._pipeline.plan_work(plan)
         self.plan_time_s = float(self._pipeline.iteration_times(self._work))
@@ -252,7 +252,10 @@ class Explainer:
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
         pipeline = self._pipeline
         alone = pipeline.lookup_times(np.maximum(work, 0.0))
-        sent = [*range(INPUT, INPUT + len(FAMILIES)), *range(OUTPUT, OUTPUT + len(FAMILIES))]
+        sent = [
+            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
+            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
+        ]
         world = self.problem.topology.world_size
         exchanged = float(work[:, sent].sum()) * world + 2.0 * float(work[:, REPLICATED].sum())
         return OptionCost(

@@ -20,7 +20,7 @@ from planner.options.work import ListingProgress
 from planner.problem import PlanningProblem
 from planner.replan import reshard
 from planner.result import PlanningResult, ScenarioTime
-from planner.scenarios import Robust, RobustObjective, ScenarioPipeline, check_scenarios
+from planner.scenarios import RobustObjective, ScenarioPipeline, ScenarioRule, check_scenarios
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline
@@ -126,7 +126,7 @@ def _percentages(ratios: Iterable[float | None]) -> str:
     return ", ".join(f"{100 * r:g} %" for r in sorted(r for r in ratios if r is not None))
 
 
-def search_objective(name: str, space: SearchSpace, robust: Robust) -> AbstractObjective:
+def search_objective(name: str, space: SearchSpace, robust: ScenarioRule) -> AbstractObjective:
     """The objective of that name; with scenarios, its worst or mean over them.
 
     Raises:

@@ -12,7 +12,7 @@ from planner.errors import InvalidInputError
 from planner.objectives import objective_class
 from planner.prepare import search_objective, search_pipeline
 from planner.problem import PlanningProblem
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
@@ -32,7 +32,7 @@ def objective_value(
     plan: Plan,
     objective: str = "iteration",
     *,
-    robust: Robust = Robust.WORST,
+    robust: ScenarioRule = ScenarioRule.WORST,
     torchrec_figures: bool = False,
     make_pipeline: MakePipeline | None = None,
 ) -> float:

@@ -23,7 +23,7 @@ from planner.errors import InvalidInputError
 from planner.space.objective import AbstractObjective, Cut
 
 
-class Robust(StrEnum):
+class ScenarioRule(StrEnum):
     """What counts of the scenarios: the slowest, or the mean."""
 
     WORST = "worst"
@@ -123,7 +123,7 @@ class RobustObjective(AbstractObjective):
 
     name = "robust"
 
-    def __init__(self, inner: Sequence[AbstractObjective], how: Robust) -> None:
+    def __init__(self, inner: Sequence[AbstractObjective], how: ScenarioRule) -> None:
         """``inner`` holds the objective of each scenario."""
         self.name = f"{how} {inner[0].name}"  # type: ignore[misc]
         self._inner = tuple(inner)
@@ -150,7 +150,9 @@ class RobustObjective(AbstractObjective):
 
     def _merge(self, values: FloatArray) -> FloatArray:
         """From ``[S, ...]``."""
-        return np.asarray(values.max(axis=0) if self._how is Robust.WORST else values.mean(axis=0))
+        return np.asarray(
+            values.max(axis=0) if self._how is ScenarioRule.WORST else values.mean(axis=0)
+        )
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Each scenario's tangents at its own part of the work."""
@@ -176,7 +178,7 @@ class RobustObjective(AbstractObjective):
             heights = [c.base + float(c.slopes @ own) for c in cuts]
             best.append(cuts[int(np.argmax(heights))])
             values.append(max(heights))
-        if self._how is Robust.MEAN:
+        if self._how is ScenarioRule.MEAN:
             return self._mean(best)
         at = int(np.argmax(values))
         slopes = np.zeros(int(self._sizes[-1]))

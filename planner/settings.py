@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 
 if TYPE_CHECKING:
     from planner.search.base import AbstractStrategy
@@ -30,7 +30,7 @@ class SearchSettings:
 
     strategy: str | AbstractStrategy = "auto"
     objective: str = "iteration"
-    robust: Robust = Robust.WORST
+    robust: ScenarioRule = ScenarioRule.WORST
     time_limit_s: float | None = None
     kept_s: float = 0.0
     max_evaluations: int | None = None
@@ -43,7 +43,7 @@ class SearchChanges(TypedDict, total=False):
 
     strategy: str | AbstractStrategy
     objective: str
-    robust: Robust
+    robust: ScenarioRule
     time_limit_s: float | None
     kept_s: float
     max_evaluations: int | None

@@ -16,7 +16,7 @@ from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
@@ -35,7 +35,7 @@ def space_of(tables: int, ranks: int) -> SearchSpace:
 
 
 def search(
-    space: SearchSpace, without: frozenset[Part], seconds: float, seed: int, name: str
+    space: SearchSpace, without: frozenset[SearchPart], seconds: float, seed: int, name: str
 ) -> SearchOutcome:
     """One search for the objective of that name with so many CPU seconds."""
     objective = objective_named(name, space)
@@ -56,7 +56,7 @@ def main() -> None:
     instances = [tuple(map(int, c.split("x"))) for c in chosen.case or ()] or INSTANCES
     for tables, ranks in instances:
         space = space_of(tables, ranks)
-        variants = [frozenset[Part](), *(frozenset([part]) for part in Part)]
+        variants = [frozenset[SearchPart](), *(frozenset([part]) for part in SearchPart)]
         means = []
         for without in variants:
             found = [

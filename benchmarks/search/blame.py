@@ -26,7 +26,7 @@ from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.search.construct import walk
 from planner.space.evaluation import Budget, Evaluator
 
@@ -79,7 +79,7 @@ def _exhausted(
         values = np.where(space.overflow_ratio(works) <= 0, priced.values(works), np.inf)
         optimum = min(optimum, float(values.min()))
     record = Record(Evaluator(space, priced, Budget()))
-    outcome = Auto(frozenset({Part.EXHAUSTIVE})).search(space, record.evaluate, seed=0)
+    outcome = Auto(frozenset({SearchPart.EXHAUSTIVE})).search(space, record.evaluate, seed=0)
     return outcome.values[0], float(outcome.bound or 0.0), optimum
 
 

@@ -280,7 +280,7 @@ def compare(case: str, more_s: float) -> None:
     types = frozenset(space.option(t, i).sharding_type for t, i in enumerate(start.options))
     phases = model.all_phases(model.phase_maxima(peaks))
     cut = record.evaluate.objective.cut(phases, types)
-    model.follow([] if cut is None else [cut])
+    model.use_cuts([] if cut is None else [cut])
     Neighbourhoods(model, record, np.random.default_rng(0)).improve(start, 1_000_000)
     _, longer = _searched(space, _FIRST_S + more_s)
     print(

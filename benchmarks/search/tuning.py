@@ -13,7 +13,7 @@ from dataclasses import replace
 from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.problem import PlanningProblem
-from planner.tuning import Effort, Menu, Study, menu_of
+from planner.tuning import Effort, SetupChoices, Study, menu_of
 
 CASES = (
     ("dlrm_dcnv2_mlperf", "a100_40gb_sxm", 2),
@@ -24,7 +24,7 @@ EFFORT = Effort(trials=24, trial_limit_s=3.0)
 SYNC_INTERVAL = 20
 
 
-def variants(problem: PlanningProblem) -> dict[str, Menu]:
+def variants(problem: PlanningProblem) -> dict[str, SetupChoices]:
     """Menus in which one thing is free."""
     whole = menu_of(problem, groups=True, sync_interval=SYNC_INTERVAL)
     fixed = replace(

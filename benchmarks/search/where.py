@@ -35,7 +35,7 @@ from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits
 from planner.prepare import search_objective
 from planner.problem import PlanningProblem
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy, size_cost
@@ -107,7 +107,9 @@ def run(case: str, system: str, profiled: str) -> None:
         lambda found: f"{len(found.pool):,} rows of work",
     )
     parts.time("feasibility", lambda: require_feasible(space))
-    objective = parts.time("objective", lambda: search_objective("iteration", space, Robust.WORST))
+    objective = parts.time(
+        "objective", lambda: search_objective("iteration", space, ScenarioRule.WORST)
+    )
     parts.time("linear model", lambda: LinearModel(space, objective))
     sizes = np.array([size_cost(table) for table in workload.tables])
     first = parts.time("first plan", lambda: list_greedy(space, sizes))

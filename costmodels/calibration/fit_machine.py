@@ -49,7 +49,7 @@ def fit_machine(
         collective=collective,
         dense=steps.dense,
         gradient=steps.gradient,
-        sigmas_ratio=steps.sigmas_ratio,
+        log_sigmas=steps.log_sigmas,
     )
     errors = (*steps.errors, *fused_errors, *replicated_errors, *collective_errors)
     return Fitted(constants=constants, errors=errors)

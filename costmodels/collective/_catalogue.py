@@ -20,7 +20,7 @@ from costmodels.collective._consistent import (
     risen,
 )
 from costmodels.collective._curve import (
-    Table,
+    TimeCurve,
     between,
     joined,
     left_out_residuals,
@@ -289,7 +289,7 @@ class Catalogue:
         return Found(table, repeats, same_shape=exact)
 
 
-def _carried(table: Table, known: Law, law: Law, *, same_link: bool) -> Table:
+def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> TimeCurve:
     """A table moved as the law moves; another network keeps the shape, but has its own floor."""
     reached = table.law.rate / known.rate
     if not same_link:
@@ -301,7 +301,7 @@ def _carried(table: Table, known: Law, law: Law, *, same_link: bool) -> Table:
 def _by_law(fabric: Found, law: Law) -> Found:
     """No curve crosses the network: the law, with the fabric as measured."""
     log_bytes = np.arange(45.0) * math.log(2.0)
-    table = Table(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
+    table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
     return Found(table, fabric.curves, same_shape=False)
 
 

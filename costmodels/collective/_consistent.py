@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodels.collective._curve import Table
+from costmodels.collective._curve import TimeCurve
 from costmodels.collective._law import RATIO, Group, busiest_factor
 from costmodels.collective.base import Collective, CollectiveCurve, FloatArray
 
@@ -26,7 +26,7 @@ RINGS: Final = (*HALVES, Collective.ALL_REDUCE)
 class Found(NamedTuple):
     """A table over bytes on the busiest link, and what it rests on."""
 
-    table: Table
+    table: TimeCurve
     curves: tuple[CollectiveCurve, ...]
     same_shape: bool
     other_links: bool = False
@@ -161,12 +161,14 @@ def _log_sizes(found: Found, collective: Collective, group: Group) -> FloatArray
     return found.table.corners - math.log(busiest_factor(collective, group))
 
 
-def _at(table: Table, collective: Collective, group: Group, log_sizes: FloatArray) -> FloatArray:
+def _at(
+    table: TimeCurve, collective: Collective, group: Group, log_sizes: FloatArray
+) -> FloatArray:
     return table.log_time_at(log_sizes + math.log(busiest_factor(collective, group)))
 
 
 def _table(
     collective: Collective, group: Group, log_sizes: FloatArray, log_time: FloatArray
-) -> Table:
+) -> TimeCurve:
     log_bytes = log_sizes + math.log(busiest_factor(collective, group))
-    return Table.of_line(log_bytes, np.maximum.accumulate(log_time))
+    return TimeCurve.of_line(log_bytes, np.maximum.accumulate(log_time))

@@ -22,7 +22,7 @@ _SHOWS_FLOOR_BYTES: Final = 128 * 1024
 """A curve that starts above this size has not seen the floor."""
 
 
-class Table:
+class TimeCurve:
     """Log time over log bytes on the busiest link, as a fine polyline with a line's slope beyond.
 
     Above the last point time is proportional to bytes; below the first it is constant, or follows
@@ -36,7 +36,7 @@ class Table:
         self._fine_bytes, self._fine_time = _refined(log_bytes, log_time)
 
     @classmethod
-    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> Table:
+    def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
         """A table whose points are joined by straight lines, without a bend between them."""
         table = cls.__new__(cls)
         table.log_bytes, table.log_time = log_bytes, log_time
@@ -64,7 +64,7 @@ class Table:
         return Law(math.exp(float(self._fine_time[0])), rate)
 
     @cached_property
-    def subadditive(self) -> Table:
+    def subadditive(self) -> TimeCurve:
         """The table, or the largest one below it whose time per byte never rises with size.
 
         Two messages by this table never take less time than one with the bytes of both. Measured
@@ -74,12 +74,12 @@ class Table:
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        lower = Table.__new__(Table)
+        lower = TimeCurve.__new__(TimeCurve)
         lower.log_bytes, lower.log_time = self.log_bytes, self.log_time
         lower._fine_bytes, lower._fine_time = self._fine_bytes, self._fine_bytes + least
         return lower
 
-    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> Table:
+    def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
         """The table when the link's law changes from ``known`` to ``law``.
 
         Bytes count by the new rate. What the floor grows by, and ``longer_s`` at least, is added at
@@ -93,17 +93,17 @@ class Table:
         beyond = self._fine_bytes[-1] + np.log(2.0) * np.arange(1, _DOUBLINGS_BEYOND)
         fine = np.append(self._fine_bytes, beyond)
         times = np.log(np.exp(self.log_time_at(fine)) + added)
-        return Table.of_line(fine + wider, np.maximum.accumulate(times))
+        return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
 
-    def moved(self, law: Law) -> Table:
+    def moved(self, law: Law) -> TimeCurve:
         """The same shape between another floor and another rate."""
         own = self.law
         slower = math.log(law.floor_s / own.floor_s)
         wider = slower + math.log(law.rate / own.rate)
-        return Table(self.log_bytes + wider, self.log_time + slower)
+        return TimeCurve(self.log_bytes + wider, self.log_time + slower)
 
 
-def joined(curves: Sequence[CollectiveCurve], factor: float) -> Table:
+def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
     """One table from repeats of a shape: the weighted geometric mean, newest version first.
 
     Args:
@@ -115,13 +115,13 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> Table:
     for curve, weight in zip(curves, _weights(curves), strict=True):
         own_sizes, own_times = np.log(curve.size_bytes), cleaned(np.log(curve.time_s))
         covered = (log_sizes >= own_sizes[0]) & (log_sizes <= own_sizes[-1])
-        times = Table(own_sizes, own_times).log_time_at(log_sizes)
+        times = TimeCurve(own_sizes, own_times).log_time_at(log_sizes)
         total += covered * weight * times
         weights += covered * weight
-    return Table(log_sizes + math.log(factor), _isotonic(total / weights))
+    return TimeCurve(log_sizes + math.log(factor), _isotonic(total / weights))
 
 
-def with_floor(table: Table, floor_s: float) -> Table:
+def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
     """Continue a table that starts at large sizes down to a floor."""
     first_bytes, first_time = float(table.log_bytes[0]), float(table.log_time[0])
     floor_s = min(floor_s, math.exp(first_time))
@@ -133,10 +133,10 @@ def with_floor(table: Table, floor_s: float) -> Table:
     floor = math.log(floor_s)
     rise = max((first_time - floor) / max(at_first - floor, 1e-9), 0.0)
     times = floor + (np.log(law.time_s(np.exp(below))) - floor) * rise
-    return Table(np.append(below, table.log_bytes), _isotonic(np.append(times, table.log_time)))
+    return TimeCurve(np.append(below, table.log_bytes), _isotonic(np.append(times, table.log_time)))
 
 
-def between(tables: dict[int, Table], collective: Collective, ranks: int) -> Table:
+def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) -> TimeCurve:
     """A rank count that was not measured, from those that were; all inside one domain.
 
     The floor is a power of the ranks (above the largest known it grows as the law says), the rate
@@ -160,10 +160,10 @@ def between(tables: dict[int, Table], collective: Collective, ranks: int) -> Tab
     return _mixed(low.moved(law), high.moved(law), min(max(by_log, 0.0), 1.0))
 
 
-def _mixed(low: Table, high: Table, part: float) -> Table:
+def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
     grid = np.unique(np.concatenate([low.log_bytes, high.log_bytes]))
     times = (1 - part) * low.log_time_at(grid) + part * high.log_time_at(grid)
-    return Table(grid, _isotonic(times))
+    return TimeCurve(grid, _isotonic(times))
 
 
 def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
@@ -173,7 +173,7 @@ def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
     residuals = []
     for i in inner:
         rest = np.delete(np.arange(len(raw)), i)
-        table = Table(log_sizes[rest], cleaned(raw[rest]))
+        table = TimeCurve(log_sizes[rest], cleaned(raw[rest]))
         residuals.append(float(table.log_time_at(log_sizes[i : i + 1])[0]) - raw[i])
     return np.array([curve.size_bytes[i] for i in inner]), np.array(residuals)
 

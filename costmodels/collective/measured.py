@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.collective._catalogue import Catalogue
 from costmodels.collective._consistent import Found
-from costmodels.collective._curve import Table
+from costmodels.collective._curve import TimeCurve
 from costmodels.collective._law import (
     Group,
     bus_factor,
@@ -207,7 +207,7 @@ class Measured(AbstractCollectiveModel):
 
     # -- private --------------------------------------------------------------------------------
 
-    def _read(self, table: Table, num_bytes: FloatArray) -> FloatArray:
+    def _read(self, table: TimeCurve, num_bytes: FloatArray) -> FloatArray:
         """Seconds for bytes on the busiest link."""
         return (table.subadditive if self.is_subadditive else table).time_s(num_bytes)
 
@@ -236,7 +236,7 @@ class Measured(AbstractCollectiveModel):
 
     def _all_to_all_tables(
         self, group: Group, there: Group
-    ) -> tuple[Table | None, Table | None] | None:
+    ) -> tuple[TimeCurve | None, TimeCurve | None] | None:
         """Tables of fabric and network, None for a level that the group lacks or nothing tells."""
         fabric = self._catalogue.find(
             Collective.ALL_TO_ALL, group.within_domain, there.within_domain

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.iteration.base import FloatArray
-from costmodels.shard_work.work import FAMILIES
+from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.stages import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]
@@ -36,13 +36,13 @@ def exchange_floor(
 
     Args:
         stages: prices exchanges.
-        family: index of the sharding type in ``FAMILIES``.
+        family: index of the sharding type in ``EXCHANGING_TYPES``.
         which: ``FIRST`` or ``SECOND`` exchange of pooled vectors, or that of ``INDICES``.
         share_ratio: least part of the growing part's bytes that travel in this direction.
     """
     whole = stages.models.exchange
     if whole is not None:
-        input_fixed_s, output_fixed_s = whole.fixed_s(FAMILIES[family])
+        input_fixed_s, output_fixed_s = whole.fixed_s(EXCHANGING_TYPES[family])
         added_s = (output_fixed_s, 0.0, input_fixed_s)[which]
         return lambda growth_s: growth_s * share_ratio + added_s
     model = stages.models.collective
@@ -95,7 +95,9 @@ def _growing(
         return stages.across_hosts(sent, model.all_to_all)
     if which == INDICES:
         return stages.index_exchange(sent, model.all_to_all)
-    return stages.first_exchange(FAMILIES[family], sent, model.all_to_all, model.reduce_scatter)
+    return stages.first_exchange(
+        EXCHANGING_TYPES[family], sent, model.all_to_all, model.reduce_scatter
+    )
 
 
 def _full(
@@ -106,4 +108,6 @@ def _full(
         return stages.across_hosts(sent, model.all_to_all_s)
     if which == INDICES:
         return stages.index_exchange(sent, model.all_to_all_s)
-    return stages.first_exchange(FAMILIES[family], sent, model.all_to_all_s, model.reduce_scatter_s)
+    return stages.first_exchange(
+        EXCHANGING_TYPES[family], sent, model.all_to_all_s, model.reduce_scatter_s
+    )

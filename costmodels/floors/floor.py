@@ -42,7 +42,7 @@ from costmodels.iteration.base import (
     StageTimes,
 )
 from costmodels.shard_work.wire import BACKWARD, FORWARD
-from costmodels.shard_work.work import FAMILIES
+from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages import StageModel
 
@@ -147,7 +147,7 @@ class IterationFloor:
         ways = (None,) if self._stages.wire is None else (FORWARD, BACKWARD)
         return [
             self._exchange(kind, which, way)
-            for kind in FAMILIES
+            for kind in EXCHANGING_TYPES
             if kind in types
             for which in (*range(self._stages.num_outputs(kind)), INDICES)
             for way in (ways if which != INDICES else (None,))
@@ -158,7 +158,7 @@ class IterationFloor:
         known = self._known_exchanges.get((kind, which, way))
         if known is not None:
             return known
-        family, wire = FAMILIES.index(kind), self._stages.wire
+        family, wire = EXCHANGING_TYPES.index(kind), self._stages.wire
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
@@ -181,7 +181,7 @@ class IterationFloor:
         found = [_line(0), _line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
         if ShardingType.DATA_PARALLEL in types:
-            last = 2 + len(FAMILIES) * NUM_EXCHANGES
+            last = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
             found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
         return tuple(found)
 

@@ -16,7 +16,7 @@ from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.shard_work.wire import BY_HOSTS
 from costmodels.shard_work.work import (
     CODECS,
-    FAMILIES,
+    EXCHANGING_TYPES,
     INPUT,
     KERNELS,
     LOOKUP,
@@ -58,7 +58,7 @@ class PhaseModel:
         if self._stages.codecs is not None:
             for way, seconds in enumerate(self._stages.codecs.growth(work)):
                 columns[way] = columns[way] + seconds / self._stages.speeds
-        for f in range(len(FAMILIES)):
+        for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.family_growth(work, f))
         columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -67,7 +67,7 @@ class PhaseModel:
     def weights(self) -> FloatArray:
         """Times each phase is paid in an iteration, ``[K]``."""
         weights = [1.0, 1.0]
-        for _ in FAMILIES:
+        for _ in EXCHANGING_TYPES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
         return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0])
 
@@ -106,7 +106,10 @@ class PhaseModel:
         Where a rank pays for what others send, it is asked alone; else all at once.
         """
         world = self._stages.topology.world_size
-        columns = [*range(INPUT, INPUT + len(FAMILIES)), *range(OUTPUT, OUTPUT + len(FAMILIES))]
+        columns = [
+            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
+            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
+        ]
         columns.append(REPLICATED)
         if self._stages.codecs is not None:
             columns += range(SECOND, SECOND + len(BY_HOSTS))

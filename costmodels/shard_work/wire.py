@@ -14,7 +14,7 @@ from costmodels.workload import Pooling, Workload
 
 FloatArray = NDArray[np.float64]
 
-FAMILIES: Final = (
+EXCHANGING_TYPES: Final = (
     ShardingType.TABLE_WISE,
     ShardingType.COLUMN_WISE,
     ShardingType.TABLE_COLUMN_WISE,
@@ -54,10 +54,10 @@ class Wire:
         tables, size = workload.tables, float(workload.output_dtype.num_bytes)
         if not any(t.codecs.compresses for t in tables):
             return None
-        shape = (len(FAMILIES), 2, 2, len(tables))
+        shape = (len(EXCHANGING_TYPES), 2, 2, len(tables))
         wire = np.full(shape, size)
         encode, decode = np.zeros(shape), np.zeros(shape)
-        for f, family in enumerate(FAMILIES):
+        for f, family in enumerate(EXCHANGING_TYPES):
             for step in range(2):
                 sums = family in BY_ROWS and step == 0
                 for i, table in enumerate(tables):
@@ -94,7 +94,7 @@ def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> Floa
         return np.zeros((encode.shape[0], 2, encode.shape[-1]))
     out = np.stack([encode[:, 0, FORWARD], decode[:, 0, BACKWARD]], axis=1) * world
     if hosts > 1:
-        inside = [FAMILIES.index(f) for f in BY_HOSTS]
+        inside = [EXCHANGING_TYPES.index(f) for f in BY_HOSTS]
         again = encode[:, 1, FORWARD], decode[:, 1, BACKWARD]
         turned = decode[:, 0, FORWARD], encode[:, 0, BACKWARD]
         if topology.local_world_size == 1:
@@ -110,5 +110,5 @@ def _received(encode: FloatArray, decode: FloatArray, topology: Topology) -> Flo
     if topology.world_size == 1:
         return np.zeros((encode.shape[0], 2, encode.shape[-1]))
     ends = np.stack([decode[:, :, FORWARD], encode[:, :, BACKWARD]], axis=2)
-    last = [int(f in BY_HOSTS and topology.num_hosts > 1) for f in FAMILIES]
-    return np.asarray(ends[np.arange(len(FAMILIES)), last])
+    last = [int(f in BY_HOSTS and topology.num_hosts > 1) for f in EXCHANGING_TYPES]
+    return np.asarray(ends[np.arange(len(EXCHANGING_TYPES)), last])

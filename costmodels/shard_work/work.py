@@ -25,7 +25,7 @@ from costmodels.lookup.base import (
 )
 from costmodels.shard_work.cells import TYPES, Cells, OptionCells, runs_of
 from costmodels.shard_work.option_work import OptionWork
-from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FAMILIES, FORWARD, Wire
+from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -33,7 +33,7 @@ from costmodels.workload import Pipeline, Workload
 __all__ = [
     "CALLS",
     "CODECS",
-    "FAMILIES",
+    "EXCHANGING_TYPES",
     "INPUT",
     "KERNELS",
     "LOOKUP",
@@ -80,9 +80,9 @@ class Memory(IntEnum):
 
 LOOKUP: Final = 0
 INPUT: Final = LOOKUP + len(KERNELS) * NUM_LOOKUP_WORK
-OUTPUT: Final = INPUT + len(FAMILIES)
-CALLS: Final = OUTPUT + len(FAMILIES)
-REPLICATED: Final = CALLS + len(FAMILIES) * len(KERNELS) + 1
+OUTPUT: Final = INPUT + len(EXCHANGING_TYPES)
+CALLS: Final = OUTPUT + len(EXCHANGING_TYPES)
+REPLICATED: Final = CALLS + len(EXCHANGING_TYPES) * len(KERNELS) + 1
 MEMORY: Final = REPLICATED + 1
 NUM_COLUMNS: Final = MEMORY + len(Memory)
 """Column blocks: lookup work per kernel; per family bytes from each source rank (input) and to each
@@ -90,7 +90,7 @@ destination rank (output); shards per (family, kernel) and replicated tables (ca
 of replicated tables; memory."""
 
 FORWARD_OUTPUT: Final = NUM_COLUMNS
-SECOND: Final = FORWARD_OUTPUT + len(FAMILIES)
+SECOND: Final = FORWARD_OUTPUT + len(EXCHANGING_TYPES)
 FORWARD_SECOND: Final = SECOND + len(BY_HOSTS)
 CODECS: Final = FORWARD_SECOND + len(BY_HOSTS)
 NUM_COMPRESSED_COLUMNS: Final = CODECS + 2
@@ -109,7 +109,7 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
     """Column that counts shards of one fused call."""
     if sharding_type is ShardingType.DATA_PARALLEL:
         return REPLICATED - 1
-    return CALLS + FAMILIES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
+    return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
 
 Sent = tuple[FloatArray, FloatArray]
@@ -127,8 +127,8 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
     first = work[..., OUTPUT + family]
     if work.shape[-1] == NUM_COLUMNS:
         return first, first
-    by_hosts = FAMILIES[family] in BY_HOSTS
-    at = BY_HOSTS.index(FAMILIES[family]) if by_hosts else 0
+    by_hosts = EXCHANGING_TYPES[family] in BY_HOSTS
+    at = BY_HOSTS.index(EXCHANGING_TYPES[family]) if by_hosts else 0
     second = work[..., SECOND + at] if by_hosts else first
     if way is None:
         return first, second
@@ -304,14 +304,16 @@ def _compress(
     source = wire.source_bytes[family, :, table] * elements[:, None]
     work[rows[:, None], [CODECS + FORWARD, CODECS + BACKWARD]] = source
     for i, kind in enumerate(BY_HOSTS):
-        here = family == FAMILIES.index(kind)
+        here = family == EXCHANGING_TYPES.index(kind)
         again = wire.element_bytes[family[here], 1, :, table[here]] * elements[here, None]
         work[rows[here], SECOND + i] = again.mean(axis=1)
         work[rows[here], FORWARD_SECOND + i] = again[:, FORWARD]
 
 
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
-_FAMILY_OF_TYPE: Final = np.array([FAMILIES.index(t) if t in FAMILIES else -1 for t in TYPES])
+_FAMILY_OF_TYPE: Final = np.array(
+    [EXCHANGING_TYPES.index(t) if t in EXCHANGING_TYPES else -1 for t in TYPES]
+)
 _CALL_COLUMNS: Final = np.array([[call_column(t, k) for k in KERNELS] for t in TYPES])
 
 

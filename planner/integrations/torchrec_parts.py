@@ -45,7 +45,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import FAMILIES, FloatArray
+from costmodels.shard_work.work import EXCHANGING_TYPES, FloatArray
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from planner import api
@@ -276,7 +276,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     work = np.zeros((len(distinct), world, pipeline.num_features))
     work[:, 0] = distinct
     phases = pipeline.phase_times(work)[:, 0] * _MS
-    exchanges = phases[:, 2:-1].reshape(len(distinct), len(FAMILIES), 3).sum(axis=1)
+    exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
     perfs = [
         Perf(

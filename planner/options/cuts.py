@@ -24,7 +24,7 @@ from planner.options.table_limits import TableLimits
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import PlanningProblem
 
-Cut = tuple[ShardingType, tuple[int, ...]]
+ColumnSplit = tuple[ShardingType, tuple[int, ...]]
 """Sharding type and widths of the column pieces."""
 
 _UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
@@ -86,7 +86,7 @@ def _covers(limit: TableLimits, general: ShardingType, other: ShardingType) -> b
 
 def table_cuts(
     problem: PlanningProblem, limit: TableLimits, names: Names, *, every: bool = False
-) -> Iterator[Cut]:
+) -> Iterator[ColumnSplit]:
     """Sharding types with column widths (see the module for what is left out).
 
     With ``every``, TorchRec's own column cut is listed even if it has more pieces than there are

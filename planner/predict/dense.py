@@ -18,8 +18,8 @@ from costmodels.workload import DataType
 from planner.io.system.calibration_file import load_constants
 from planner.models import calibrated_spread_ratio
 from planner.predict.rows import (
+    CsvRows,
     Predicted,
-    Table,
     Unmodelled,
     interval,
     number,
@@ -33,7 +33,7 @@ _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation left on the products that the tiles were fitted to."""
 
 
-def predict_products(table: Table, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
     """Time of every row's product: ``batch`` times M x K by K x N in ``dtype``.
 
     Args:

@@ -85,7 +85,9 @@ class CountedLaw(AbstractIndexDistribution):
         return num_indices * self.draws_per_index
 
 
-def predict_lookups(table: predict.Table, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
+def predict_lookups(
+    table: predict.CsvRows, topology: Topology
+) -> tuple[Predicted | Unmodelled, ...]:
     """Time of every row's call.
 
     Args:

@@ -46,7 +46,7 @@ _NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class CsvRows:
     """A CSV file: its columns and its rows, each with its line."""
 
     path: Path
@@ -81,7 +81,7 @@ class _CollectiveRow:
 
 
 def predict_collectives(
-    table: Table, system: Callable[[int, int], Topology]
+    table: CsvRows, system: Callable[[int, int], Topology]
 ) -> tuple[Predicted, ...]:
     """Time of every row's collective.
 
@@ -108,7 +108,7 @@ def predict_collectives(
     return tuple(found)
 
 
-def collective_remarks(table: Table, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
+def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
     """What to know about the times of :func:`predict_collectives`; the same arguments."""
     shapes = {(r.nodes * r.gpus_per_node, r.gpus_per_node) for r in parsed(table, _collective_row)}
     systems = [system(*shape) for shape in sorted(shapes)]
@@ -127,7 +127,7 @@ def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topolo
     return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
 
 
-def read_table(path: Path, needed: tuple[str, ...]) -> Table:
+def read_table(path: Path, needed: tuple[str, ...]) -> CsvRows:
     """A CSV file with at least the columns ``needed``, in capitals or not.
 
     Raises:
@@ -155,7 +155,7 @@ def read_table(path: Path, needed: tuple[str, ...]) -> Table:
     if not body:
         message = f"{path}: no rows below the header"
         raise InvalidInputError(message)
-    return Table(
+    return CsvRows(
         path=path,
         columns=columns,
         rows=tuple(dict(zip(columns, cells, strict=True)) for _, cells in body),
@@ -163,7 +163,7 @@ def read_table(path: Path, needed: tuple[str, ...]) -> Table:
     )
 
 
-def predicted_text(table: Table, found: Iterable[Predicted | Unmodelled]) -> str:
+def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> str:
     """The table as CSV with the predictions appended; columns of that name are replaced."""
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
@@ -194,7 +194,7 @@ def interval(time_s: float, spread_ratio: float, basis: Basis) -> Predicted:
     return Predicted(time_s=time_s, low_s=time_s / wide, high_s=time_s * wide, basis=basis)
 
 
-def parsed(table: Table, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
+def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
     """Every row by ``parse``.
 
     Raises:

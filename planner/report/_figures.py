@@ -13,7 +13,7 @@ from costmodels.workload import Table, Workload
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 
 _PART = re.compile(r" \d+/\d+$")
 """Stages that gradient buckets cut in pieces are shown as one."""
@@ -105,7 +105,7 @@ def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
 
 def worst_scenario(result: PlanningResult) -> ScenarioTime | None:
     """The slowest scenario, where the search planned for the slowest; None for other searches."""
-    if not result.scenarios or not result.solver.objective.startswith(Robust.WORST):
+    if not result.scenarios or not result.solver.objective.startswith(ScenarioRule.WORST):
         return None
     return max(result.scenarios, key=lambda s: s.time_s)
 

@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 Placed = tuple[ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""
 
-Move = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
+Relocation = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
 """Tables with their new options and places."""
 
 _MOVED_BYTES = 0.5
@@ -199,7 +199,7 @@ class Usage:
                 return False
         return budget is None or bool(budget.keeps(self.moved))
 
-    def allows(self, move: Move) -> bool:
+    def allows(self, move: Relocation) -> bool:
         """Whether the rules hold after a move."""
         before = [(table, self.placed[table]) for table, _, _ in move]
         for table, option, places in move:

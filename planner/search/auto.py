@@ -21,7 +21,7 @@ from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan
 from planner.search.bounds.proving import Prover, left_s
 from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types, type_sets
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
@@ -73,7 +73,7 @@ class Auto(AbstractStrategy):
 
     __slots__ = ("_without",)
 
-    def __init__(self, without: frozenset[Part] = frozenset()) -> None:
+    def __init__(self, without: frozenset[SearchPart] = frozenset()) -> None:
         """Search with all parts but these; the benchmarks leave some out to see what they give."""
         self._without = without
 
@@ -88,7 +88,9 @@ class Auto(AbstractStrategy):
     ) -> SearchOutcome:
         """Search until optimal, stuck, or out of budget."""
         record = Record(evaluate, progress, should_stop)
-        if Part.EXHAUSTIVE not in self._without and can_price_all(space, evaluate.meter.left_s):
+        if SearchPart.EXHAUSTIVE not in self._without and can_price_all(
+            space, evaluate.meter.left_s
+        ):
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)
@@ -105,7 +107,7 @@ class _Run:
         space: SearchSpace,
         record: Record,
         seed: int,
-        without: frozenset[Part] = frozenset(),
+        without: frozenset[SearchPart] = frozenset(),
     ) -> None:
         self.without = without
         self.seed = seed
@@ -153,7 +155,7 @@ class _Run:
         self._relax()
         if math.isinf(self._least().bound):
             return
-        starts = [] if Part.GREEDY in self.without else self._greedy_starts()
+        starts = [] if SearchPart.GREEDY in self.without else self._greedy_starts()
         for relaxation in self._promising():
             starts += self._round(relaxation)
             for slack in _SLACKS:
@@ -198,7 +200,7 @@ class _Run:
             self.improver.explore(1.0)
 
     def _begin_anew(self) -> None:
-        for _ in range(_ANEW if Part.PROOFS not in self.without and not self._boxes else 0):
+        for _ in range(_ANEW if SearchPart.PROOFS not in self.without and not self._boxes else 0):
             gap = self.record.gap_ratio
             if self.improver.done or gap is None or gap < _WORTH_ANEW_RATIO:
                 break
@@ -227,13 +229,16 @@ class _Run:
 
     def _begin_second(self) -> None:
         """A search for plans on another core, once there is a first plan."""
-        evaluate, without = self.record.evaluate, self.without | {Part.SECOND, Part.PROOFS}
-        if Part.SECOND not in self.without and SecondSearch.worth_it(evaluate):
+        evaluate, without = (
+            self.record.evaluate,
+            self.without | {SearchPart.SECOND, SearchPart.PROOFS},
+        )
+        if SearchPart.SECOND not in self.without and SecondSearch.worth_it(evaluate):
             self.second = SecondSearch(Auto(without), evaluate, self.seed)
 
     def _pack(self) -> list[Assignment]:
         """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
-        if Part.PROOFS in self.without:
+        if SearchPart.PROOFS in self.without:
             return []
         prices = self.record.evaluate.objective.prices
         done = self.record.stopped or self.record.proven or math.isinf(self.record.value)
@@ -251,7 +256,7 @@ class _Run:
         """Whole options instead of shares where the bound is least, until that lifts it no more."""
         starts: list[Assignment] = []
         done: set[TypeSet | None] = set()
-        while not self.record.stopped and Part.PROOFS not in self.without:
+        while not self.record.stopped and SearchPart.PROOFS not in self.without:
             least = self._least()
             if least.types in done or least.bound >= self.record.value:
                 break
@@ -266,7 +271,7 @@ class _Run:
 
     def _branch(self, steps: int) -> list[Assignment]:
         """Boxes of phase maxima: a tighter bound, and plans from where it is least."""
-        if Part.PROOFS in self.without:
+        if SearchPart.PROOFS in self.without:
             return []
         if self.branching is None:
             objective = self.record.evaluate.objective
@@ -315,7 +320,7 @@ class _Run:
 
     def _round(self, relaxation: Relaxation) -> list[Assignment]:
         """Plans from the options of a relaxation."""
-        self.model.follow(self.bounds.cuts.get(relaxation.types, []))
+        self.model.use_cuts(self.bounds.cuts.get(relaxation.types, []))
         return self._place(self.bounds.listed(relaxation).choice(self.space))
 
     def _place(self, choice: IntArray) -> list[Assignment]:
@@ -325,7 +330,7 @@ class _Run:
         found: list[Assignment] = []
         for power in POWERS:
             first = self.record.best is None and not found
-            if (self.record.stopped and not first) or Part.ROUNDING in self.without:
+            if (self.record.stopped and not first) or SearchPart.ROUNDING in self.without:
                 break  # however little may be done, one plan is made
             pressure = Pressure(targets=targets, power=power)
             self.meter.spend(self._placing_s)
@@ -342,7 +347,7 @@ class _Run:
         ways = (self.improver.around, self.improver.kick, self.improver.explore)
         efforts = [1.0] * len(ways)
         most = 1 if self.second is not None and self._boxes else _IDLE
-        idle = most if Part.RESTARTS in self.without else 0
+        idle = most if SearchPart.RESTARTS in self.without else 0
         while idle < most and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):

@@ -128,7 +128,7 @@ class Record:
             self._interrupted = self._should_stop()
         return self._interrupted or self.evaluate.late
 
-    def offer(self, assignment: Assignment, value: float, phase: str) -> bool:
+    def keep_if_good(self, assignment: Assignment, value: float, phase: str) -> bool:
         """Keep a plan if it is good enough; infinite values and broken rules are ignored.
 
         Returns:
@@ -150,13 +150,13 @@ class Record:
     def consider(self, assignment: Assignment, phase: str) -> float:
         """Price a plan and offer it; returns its value."""
         value = self.evaluate.value(assignment)
-        self.offer(assignment, value, phase)
+        self.keep_if_good(assignment, value, phase)
         return value
 
-    def offer_all(self, assignments: list[Assignment], values: FloatArray, phase: str) -> None:
+    def keep_best_of(self, assignments: list[Assignment], values: FloatArray, phase: str) -> None:
         """Offer the best of many priced plans."""
         at = int(np.argmin(values))
-        self.offer(assignments[at], float(values[at]), phase)
+        self.keep_if_good(assignments[at], float(values[at]), phase)
 
     def raise_bound(self, bound: float, phase: str) -> None:
         """Note a proven lower bound, if it is better than the last."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.torchrec_estimates import TorchrecTable, shard_perf, shard_storage
-from planner.options.cuts import Cut, table_cuts
+from planner.options.cuts import ColumnSplit, table_cuts
 from planner.options.enumeration import Listing, TableOptions, kernel_choices, listed_names
 from planner.options.table_limits import table_limits
 from planner.options.work import OptionWork
@@ -71,7 +71,7 @@ class EveryOption:
         self._pipeline = pipeline
         self._limits = table_limits(problem)
         self._names = listed_names(pipeline, self._limits)
-        self._rows: list[tuple[int, Cut, Kind]] = []
+        self._rows: list[tuple[int, ColumnSplit, Kind]] = []
         counts = []
         for t, limit in enumerate(self._limits):
             before = len(self._rows)

@@ -5,7 +5,7 @@ under the full pipeline. A journal file on a shared disk lets many processes wor
 """
 
 from planner.tuning.journal import Effort
-from planner.tuning.setups import Menu, Setup, Tuned, menu_of
+from planner.tuning.setups import Setup, SetupChoices, Tuned, menu_of
 from planner.tuning.study import Study, StudyProgress
 
-__all__ = ["Effort", "Menu", "Setup", "Study", "StudyProgress", "Tuned", "menu_of"]
+__all__ = ["Effort", "Setup", "SetupChoices", "Study", "StudyProgress", "Tuned", "menu_of"]

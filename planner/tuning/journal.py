@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError
-from planner.tuning.setups import Menu
+from planner.tuning.setups import SetupChoices
 
 if TYPE_CHECKING:
     import optuna
@@ -61,9 +61,9 @@ def stored_source(journal: Path) -> tuple[dict[str, Any], dict[str, Any], dict[s
     return attributes["source"], attributes["effort"], about["menu"]
 
 
-def menu_from(values: dict[str, Any]) -> Menu:
+def menu_from(values: dict[str, Any]) -> SetupChoices:
     """The menu of a journal."""
-    return Menu(
+    return SetupChoices(
         pipelines=tuple(Pipeline(p) for p in values["pipelines"]),
         group_sizes=tuple(values["group_sizes"]),
         min_column_widths=tuple(values["min_column_widths"]),
@@ -77,7 +77,7 @@ def effort_from(values: dict[str, Any]) -> Effort:
     return Effort(**values)
 
 
-def menu_values(menu: Menu) -> dict[str, Any]:
+def menu_values(menu: SetupChoices) -> dict[str, Any]:
     """A menu as plain values."""
     return {
         "pipelines": [p.value for p in menu.pipelines],

@@ -50,7 +50,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Menu:
+class SetupChoices:
     """What may be picked. ``tunes_cache``: load factors are free numbers instead of a fixed menu.
 
     ``sync_interval`` is the number of iterations between two averagings of replicas.
@@ -87,7 +87,7 @@ def menu_of(
     pipelines: tuple[Pipeline, ...] = (),
     groups: bool = False,
     sync_interval: int = 1,
-) -> Menu:
+) -> SetupChoices:
     """What is worth trying for a problem.
 
     Args:
@@ -118,7 +118,7 @@ def menu_of(
     caching = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
     fixed = any(c.cache_load_factors for c in problem.constraints.tables)
     widest = max((max(o.column_widths) for o in options), default=4)
-    return Menu(
+    return SetupChoices(
         pipelines=allowed,
         group_sizes=sizes,
         min_column_widths=tuple(w for w in COLUMN_WIDTHS if w <= max(widest, 4)),

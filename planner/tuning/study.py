@@ -31,7 +31,7 @@ from planner.tuning.journal import (
     open_study,
 )
 from planner.tuning.liveness import has_ended, own_process
-from planner.tuning.setups import Menu, Setup, Tuned, restricted, solve
+from planner.tuning.setups import Setup, SetupChoices, Tuned, restricted, solve
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
@@ -68,7 +68,7 @@ class Study:
     def __init__(
         self,
         problem: PlanningProblem,
-        menu: Menu,
+        menu: SetupChoices,
         effort: Effort,
         *,
         journal: Path | None = None,
@@ -317,7 +317,7 @@ def _age_s(trial: FrozenTrial) -> float:
     return time.time() - float(trial.user_attrs.get("started", time.time()))
 
 
-def _first_setups(menu: Menu) -> list[Setup]:
+def _first_setups(menu: SetupChoices) -> list[Setup]:
     """The base and its neighbours: every pipeline and every group size once."""
     base = menu.base()
     others = [replace(base, pipeline=pipeline) for pipeline in menu.pipelines]
@@ -325,7 +325,7 @@ def _first_setups(menu: Menu) -> list[Setup]:
     return list(dict.fromkeys([base, *others, *groups]))
 
 
-def _parameters(setup: Setup, menu: Menu) -> dict[str, Any]:
+def _parameters(setup: Setup, menu: SetupChoices) -> dict[str, Any]:
     """A setup in the names of :func:`_suggest`."""
     values: dict[str, Any] = {
         "pipeline": setup.pipeline.value,
@@ -337,7 +337,7 @@ def _parameters(setup: Setup, menu: Menu) -> dict[str, Any]:
     return values
 
 
-def _suggest(trial: Trial, menu: Menu) -> Setup:
+def _suggest(trial: Trial, menu: SetupChoices) -> Setup:
     pipeline = trial.suggest_categorical("pipeline", [p.value for p in menu.pipelines])
     size = trial.suggest_categorical("group_size", list(menu.group_sizes))
     width = trial.suggest_categorical("min_column_width", list(menu.min_column_widths))

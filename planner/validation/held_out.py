@@ -105,7 +105,9 @@ def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
             yield from points(Measured(curves=(kept,)), record, left)
 
 
-def by_version(records: Sequence[CurveRecord], *, newest_only: bool) -> Iterator[HeldOut]:
+def predict_across_versions(
+    records: Sequence[CurveRecord], *, newest_only: bool
+) -> Iterator[HeldOut]:
     """Library versions from the newest, or each from all others."""
     groups: dict[object, list[CurveRecord]] = defaultdict(list)
     for r in records:

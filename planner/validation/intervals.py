@@ -22,9 +22,9 @@ from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
 from planner.validation.held_out import (
     HeldOut,
-    by_version,
     every_other_size,
     never_fitted,
+    predict_across_versions,
     predicting_records,
 )
 from planner.validation.published import PublishedPrediction, load_cases, predict
@@ -54,7 +54,7 @@ class Coverage:
     counted: bool = True
 
     @property
-    def as_wanted(self) -> bool:
+    def coverage_ok(self) -> bool:
         """Within 80 to 97 %, or so few rows that nothing can be told."""
         low, high = WANTED
         return low <= self.coverage_ratio <= high or self.chance_ratio > _CONSISTENT
@@ -91,7 +91,11 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
         ("iteration: published systems", _published_rows(), True),
         *((f"lookup: {name}", rows, True) for name, rows in _lookup_rows().items()),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
-        ("collective: other versions", _curve_rows(by_version(records, newest_only=True)), True),
+        (
+            "collective: other versions",
+            _curve_rows(predict_across_versions(records, newest_only=True)),
+            True,
+        ),
         (
             "collective: other harness, >= 1 MiB",
             _curve_rows(p for p in other if p.size_bytes >= _LARGE_BYTES and _inside_host(p)),

@@ -17,7 +17,7 @@ from benchmarks.search.additive import (
 )
 from costmodels.sharding import Spread
 from planner.search.auto import Auto
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator
 
 
@@ -50,7 +50,7 @@ def test_column_pieces_share_what_a_table_costs() -> None:
 def test_no_plan_beats_the_bound(seed: int) -> None:
     """Random plans of an instance too large to enumerate."""
     space = space_of("26x8")
-    strategy = Auto(frozenset({Part.SECOND}))
+    strategy = Auto(frozenset({SearchPart.SECOND}))
     evaluate = Evaluator(space, AdditivePhases(), Budget(max_evaluations=300))
     found = strategy.search(space, evaluate, seed=seed)
     assert found.bound is not None

@@ -12,7 +12,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
 from costmodels.shard_work.work import (
-    FAMILIES,
+    EXCHANGING_TYPES,
     INPUT,
     MEMORY,
     NUM_COLUMNS,
@@ -217,8 +217,8 @@ def shard_work(
     if replicated:
         work[REPLICATED] = 4.0 * table.num_embeddings * table.embedding_dim
     else:
-        work[INPUT + FAMILIES.index(family)] = arriving
-        work[OUTPUT + FAMILIES.index(family)] = leaving
+        work[INPUT + EXCHANGING_TYPES.index(family)] = arriving
+        work[OUTPUT + EXCHANGING_TYPES.index(family)] = leaving
     depth = PIPELINE_DEPTH[workload.pipeline]
     work[MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
     work[MEMORY:] += table_memory(shard, table, workload, kernel, ratio)

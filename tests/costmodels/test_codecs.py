@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.wire import BACKWARD, FAMILIES, FORWARD
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import NUM_COLUMNS, sent_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages import CostModels
@@ -79,7 +79,7 @@ def test_bytes_of_a_direction_are_those_of_its_codec(precision: str, wire_bytes:
     given = Communication(all_to_all=Codecs(forward=codec))
     plan = plan_of((ShardingType.TABLE_WISE,) * 5)
     work, plain = pipeline(given).plan_work(plan), pipeline(None).plan_work(plan)
-    family = FAMILIES.index(ShardingType.TABLE_WISE)
+    family = EXCHANGING_TYPES.index(ShardingType.TABLE_WISE)
     before = sent_bytes(plain, family)[0]
     assert before[1] == 5 * BATCH * DIM * 4
     np.testing.assert_allclose(sent_bytes(work, family, FORWARD)[0], before * wire_bytes / 4)
@@ -91,7 +91,7 @@ def test_sums_and_the_exchange_across_hosts_have_codecs_of_their_own() -> None:
     work = pipeline(Communication.of(Precision.FP8, Precision.FP8)).plan_work(plan_of())
     out = BATCH * DIM
     by_hosts, rows = (
-        FAMILIES.index(k) for k in (ShardingType.TABLE_ROW_WISE, ShardingType.ROW_WISE)
+        EXCHANGING_TYPES.index(k) for k in (ShardingType.TABLE_ROW_WISE, ShardingType.ROW_WISE)
     )
     for way in (FORWARD, BACKWARD):
         inside, across = sent_bytes(work, by_hosts, way)

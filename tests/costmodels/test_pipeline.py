@@ -19,7 +19,7 @@ from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
 from costmodels.host import HostCosts
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import CALLS, FAMILIES, NUM_COLUMNS, OUTPUT, REPLICATED
+from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, NUM_COLUMNS, OUTPUT, REPLICATED
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages import CostModels, StageModel
 from costmodels.topology import Topology
@@ -250,7 +250,7 @@ def test_models_are_replaceable_and_name_their_sources() -> None:
 @given(topologies(max_hosts=5, uneven=False), st.integers(0, 1000))
 def test_table_wise_outputs_move_like_their_matrix(topology: Topology, seed: int) -> None:
     out = np.random.default_rng(seed).uniform(0, 1e8, topology.world_size)
-    kind = FAMILIES.index(ShardingType.TABLE_WISE)
+    kind = EXCHANGING_TYPES.index(ShardingType.TABLE_WISE)
     work = np.zeros((topology.world_size, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
     first, second, indices = stages(topology).family_growth(work, kind)
@@ -266,7 +266,7 @@ def test_table_row_wise_outputs_cross_hosts_on_lanes(topology: Topology, seed: i
     """After the reduction inside the host, rank j of a host sends to rank j of every other."""
     world, local = topology.world_size, topology.local_world_size
     out = np.random.default_rng(seed).uniform(0, 1e8, world)
-    kind = FAMILIES.index(ShardingType.TABLE_ROW_WISE)
+    kind = EXCHANGING_TYPES.index(ShardingType.TABLE_ROW_WISE)
     work = np.zeros((world, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
     first, second, _ = stages(topology).family_growth(work, kind)
@@ -284,7 +284,7 @@ def test_row_wise_outputs_are_reduced_if_pooled_and_exchanged_if_not(
 ) -> None:
     world = topology.world_size
     out = np.random.default_rng(seed).uniform(0, 1e8, world)
-    kind = FAMILIES.index(ShardingType.ROW_WISE)
+    kind = EXCHANGING_TYPES.index(ShardingType.ROW_WISE)
     work = np.zeros((world, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
     pooled, _, _ = stages(topology).family_growth(work, kind)

@@ -29,7 +29,7 @@ from costmodels.lookup.base import (
     LookupWork,
 )
 from costmodels.shard_work.work import (
-    FAMILIES,
+    EXCHANGING_TYPES,
     INPUT,
     NUM_COLUMNS,
     OUTPUT,
@@ -103,7 +103,7 @@ class Case:
 
     def calls(self, rank: int) -> int:
         """Fused calls: pairs of type and kernel with a shard, and the replicated tables."""
-        pairs = [(f, k) for f in FAMILIES for k in KERNELS]
+        pairs = [(f, k) for f in EXCHANGING_TYPES for k in KERNELS]
         columns = [call_column(f, k) for f, k in pairs]
         columns.append(call_column(ShardingType.DATA_PARALLEL, ComputeKernel.DENSE))
         return sum(1 for column in columns if self.work[rank, column] > 0)
@@ -132,8 +132,8 @@ def cases(draw: st.DrawFn) -> Case:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     speeds = tuple(rng.uniform(0.5, 2.0, world)) if draw(st.booleans()) else ()
     work = rng.uniform(0.0, 1e6, (world, NUM_COLUMNS)) * (rng.random((world, NUM_COLUMNS)) < 0.4)
-    work[:, call_column(FAMILIES[0], KERNELS[0]) : REPLICATED] = rng.integers(
-        0, 3, (world, REPLICATED - call_column(FAMILIES[0], KERNELS[0]))
+    work[:, call_column(EXCHANGING_TYPES[0], KERNELS[0]) : REPLICATED] = rng.integers(
+        0, 3, (world, REPLICATED - call_column(EXCHANGING_TYPES[0], KERNELS[0]))
     ) * (rng.random((world, 1)) < 0.6)
     pooling = draw(st.sampled_from([Pooling.SUM, Pooling.NONE]))
     tables = (make_table("t0", pooling=pooling), make_table("t1", pooling=pooling))
@@ -153,7 +153,7 @@ def test_lookups_add_up_kernels_and_launches(case: Case) -> None:
     """Forward and backward at the rank's speed; 1 and 3 kernels a call, 25 for a cached one."""
     times = case.model.times(case.work, Scale())
     speeds = case.model.topology.speeds()
-    cached_columns = [call_column(f, ComputeKernel.FUSED_UVM_CACHING) for f in FAMILIES]
+    cached_columns = [call_column(f, ComputeKernel.FUSED_UVM_CACHING) for f in EXCHANGING_TYPES]
     fetched = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
     for rank in case.ranks:
         forward = backward = fetch = 0.0
@@ -304,7 +304,7 @@ def test_exchanges_of_every_type(case: Case) -> None:
     everyone = list(case.ranks)
     once_s = latency_s(topology, len(everyone), across_hosts=topology.num_hosts > 1)
     found = {family.name: family for family in times.families}
-    for index, kind in enumerate(FAMILIES):
+    for index, kind in enumerate(EXCHANGING_TYPES):
         used = [any(work[r, call_column(kind, k)] > 0 for k in KERNELS) for r in everyone]
         assert (kind.value in found) is any(used)
         if not any(used):
@@ -351,7 +351,7 @@ def test_split_sizes_cost_one_empty_exchange(case: Case) -> None:
 def test_a_type_that_only_some_plans_use_takes_no_time_in_the_others() -> None:
     model = stage_model(system((1, 2, 1)))
     work = np.zeros((2, 2, NUM_COLUMNS))
-    work[:, :, OUTPUT : OUTPUT + len(FAMILIES)] = 1e6
+    work[:, :, OUTPUT : OUTPUT + len(EXCHANGING_TYPES)] = 1e6
     work[0, :, call_column(ShardingType.TABLE_WISE, ComputeKernel.FUSED)] = 1.0
     (family,) = model.times(work, Scale()).families
     assert family.name == "table_wise"
@@ -392,7 +392,7 @@ def test_indices_arrive_where_the_table_is_and_vectors_leave_from_there() -> Non
     work = np.zeros((4, NUM_COLUMNS))
     work[0, call_column(ShardingType.TABLE_WISE, ComputeKernel.FUSED)] = 1.0
     work[0, INPUT], work[0, OUTPUT] = 10.0, 1000.0
-    family = FAMILIES.index(ShardingType.TABLE_WISE)
+    family = EXCHANGING_TYPES.index(ShardingType.TABLE_WISE)
     first, second, indices = model.family_growth(work, family)
     assert indices.tolist() == [30.0, 0.0, 0.0, 0.0]
     assert first.tolist() == [0.0, 1000.0, 1000.0, 1000.0]

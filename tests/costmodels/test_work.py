@@ -14,7 +14,7 @@ from costmodels.lookup.base import LookupWork
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import (
     CALLS,
-    FAMILIES,
+    EXCHANGING_TYPES,
     INPUT,
     KERNELS,
     MEMORY,
@@ -93,7 +93,7 @@ def row(table: Table, kind: ShardingType, topology: Topology, **changes: object)
 
 
 def family(kind: ShardingType) -> int:
-    return FAMILIES.index(kind)
+    return EXCHANGING_TYPES.index(kind)
 
 
 def test_table_wise_bytes_by_hand() -> None:
@@ -161,7 +161,7 @@ def test_replicas_look_up_their_own_samples_and_reduce_the_whole_table() -> None
     assert work[0, REPLICATED] == 500 * 64 * 4
     lookup = work[0, lookup_columns(ComputeKernel.DENSE)]
     assert lookup[LookupWork.INDICES] == BATCH * 8
-    assert work[0, INPUT : OUTPUT + len(FAMILIES)].sum() == 0
+    assert work[0, INPUT : OUTPUT + len(EXCHANGING_TYPES)].sum() == 0
     column = call_column(ShardingType.DATA_PARALLEL, ComputeKernel.DENSE)
     assert column == REPLICATED - 1
     assert work[0, column] == 1
@@ -225,7 +225,7 @@ def test_row_splits_over_some_ranks_send_partial_sums_like_table_wise(
     )
     pipeline = CostPipeline(make_workload(table), topology)
     work = pipeline.plan_work(Plan(placements=(placed,)))
-    used = [f for i, f in enumerate(FAMILIES) if work[:, OUTPUT + i].any()]
+    used = [f for i, f in enumerate(EXCHANGING_TYPES) if work[:, OUTPUT + i].any()]
     assert used == [priced_as]
 
 
@@ -235,5 +235,5 @@ def test_columns_are_disjoint_and_complete() -> None:
     spans += [range(INPUT, OUTPUT), range(OUTPUT, CALLS), range(CALLS, REPLICATED)]
     spans += [range(REPLICATED, MEMORY), range(MEMORY, NUM_COLUMNS)]
     assert [i for span in spans for i in span] == list(range(NUM_COLUMNS))
-    calls = {call_column(f, k) for f in FAMILIES for k in KERNELS}
+    calls = {call_column(f, k) for f in EXCHANGING_TYPES for k in KERNELS}
     assert calls == set(range(CALLS, REPLICATED - 1))

@@ -8,7 +8,7 @@ from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 
 CACHE_LOAD_FACTORS = (0.05, 0.1, 0.2, 0.4)
 """The documented menu of cache load factors where no constraint names others."""
@@ -39,7 +39,7 @@ class Case:
     objective: str = "iteration"
     moves: MoveLimit | None = None
     scenarios: tuple[Workload, ...] = ()
-    robust: Robust = Robust.WORST
+    robust: ScenarioRule = ScenarioRule.WORST
 
     @property
     def on_torchrecs_terms(self) -> bool:

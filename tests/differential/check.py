@@ -18,7 +18,7 @@ from planner.io import load_plan, plan_text
 from planner.options.torchrec_rules import layout_problems
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.support.status import Status
 from tests.differential.case import Case
 from tests.differential.descent import FEW, best_known
@@ -186,7 +186,7 @@ def check(
 
 def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
     """Plan a case, write the plan, and read it back."""
-    without = Auto(frozenset({Part.EXHAUSTIVE}))
+    without = Auto(frozenset({SearchPart.EXHAUSTIVE}))
     strategy: str | AbstractStrategy = "auto" if run is Run.USERS else without
     started = time.perf_counter()
     try:

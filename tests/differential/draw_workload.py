@@ -25,7 +25,7 @@ from costmodels.workload import (
     Table,
     Workload,
 )
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from tests.differential.case import Case
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def draw_scenarios(rng: np.random.Generator, case: Case) -> Case:
                 local_batch_size=batch,
             )
         )
-    how = _either(rng, Robust.WORST, Robust.MEAN)
+    how = _either(rng, ScenarioRule.WORST, ScenarioRule.MEAN)
     return replace(case, scenarios=tuple(scenarios), robust=how)
 
 

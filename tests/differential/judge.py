@@ -24,7 +24,7 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from planner.models import default_models
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, limited_topology
 
 FloatArray = NDArray[np.float64]
@@ -119,7 +119,7 @@ class PipelineJudge(Judge):
     def values(self, work: FloatArray) -> FloatArray:
         pairs = zip(self.pipelines, self._split(work), strict=True)
         values = np.stack([self._values(pipeline, own) for pipeline, own in pairs])
-        return np.asarray(values.max(0) if self._robust is Robust.WORST else values.mean(0))
+        return np.asarray(values.max(0) if self._robust is ScenarioRule.WORST else values.mean(0))
 
     def _values(self, pipeline: CostPipeline, work: FloatArray) -> FloatArray:
         if self._objective == "memory":

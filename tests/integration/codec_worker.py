@@ -22,7 +22,7 @@ from torchrec.distributed.fbgemm_qcomm_codec import (
 from torchrec.distributed.planner.types import ParameterConstraints
 
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.wire import BACKWARD, FAMILIES, FORWARD
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
 from costmodels.sharding import ShardingType
 from planner.integrations.torchrec_plan import from_sharding_plan
@@ -100,7 +100,10 @@ def exchanged(
     ours = from_sharding_plan(plan, workload)
     work = CostPipeline(workload, topology).plan_work(ours)
     predicted = [
-        sum(float(sent_bytes(work, f, way)[0][dist.get_rank()]) for f in range(len(FAMILIES)))
+        sum(
+            float(sent_bytes(work, f, way)[0][dist.get_rank()])
+            for f in range(len(EXCHANGING_TYPES))
+        )
         for way in (FORWARD, BACKWARD)
     ]
     model = gm.shard(module, sharders, plan)

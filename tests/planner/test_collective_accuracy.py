@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks.collectives import LARGE, left_out_ranks, main
-from planner.validation.held_out import HeldOut, by_version, every_other_size, predicting_records
+from planner.validation.held_out import (
+    HeldOut,
+    every_other_size,
+    predict_across_versions,
+    predicting_records,
+)
 
 RECORDS = predicting_records()
 
@@ -29,7 +34,7 @@ def test_sizes_that_were_left_out() -> None:
 
 @pytest.mark.parametrize("newest_only", [True, False])
 def test_other_versions_of_the_library(newest_only: bool) -> None:
-    small, large = mean_errors(by_version(RECORDS, newest_only=newest_only))
+    small, large = mean_errors(predict_across_versions(RECORDS, newest_only=newest_only))
     assert small < 8
     assert large < 4.5
 
@@ -42,7 +47,7 @@ def test_numbers_of_ranks_that_were_left_out() -> None:
 
 
 def test_intervals_hold_for_versions_that_were_left_out() -> None:
-    points = by_version(RECORDS, newest_only=False)
+    points = predict_across_versions(RECORDS, newest_only=False)
     inside = [p.inside for p in points if p.size_bytes >= LARGE]
     assert np.mean(inside) > 0.8
 

@@ -22,7 +22,7 @@ def test_nine_in_ten_are_inside(tmp_path: Path) -> None:
     runs = tmp_path / "runs.csv"
     runs.write_text(HEADER + "0,1,0.9,1.1,1.05\n" * 9 + "0,1,0.9,1.1,1.2\n")
     found = {c.family: c for c in coverages(runs)}
-    assert all(c.as_wanted for c in found.values() if c.counted)
+    assert all(c.coverage_ok for c in found.values() if c.counted)
     assert found["iteration: runs of this machine"].coverage_ratio == pytest.approx(0.9)
     assert found["iteration: runs of this machine"].width_ratio == pytest.approx(1.1 / 0.9 - 1)
     low, high = WANTED
@@ -65,4 +65,4 @@ def test_the_command_prints_and_gives_json(monkeypatch: pytest.MonkeyPatch) -> N
     data = runner.invoke(command, ["intervals", "--json"], obj=Settings(), standalone_mode=False)
     found = json.loads(data.output)
     assert {"families", "pairs"} == set(found)
-    assert all(f["as_wanted"] for f in found["families"] if f["counted"])
+    assert all(f["coverage_ok"] for f in found["families"] if f["counted"])

@@ -16,7 +16,7 @@ from planner.objectives import objective_names
 from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import PlanningResult
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.torchrec_terms.pipeline import TorchrecPricing
 from tests.planner import cases
 
@@ -44,7 +44,7 @@ def found(
     problem: PlanningProblem,
     objective: str,
     *,
-    robust: Robust = Robust.WORST,
+    robust: ScenarioRule = ScenarioRule.WORST,
     seed: int = 0,
     figures: bool = False,
 ) -> PlanningResult:
@@ -94,9 +94,9 @@ def test_every_kernel(objective: str, kernel: ComputeKernel) -> None:
     assert value == pytest.approx(result.solver.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("robust", Robust)
+@pytest.mark.parametrize("robust", ScenarioRule)
 @pytest.mark.parametrize("objective", [o for o in objective_names() if o not in TORCHREC])
-def test_scenarios(objective: str, robust: Robust) -> None:
+def test_scenarios(objective: str, robust: ScenarioRule) -> None:
     workload = model()
     scenarios = [
         replace(workload, name="long", local_batch_size=2048),

@@ -14,7 +14,7 @@ from planner import api
 from planner.errors import InvalidInputError
 from planner.prepare import search_objective, search_space
 from planner.problem import PlanningProblem
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
@@ -40,10 +40,10 @@ def variant(model: Workload, seed: int) -> Workload:
     return replace(model, name=f"variant{seed}", tables=tables, local_batch_size=max(batch, 1))
 
 
-@pytest.mark.parametrize("how", list(Robust))
+@pytest.mark.parametrize("how", list(ScenarioRule))
 @pytest.mark.parametrize("seed", [0, 2, 4])
 def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
-    seed: int, how: Robust, monkeypatch: pytest.MonkeyPatch
+    seed: int, how: ScenarioRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = cases.tiny(seed)
     model, system = free.problem.workload, free.problem.topology
@@ -59,7 +59,7 @@ def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
     if count_assignments(space, 8000) > 8000:
         pytest.skip("too many plans to look at each")
     alone = [CostPipeline(w, system, space.pipeline.models) for w in (model, *scenarios)]
-    merge = np.max if how is Robust.WORST else np.mean
+    merge = np.max if how is ScenarioRule.WORST else np.mean
     best = np.inf
     for found, works in every_assignment(space):
         values = Evaluator(space, objective, Budget()).values(works)

@@ -14,7 +14,7 @@ from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
-    from planner.predict.rows import Predicted, Table, Unmodelled
+    from planner.predict.rows import CsvRows, Predicted, Unmodelled
 
 EXAMPLES = """\b
 Examples:
@@ -123,7 +123,7 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
 
 def show(
     settings: Settings,
-    table: Table,
+    table: CsvRows,
     found: Sequence[Predicted | Unmodelled],
     output: Path | None,
 ) -> int:

@@ -13,7 +13,7 @@ from planner.cli.flags.plan_flags import PlanFlags
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.applied import with_stats
 from planner.profiling.stats import load_stats
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class PlanInputs:
     inputs: Inputs
     moves: MoveLimit | None
     scenarios: tuple[Workload, ...]
-    robust: Robust
+    robust: ScenarioRule
 
     @property
     def problem(self) -> PlanningProblem:
@@ -58,7 +58,7 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
         inputs=replace(inputs, problem=problem, warnings=tuple(dict.fromkeys(warnings))),
         moves=moves,
         scenarios=scenarios,
-        robust=Robust(more.robust or Robust.WORST),
+        robust=ScenarioRule(more.robust or ScenarioRule.WORST),
     )
 
 

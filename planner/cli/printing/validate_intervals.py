@@ -47,13 +47,13 @@ def print_pairs(pairs: Sequence[PlanPair]) -> None:
 def as_json(found: Sequence[Coverage], pairs: Sequence[PlanPair]) -> dict[str, object]:
     """The same as data."""
     return {
-        "families": [{**asdict(c), "as_wanted": c.as_wanted} for c in found],
+        "families": [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found],
         "pairs": [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs],
     }
 
 
 def _verdict(coverage: Coverage) -> str:
-    if not coverage.as_wanted:
+    if not coverage.coverage_ok:
         return "no"
     low_or_high = not 0.80 <= coverage.coverage_ratio <= 0.97
     return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"

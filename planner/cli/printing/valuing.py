@@ -16,7 +16,7 @@ from planner.io import SavedPlan
 from planner.io.plan.result_json import GIVEN
 from planner.problem import PlanningProblem
 from planner.result import SolverReport
-from planner.scenarios import Robust
+from planner.scenarios import ScenarioRule
 from planner.support.status import Status
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Question:
     """The objective with all that its value depends on."""
 
     objective: str
-    robust: Robust
+    robust: ScenarioRule
     torchrec_defaults: bool
     problem: PlanningProblem
 
@@ -91,7 +91,7 @@ def question(
         )
     found = Question(
         objective=name,
-        robust=Robust(more.robust or (own.robust if is_own else Robust.WORST)),
+        robust=ScenarioRule(more.robust or (own.robust if is_own else ScenarioRule.WORST)),
         torchrec_defaults=more.torchrec_defaults or (is_own and own.torchrec_defaults),
         problem=replace(inputs.problem, scenarios=variants),
     )
@@ -121,7 +121,7 @@ class _Own:
     """What the file of a plan says of its value."""
 
     objective: str = ""
-    robust: str = Robust.WORST
+    robust: str = ScenarioRule.WORST
     torchrec_defaults: bool = False
     num_scenarios: int = 0
 
@@ -131,11 +131,11 @@ def _own(saved: SavedPlan | None) -> _Own:
     from planner.objectives import objective_names
 
     robust, _, name = ("" if saved is None else saved.objective or "").rpartition(" ")
-    if saved is None or name not in objective_names() or robust not in ("", *Robust):
+    if saved is None or name not in objective_names() or robust not in ("", *ScenarioRule):
         return _Own()
     return _Own(
         objective=name,
-        robust=robust or Robust.WORST,
+        robust=robust or ScenarioRule.WORST,
         torchrec_defaults=saved.torchrec_defaults,
         num_scenarios=saved.num_scenarios,
     )

@@ -27,10 +27,10 @@ import numpy as np
 
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Scope
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.every_rank import alike
+from planner.search.bounds.every_rank import ranks_interchangeable
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Program, Rows, Solution, effort_of, node_s, solve
+from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
 from planner.space.effort import Meter
 from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import Cut
@@ -92,7 +92,7 @@ class RankFreeBound:
             more: further rows, as in :meth:`packable`.
             rounds: most programs solved.
             box: only plans whose phases lie in it.
-            special: tables of :meth:`special`.
+            special: tables of :meth:`tables_with_large_pieces`.
         """
         result = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
@@ -139,7 +139,7 @@ class RankFreeBound:
         kept = self._uniform | (share <= 1.0).all(axis=-1)
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * self._made.shards[:, None]
-        rows = self._made.fixed(counted / self.space.world_size)
+        rows = self._made.at_most_one(counted / self.space.world_size)
         more = [rows, *self._made.listed_memory()]
         return self.relax(relaxation.types, kept=kept, more=more, rounds=4)
 
@@ -178,7 +178,9 @@ class RankFreeBound:
         """Device and host bytes per rank."""
         return self._made.limits
 
-    def program(self, types: TypeSet | None, *, special: Sequence[int]) -> tuple[Program, float]:
+    def program(
+        self, types: TypeSet | None, *, special: Sequence[int]
+    ) -> tuple[MilpProgram, float]:
         """A mixed-integer program to be solved elsewhere, and the unit of its objective."""
         program = self._program(types, Scope(special=special), whole=True)
         return program, self._made.scale * (1 - _ROUNDING)
@@ -186,11 +188,11 @@ class RankFreeBound:
     @property
     def ranks_size(self) -> float:
         """Further variables of :meth:`whole_program`; infinite where ranks differ."""
-        return self._made.every_rank.size if alike(self.space) else math.inf
+        return self._made.every_rank.size if ranks_interchangeable(self.space) else math.inf
 
     def whole_program(
         self, types: TypeSet | None, *, bound: float, incumbent: float
-    ) -> tuple[Program, float]:
+    ) -> tuple[MilpProgram, float]:
         """The same with every rank, for plans whose objective is between these two, in seconds."""
         program = self._program(types, Scope(every_rank=True), whole=True)
         last, scale = len(program.cost) - 1, self._made.scale
@@ -230,7 +232,7 @@ class RankFreeBound:
             return math.inf
         return max(0.0, solution.bound * self._made.scale * (1 - _ROUNDING))
 
-    def special(self, relaxation: Relaxation, count: int) -> tuple[int, ...]:
+    def tables_with_large_pieces(self, relaxation: Relaxation, count: int) -> tuple[int, ...]:
         """Tables with the largest pieces, measured by the solution's maxima, most first."""
         if relaxation.shares is None or relaxation.phases is None:
             return ()
@@ -258,7 +260,7 @@ class RankFreeBound:
         return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
 
     def _solve(
-        self, program: Program, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+        self, program: MilpProgram, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
     ) -> Solution:
         nodes = self._meter.left_s / node_s(program)
         if program.integer.any() and nodes < (program.max_nodes or math.inf):
@@ -269,7 +271,7 @@ class RankFreeBound:
 
     # -- building ---------------------------------------------------------------------------------
 
-    def _program(self, types: TypeSet | None, scope: Scope, *, whole: bool) -> Program:
+    def _program(self, types: TypeSet | None, scope: Scope, *, whole: bool) -> MilpProgram:
         cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
         cuts += [] if scope.box is None else scope.box.cuts
         rows = self._table_rows, self._rank_rows

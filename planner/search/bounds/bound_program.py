@@ -21,7 +21,7 @@ from planner.search.bounds.every_rank import EveryRank
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.special_ranks import SpecialRanks
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Program, Rows
+from planner.search.common.programs import MilpProgram, Rows
 from planner.space.evaluation import ROUNDING, BoolArray, FloatArray, IntArray, SearchSpace
 from planner.space.objective import Cut
 
@@ -133,7 +133,7 @@ class RankFreeProgram:
         *,
         whole: bool,
         scope: Scope = EVERYTHING,
-    ) -> Program:
+    ) -> MilpProgram:
         """Minimise t.
 
         Args:
@@ -166,7 +166,7 @@ class RankFreeProgram:
             every = self.every_rank.rows(ranks, self.options, base, self._unit, device_room=room)
             parts.append(every)
             upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
-        return Program(
+        return MilpProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
@@ -195,7 +195,7 @@ class RankFreeProgram:
         starts = [*self.model.starts, self.model.num_tangents, self.model.num_tangents + 2]
         return range(starts[group], starts[group + 1])
 
-    def fixed(self, loads: FloatArray) -> Rows:
+    def at_most_one(self, loads: FloatArray) -> Rows:
         """Rows ``loads[:, c] @ y <= 1``."""
         upper = np.ones(loads.shape[1])
         return Rows.dense(loads.T, np.full(len(upper), -math.inf), upper)
@@ -206,7 +206,7 @@ class RankFreeProgram:
 
     def listed_memory(self) -> list[Rows]:
         """The limit of device memory, where that of the bound is wider."""
-        return [self.fixed(self._device_share[:, None])] if self.unlisted_bytes > 0 else []
+        return [self.at_most_one(self._device_share[:, None])] if self.unlisted_bytes > 0 else []
 
     @property
     def _device_share(self) -> FloatArray:

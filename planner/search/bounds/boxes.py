@@ -97,7 +97,7 @@ class Box:
         base_s = path.constant_s + float(path.counts @ self._constant_s)
         return Cut(base=base_s * self.per_second, slopes=slopes * self.per_second)
 
-    def true(self, points: FloatArray) -> FloatArray:
+    def exact_times(self, points: FloatArray) -> FloatArray:
         """Shortest iterations with the models' own durations, ``[N]`` from sides ``[N, L]``."""
         return self.floor.seconds(self.floor.leaf_seconds(points)) * self.per_second
 

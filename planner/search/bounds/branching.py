@@ -161,7 +161,7 @@ class Branching:
 
         def fits(phases: FloatArray) -> BoolArray:
             points = np.where(same, phases[:, None], low)
-            return np.asarray(box.true(points) <= incumbent)
+            return np.asarray(box.exact_times(points) <= incumbent)
 
         for _ in range(_BISECTIONS):
             middle = 0.5 * (inside + outside)

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.search.common.programs import Program, Rows, solve
+from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
 CELLS: Final = 2000
@@ -59,7 +59,7 @@ def _prices(patterns: FloatArray, amounts: FloatArray) -> FloatArray | None:
     cost = np.concatenate([np.ones(count), np.zeros(pieces)])
     size = count + pieces
     solution = solve(
-        Program(
+        MilpProgram(
             cost=cost,
             upper=np.full(size, np.inf),
             rows=Rows.dense(matrix, amounts, amounts),

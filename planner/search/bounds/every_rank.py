@@ -29,7 +29,7 @@ _TINY: Final = 1e-9
 """Loads below this only trouble the solver; leaving them out keeps the rows true."""
 
 
-def alike(space: SearchSpace) -> bool:
+def ranks_interchangeable(space: SearchSpace) -> bool:
     """Whether ranks are interchangeable within hosts, and hosts as a whole."""
     limits = space.pipeline.device_limits
     hosts = space.pipeline.host_limits

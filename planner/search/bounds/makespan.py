@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
-from planner.search.common.programs import Program, Rows, effort_of, solve
+from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
 from planner.space.effort import Meter
 from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 
@@ -185,7 +185,7 @@ class Makespan:
 
     def _program(
         self, rows: list[FloatArray], limits: list[float], fits: BoolArray, *, whole: bool
-    ) -> Program:
+    ) -> MilpProgram:
         count, tables = len(fits), self._space.num_tables
         ones = np.ones(tables)
         one_each = Rows(
@@ -198,7 +198,7 @@ class Makespan:
         upper = np.array(limits)
         below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)
         scale = float(self._mean.max())
-        return Program(
+        return MilpProgram(
             cost=self._mean / scale,
             upper=fits.astype(float),
             rows=Rows.stack([one_each, below]),

@@ -17,7 +17,7 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.bounds.solver_process import SolverProcess
-from planner.search.common.programs import Program, effort_of, node_s
+from planner.search.common.programs import MilpProgram, effort_of, node_s
 
 _SPECIAL: Final = (2, 4, 8)
 """Special ranks at each attempt."""
@@ -57,7 +57,7 @@ class Prover:
         self._bounds, self._relaxed = bounds, dict(relaxed)
         self._tries: dict[TypeSet | None, int] = {}
         self._process = SolverProcess()
-        self._tasks: list[tuple[TypeSet | None, float, Program]] = []
+        self._tasks: list[tuple[TypeSet | None, float, MilpProgram]] = []
         self._begun_s, self._left_s = 0.0, math.inf
         size = bounds.ranks_size
         self._before_ranked = next((n for most, n in _RANKED_AFTER if size <= most), None)
@@ -95,7 +95,7 @@ class Prover:
             incumbent: value of the best plan.
             time_limit_s: by the clock.
         """
-        programs: list[Program] = []
+        programs: list[MilpProgram] = []
         for types in sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)[:_BATCH]:
             relaxation, tries = self._relaxed[types], self._tries.get(types, 0)
             if relaxation.bound >= incumbent:
@@ -152,10 +152,10 @@ class Prover:
             return None
         if relaxation.phases is None or relaxation.shares is None:
             relaxation = self._bounds.relax(relaxation.types, rounds=2)
-        found = self._bounds.special(relaxation, counts[tries])
+        found = self._bounds.tables_with_large_pieces(relaxation, counts[tries])
         return found if len(found) > counts[tries - 1] else None
 
 
-def _within(program: Program, seconds: float) -> Program:
+def _within(program: MilpProgram, seconds: float) -> MilpProgram:
     """The program with as many nodes as take so many nominal seconds."""
     return replace(program, max_nodes=int(min(max(seconds / node_s(program), 1.0), _MOST_NODES)))

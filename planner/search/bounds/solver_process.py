@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from planner.search.common.other_process import OtherProcess, serve_standard_streams
-from planner.search.common.programs import Program, Solution, solve
+from planner.search.common.programs import MilpProgram, Solution, solve
 
-_Task = tuple[list[Program], float, float]
+_Task = tuple[list[MilpProgram], float, float]
 
 
 class SolverProcess:
@@ -25,7 +25,7 @@ class SolverProcess:
         """Whether ``result`` would not have to wait for the process."""
         return not self._other.busy
 
-    def start(self, programs: list[Program], *, time_limit_s: float, gap_ratio: float) -> None:
+    def start(self, programs: list[MilpProgram], *, time_limit_s: float, gap_ratio: float) -> None:
         """Begin; see :func:`planner.search.common.programs.solve` for the arguments."""
         self._task = (programs, time_limit_s, gap_ratio)
         self._inline = not self._other.send(self._task)

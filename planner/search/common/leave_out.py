@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Part(StrEnum):
+class SearchPart(StrEnum):
     """Parts of the search: those that find plans, and all that only proves."""
 
     EXHAUSTIVE = "every plan of tiny spaces"

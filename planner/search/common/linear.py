@@ -41,7 +41,7 @@ class LinearModel:
         self._phases: list[int] = []
         self._cuts: tuple[Cut, ...] = ()
         self.add_tangents(self._typical_work())
-        self.follow([])
+        self.use_cuts([])
 
     @property
     def num_tangents(self) -> int:
@@ -113,7 +113,7 @@ class LinearModel:
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(self._slopes[int(np.argmax(paths))])
 
-    def follow(self, cuts: Sequence[Cut]) -> None:
+    def use_cuts(self, cuts: Sequence[Cut]) -> None:
         """Use these cuts for the minorant, with the one that always holds."""
         self._cuts = (self.objective.always(), *cuts)
         self._bases = np.array([c.base for c in self._cuts])
@@ -144,7 +144,7 @@ class LinearModel:
         self.starts: IntArray = starts.astype(np.int64)
         self.phase_index: IntArray = index.astype(np.int64)
         if self._cuts:
-            self.follow(self._cuts[1:])
+            self.use_cuts(self._cuts[1:])
         self._matrix = np.column_stack([self.tangents.T, space.device, space.host])
         self.columns = space.pool @ self._matrix
         self._extremes: dict[str, FloatArray] = {}

@@ -67,7 +67,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class MilpProgram:
     """Minimise ``cost @ x`` over ``lower <= x <= upper`` and the rows, with so many nodes at most.
 
     ``groups``, where given, are ascending numbers of the first variables: exactly one variable of
@@ -104,7 +104,9 @@ class Solution:
     nodes: int = 0
 
 
-def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4) -> Solution:
+def solve(
+    program: MilpProgram, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+) -> Solution:
     """Solve by GLOP if continuous, else by HiGHS.
 
     Args:
@@ -125,13 +127,13 @@ def solve(program: Program, *, time_limit_s: float = math.inf, gap_ratio: float 
     return replace(found.solution, pivots=work, nodes=nodes)
 
 
-def node_s(program: Program) -> float:
+def node_s(program: MilpProgram) -> float:
     """Nominal seconds of a node: some pivots, and what comes with it."""
     rows = len(program.rows.lower)
     return program_s(0, rows, rows // _PIVOTS_PER_NODE, 1)
 
 
-def effort_of(program: Program, solution: Solution) -> float:
+def effort_of(program: MilpProgram, solution: Solution) -> float:
     """Nominal seconds that a solution took."""
     entries, rows = len(program.rows.values), len(program.rows.lower)
     return program_s(entries, rows, solution.pivots, solution.nodes)
@@ -145,7 +147,7 @@ class _Answer:
     denied: bool
 
 
-def _solved(program: Program, time_limit_s: float, gap_ratio: float) -> _Answer:
+def _solved(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> _Answer:
     from planner.search.common.safe_bounds import safe_bound
 
     whole = bool(program.integer.any())
@@ -181,7 +183,7 @@ def _solved(program: Program, time_limit_s: float, gap_ratio: float) -> _Answer:
     return _Answer(solution=replace(nothing, bound=bound, x=x), denied=denied)
 
 
-def _least_broken(program: Program) -> Program:
+def _least_broken(program: MilpProgram) -> MilpProgram:
     """How far rows stay broken at least, as a share of their size, whatever is chosen.
 
     Each row may be broken by ``s`` times its largest coefficient, and ``s`` is minimised. Above 0
@@ -218,7 +220,7 @@ def _least_broken(program: Program) -> Program:
 # ------------------------------------------------------------------ asking
 
 
-def _near_one(program: Program) -> tuple[Program, FloatArray, FloatArray]:
+def _near_one(program: MilpProgram) -> tuple[MilpProgram, FloatArray, FloatArray]:
     """The same program with coefficients near 1, and the factors of its rows and variables.
 
     Factors are powers of two, so that nothing is rounded. Whole variables stay as they are.
@@ -262,7 +264,7 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
     return np.where(empty, 0.0, (np.where(empty, 0.0, least) + np.where(empty, 0.0, largest)) / 2)
 
 
-def _ask(program: Program, time_limit_s: float, gap_ratio: float) -> Any:
+def _ask(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> Any:
     """MathOpt's protocol directly: its Python classes take longer than the solvers do."""
     from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
     from ortools.math_opt.core.python import solver
@@ -347,7 +349,7 @@ class _StandardOutput:
 _STANDARD_OUTPUT: Final = _StandardOutput()
 
 
-def _proto(program: Program) -> object:
+def _proto(program: MilpProgram) -> object:
     from ortools.math_opt import model_pb2
 
     rows, size = program.rows, len(program.cost)

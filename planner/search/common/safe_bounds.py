@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.search.common.programs import Program
+from planner.search.common.programs import MilpProgram
 from planner.space.evaluation import FloatArray, IntArray
 
 _EPS: Final = float(np.finfo(np.float64).eps)
@@ -29,7 +29,7 @@ _SHRINK: Final = 1.0 - 1e-12
 """Scaled prices are a little smaller than they need to be, so that rounding leaves nothing."""
 
 
-def safe_bound(program: Program, prices: FloatArray) -> tuple[float, FloatArray]:
+def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatArray]:
     """The bound that row prices prove, and what each variable adds to it at least.
 
     Args:
@@ -54,14 +54,14 @@ def safe_bound(program: Program, prices: FloatArray) -> tuple[float, FloatArray]
     return total - float(_rounding(len(terms) + len(d) + 2)) * sizes, _above_least(program, low)
 
 
-def _usable(program: Program, prices: FloatArray) -> FloatArray:
+def _usable(program: MilpProgram, prices: FloatArray) -> FloatArray:
     """Prices of limits that exist."""
     y = np.where(np.isfinite(prices), prices, 0.0)
     y = np.where((y > 0) & np.isinf(program.rows.lower), 0.0, y)
     return np.asarray(np.where((y < 0) & np.isinf(program.rows.upper), 0.0, y))
 
 
-def _reduced(program: Program, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _reduced(program: MilpProgram, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """``c - y A`` and how far rounding may have moved each of it."""
     rows, size = program.rows, len(program.cost)
     products = y[rows.row] * rows.values
@@ -71,7 +71,7 @@ def _reduced(program: Program, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     return program.cost - total, _rounding(counts) * sizes
 
 
-def _scaled(program: Program, y: FloatArray) -> FloatArray:
+def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
     """Prices under which no variable without an upper limit has a negative reduced cost.
 
     The last variable goes first: it is the objective of programs that minimise a maximum, and its
@@ -102,7 +102,7 @@ def _scaled(program: Program, y: FloatArray) -> FloatArray:
     return y
 
 
-def _least(program: Program, low: FloatArray) -> tuple[float, float]:
+def _least(program: MilpProgram, low: FloatArray) -> tuple[float, float]:
     """Least ``low @ x`` over the variables' limits, and the size of its terms.
 
     Of variables of which exactly one is 1 the cheapest that may be chosen counts, otherwise those
@@ -121,7 +121,7 @@ def _least(program: Program, low: FloatArray) -> tuple[float, float]:
     return float(terms.sum() + each.sum()), float(sizes)
 
 
-def _above_least(program: Program, low: FloatArray) -> FloatArray:
+def _above_least(program: MilpProgram, low: FloatArray) -> FloatArray:
     """Reduced costs, those of a group above its least."""
     if program.groups is None:
         return low

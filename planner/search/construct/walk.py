@@ -131,7 +131,7 @@ def price_all(space: SearchSpace, record: Record) -> None:
     objective = record.evaluate.objective
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)
-        record.offer_all(assignments, values, "exhaustive")
+        record.keep_best_of(assignments, values, "exhaustive")
         proven = values
         if space.listing.names.stands_for:
             proven = np.where(np.isfinite(values), objective.proven_values(works, values), np.inf)

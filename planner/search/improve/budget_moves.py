@@ -79,7 +79,7 @@ class _Walker:
                 return
             self._apply(step)
             assignment = Assignment(options=tuple(self.options), places=tuple(self.places))
-            self.record.offer(assignment, self.value, "moves from the plan in use")
+            self.record.keep_if_good(assignment, self.value, "moves from the plan in use")
 
     @property
     def _late(self) -> bool:

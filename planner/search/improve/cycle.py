@@ -14,9 +14,9 @@ import numpy as np
 
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.improve.field import Field
+from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
-from planner.search.improve.ruin import Ruiner, Schedule
+from planner.search.improve.ruin import Cooling, Ruiner
 from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
 from planner.space.objective import Cut
 
@@ -84,9 +84,9 @@ class Cycles:
         for power, thrift in stages:
             if self.record.stopped:
                 break
-            field = Field(model, self.menu, self._scale(model, current), power, thrift)
+            field = PartialPlan(model, self.menu, self._scale(model, current), power, thrift)
             field.load(current)
-            schedule = Schedule(steps=steps, hot_ratio=_HOT_RATIO, cold_ratio=_COLD_RATIO)
+            schedule = Cooling(steps=steps, hot_ratio=_HOT_RATIO, cold_ratio=_COLD_RATIO)
             ruiner.walk(field, schedule, self._watch)
             current = field.assignment
         self._price()
@@ -97,7 +97,7 @@ class Cycles:
     def _model(self, start: Assignment, cuts: Sequence[Cut]) -> LinearModel:
         """A minorant that is exact on the ranks that matter in ``start``."""
         model = LinearModel(self.space, self.record.evaluate.objective)
-        model.follow(cuts)
+        model.use_cuts(cuts)
         work = self.space.work(start)
         for _ in range(_HOT_RANKS):
             phases = model.phase_maxima(model.loads(work))
@@ -119,7 +119,7 @@ class Cycles:
             kept.append(np.flatnonzero(mask))
         return kept
 
-    def _watch(self, field: Field) -> None:
+    def _watch(self, field: PartialPlan) -> None:
         value = field.minorant
         if value < self._minorant * self._close:
             self._queue.append(field.assignment)
@@ -136,5 +136,5 @@ class Cycles:
         at = int(np.argmin(values))
         if values[at] < self._found[0]:
             self._found = (float(values[at]), self._queue[at])
-        self.record.offer_all(self._queue, values, "ruin and recreate")
+        self.record.keep_best_of(self._queue, values, "ruin and recreate")
         self._queue = []

@@ -35,7 +35,7 @@ class Insertion:
     places: tuple[int, ...]
 
 
-class Field:
+class PartialPlan:
     """Loads of the tables placed so far.
 
     Attributes:

@@ -16,7 +16,7 @@ from planner.space.evaluation import BoolArray, FloatArray
 class Guide:
     """What the bound says of options: their prices, and which can be part of a better plan."""
 
-    prices: FloatArray
+    reduced_costs: FloatArray
     allowed: BoolArray
 
 
@@ -36,4 +36,4 @@ def guide_of(
             continue
         lifted = other.bound + np.maximum(other.reduced_costs, 0.0)
         allowed |= uses(other.types, space) & (lifted <= incumbent)
-    return Guide(prices=prices, allowed=allowed if allowed.any() else np.ones_like(allowed))
+    return Guide(reduced_costs=prices, allowed=allowed if allowed.any() else np.ones_like(allowed))

@@ -11,14 +11,14 @@ import numpy as np
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.improve.guide import Guide, guide_of
 from planner.search.improve.local_search import LocalSearch
 from planner.search.improve.menu import Menu
-from planner.search.improve.state import State
+from planner.search.improve.state import PlanState
 from planner.space.evaluation import Assignment, SearchSpace
 
 _STARTS: Final = 3
@@ -58,14 +58,14 @@ class Improver:
         relaxed: Mapping[TypeSet | None, Relaxation],
         *,
         rng: np.random.Generator,
-        without: frozenset[Part],
+        without: frozenset[SearchPart],
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
         self._without = without
-        self._pool: list[State] = []
+        self._pool: list[PlanState] = []
         self._turn = 0
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
@@ -81,7 +81,7 @@ class Improver:
 
     def refresh(self) -> None:
         """Measure the best plans with the model's present tangents."""
-        self._pool = [State(self._model, s.assignment) for s in self._pool]
+        self._pool = [PlanState(self._model, s.assignment) for s in self._pool]
 
     def forget(self) -> None:
         """Begin anew with other prices and other plans to kick."""
@@ -101,7 +101,7 @@ class Improver:
 
     def cycle(self, start: Assignment, effort: float, *, late: bool = False) -> None:
         """One cycle from ``start`` and a descent on the objective from where it ends."""
-        if self.done or Part.CYCLES in self._without:
+        if self.done or SearchPart.CYCLES in self._without:
             return
         types = self._types(start)
         guide = self._guide(self._relaxation(types))
@@ -119,7 +119,7 @@ class Improver:
 
     def kick(self, effort: float) -> None:
         """Kicks around a plan that descents have ended at: the best one, then others in turn."""
-        if not self._pool or self.done or Part.KICKS in self._without:
+        if not self._pool or self.done or SearchPart.KICKS in self._without:
             return
         start = self._pool[self._turn % len(self._pool)]
         self._turn += 1
@@ -130,16 +130,16 @@ class Improver:
     def explore(self, effort: float) -> None:
         """Plans at sampled prices of the phases, and cycles from the best of them."""
         best = self._record.best
-        if best is None or self.done or Part.PRICES in self._without:
+        if best is None or self.done or SearchPart.PRICES in self._without:
             return
         relaxation = self._relaxation(self._types(best))
-        self._model.follow(self._bounds.cuts.get(relaxation.types, []))
+        self._model.use_cuts(self._bounds.cuts.get(relaxation.types, []))
         prices = self._sampler(relaxation)
         if prices is None:
             return
 
         def descend(start: Assignment) -> Assignment:
-            state = State(self._model, start)
+            state = PlanState(self._model, start)
             self._local_search(start).descend(state)
             return state.assignment
 
@@ -191,14 +191,14 @@ class Improver:
 
     def _descend(self, start: Assignment) -> None:
         """Descend and polish from ``start``; the best such state is searched around."""
-        if not self._space.keeps_rules(start) or Part.DESCENT in self._without:
+        if not self._space.keeps_rules(start) or SearchPart.DESCENT in self._without:
             return  # moves only keep rules that hold
         self._keep(self._local_search(start).improve(start, "descent"))
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: PlanState) -> None:
         """Into the pool, if it is among the best; one plan for each choice of options."""
         value = self._record.evaluate.value
-        best: dict[tuple[int, ...], State] = {}
+        best: dict[tuple[int, ...], PlanState] = {}
         for known in sorted([*self._pool, state], key=lambda s: value(s.assignment)):
             best.setdefault(tuple(known.options), known)
         self._pool = list(best.values())[:_POOL]
@@ -209,7 +209,7 @@ class Improver:
     def _local_search(self, start: Assignment) -> LocalSearch:
         """A local search that looks at the paths of the start's sharding types."""
         types = self._types(start)
-        self._model.follow(self._bounds.cuts.get(types, []))
+        self._model.use_cuts(self._bounds.cuts.get(types, []))
         return LocalSearch(
             self._model, self._record, self._guide(self._relaxation(types)), self._rng
         )

@@ -11,7 +11,7 @@ from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.improve.guide import Guide
 from planner.search.improve.moves import Neighbourhood, Ruler, Scored
-from planner.search.improve.state import Move, State
+from planner.search.improve.state import Move, PlanState
 from planner.space.effort import neighbours_s
 from planner.space.evaluation import Assignment, FloatArray
 
@@ -49,16 +49,16 @@ class LocalSearch:
         self._meter = record.evaluate.meter
         self._look_s = neighbours_s(self.space.world_size * (model.num_tangents + 2))
 
-    def improve(self, start: Assignment, phase: str) -> State:
+    def improve(self, start: Assignment, phase: str) -> PlanState:
         """Descend from ``start`` and polish; offers what it finds."""
-        state = State(self.model, start)
+        state = PlanState(self.model, start)
         self.record.consider(start, phase)
         self.descend(state)
         self.polish(state)
         self.record.consider(state.assignment, phase)
         return state
 
-    def iterate(self, state: State, phase: str, *, patience: int) -> State:
+    def iterate(self, state: PlanState, phase: str, *, patience: int) -> PlanState:
         """Kick, descend, polish, until ``patience`` kicks in a row found nothing better.
 
         Returns the best state met.
@@ -86,7 +86,7 @@ class LocalSearch:
 
     # -- descent on the minorant ------------------------------------------------------------------
 
-    def descend(self, state: State) -> None:
+    def descend(self, state: PlanState) -> None:
         """Steepest descent on the minorant, with pressure to break ties."""
         ruler = Ruler.at(state)
         threshold = -_DESCENT_GAIN * ruler.scale
@@ -119,11 +119,11 @@ class LocalSearch:
             tables = [int(t) for t in self.rng.permutation(tables)[:most]]
         others = self.rng.integers(0, self.space.num_tables, most // 2)
         tables = list(dict.fromkeys([*tables, *(int(t) for t in others)]))
-        return around.recuts(tables, self.guide.prices, self.guide.allowed, options)
+        return around.recuts(tables, self.guide.reduced_costs, self.guide.allowed, options)
 
     # -- polishing on the objective ---------------------------------------------------------------
 
-    def polish(self, state: State) -> None:
+    def polish(self, state: PlanState) -> None:
         """Descent on the objective itself over a shortlist of neighbours."""
         value = self._value(state)
         if not np.isfinite(value):
@@ -146,7 +146,7 @@ class LocalSearch:
             state.apply(moves[at][1])
             value = float(values[at])
 
-    def _shortlist(self, state: State, ruler: Ruler) -> list[Scored]:
+    def _shortlist(self, state: PlanState, ruler: Ruler) -> list[Scored]:
         self._meter.spend(_POLISH_LOOKS * self._look_s)
         around = Neighbourhood(state, ruler)
         ranks = around.critical_ranks(_CRITICAL_RANKS)
@@ -180,11 +180,11 @@ class LocalSearch:
         left = [i for i in range(first, last) if self.space.options[i].sharding_type is not without]
         if not left:
             return None
-        return min(left, key=lambda i: (self.guide.prices[i], i)) - first
+        return min(left, key=lambda i: (self.guide.reduced_costs[i], i)) - first
 
     # -- kicks ------------------------------------------------------------------------------------
 
-    def _kick(self, state: State) -> None:
+    def _kick(self, state: PlanState) -> None:
         """A few random changes near the critical ranks."""
         around = Neighbourhood(state, Ruler.at(state))
         ranks = around.critical_ranks(_CRITICAL_RANKS)
@@ -194,7 +194,7 @@ class LocalSearch:
             else:
                 self._kick_swap(state, ranks)
 
-    def _kick_option(self, state: State, ranks: list[int]) -> None:
+    def _kick_option(self, state: PlanState, ranks: list[int]) -> None:
         tables = [t for r in ranks for t in state.on_rank(r)]
         table = int(self.rng.integers(self.space.num_tables))
         if tables and self.rng.random() < 0.6:
@@ -203,14 +203,14 @@ class LocalSearch:
         allowed = np.flatnonzero(self.guide.allowed[first:last])
         if not len(allowed):
             return
-        prices = self.guide.prices[first:last][allowed]
+        prices = self.guide.reduced_costs[first:last][allowed]
         rank_of = np.argsort(np.argsort(prices, kind="stable"), kind="stable")
         option = int(self.rng.choice(allowed, p=_geometric(rank_of)))
         score, move = Neighbourhood(state, Ruler.at(state)).recut(table, option)
         if np.isfinite(score):
             state.apply(move)
 
-    def _kick_swap(self, state: State, ranks: list[int]) -> None:
+    def _kick_swap(self, state: PlanState, ranks: list[int]) -> None:
         if not len(state.shard_rank):
             return
         critical = np.flatnonzero(np.isin(state.shard_rank, ranks))
@@ -223,10 +223,10 @@ class LocalSearch:
         if self._permitted(state, a, b) and self._fits(state, move):
             state.apply(move)
 
-    def _any_shard(self, state: State) -> int:
+    def _any_shard(self, state: PlanState) -> int:
         return int(self.rng.integers(len(state.shard_rank)))
 
-    def _permitted(self, state: State, a: int, b: int) -> bool:
+    def _permitted(self, state: PlanState, a: int, b: int) -> bool:
         local = self.space.local_world_size
         rank_a, rank_b = int(state.shard_rank[a]), int(state.shard_rank[b])
         allowed = self.space.may_use_rank
@@ -236,7 +236,7 @@ class LocalSearch:
         held = state.stays_on_host[a] or state.stays_on_host[b]
         return bool(free and (not held or rank_a // local == rank_b // local))
 
-    def _fits(self, state: State, move: Move) -> bool:
+    def _fits(self, state: PlanState, move: Move) -> bool:
         if self.space.rules and not Neighbourhood(state, Ruler.at(state)).keeps_rules(move):
             return False
         work = state.work + state.work_change(move)
@@ -244,7 +244,7 @@ class LocalSearch:
             self.space.overflow_ratio(state.work)
         )
 
-    def _value(self, state: State) -> float:
+    def _value(self, state: PlanState) -> float:
         return float(self.record.evaluate.values(state.work[None])[0])
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from planner.search.construct.placer import EIGHTH, Placer, Pressure
-from planner.search.improve.state import Change, Move, State
+from planner.search.improve.state import Change, Move, PlanState
 from planner.space.evaluation import FITTING, BoolArray, FloatArray, IntArray
 
 _TIE_SHARE: Final = 1e-3
@@ -37,7 +37,7 @@ class Ruler:
     scale: float
 
     @classmethod
-    def at(cls, state: State) -> Ruler:
+    def at(cls, state: PlanState) -> Ruler:
         """Measure against the present maxima."""
         peaks = state.loads.max(axis=0)
         return cls(targets=state.model.targets(peaks), scale=float(state.model.value(peaks)))
@@ -51,7 +51,7 @@ class Ruler:
 class Neighbourhood:
     """Scored moves from one state; build a new one after each move."""
 
-    def __init__(self, state: State, ruler: Ruler) -> None:
+    def __init__(self, state: PlanState, ruler: Ruler) -> None:
         """Find the maxima and the room left."""
         self.state = state
         self.space = state.space

@@ -152,5 +152,5 @@ class Neighbours:
             plan = Assignment(
                 options=tuple(o for o, _ in chosen), places=tuple(p for _, p in chosen)
             )
-            self._record.offer(plan, float(values[at]), "neighbours")
+            self._record.keep_if_good(plan, float(values[at]), "neighbours")
         return float(values[at]), picked

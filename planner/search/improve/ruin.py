@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from planner.search.common.linear import LinearModel
-from planner.search.improve.field import Field
+from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
 from planner.space.effort import Meter, insertion_s
 from planner.space.evaluation import IntArray, SearchSpace
@@ -27,7 +27,7 @@ _MOST_RUINED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Cooling:
     """How a walk cools: temperatures as shares of the objective."""
 
     steps: int
@@ -71,7 +71,7 @@ class Ruiner:
         self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
 
-    def build(self, field: Field, order: IntArray) -> bool:
+    def build(self, field: PartialPlan, order: IntArray) -> bool:
         """Fill an empty field table by table; False if one fits nowhere or time is up."""
         for table in order:
             self._meter.spend(self._insertion_s)
@@ -81,7 +81,9 @@ class Ruiner:
             field.put(int(table), best.option, best.places)
         return True
 
-    def walk(self, field: Field, schedule: Schedule, watch: Callable[[Field], None]) -> None:
+    def walk(
+        self, field: PartialPlan, schedule: Cooling, watch: Callable[[PartialPlan], None]
+    ) -> None:
         """Ruin and recreate ``schedule.steps`` times; ``watch`` sees every plan accepted."""
         current = field.smooth
         rules = self.space.rules
@@ -102,7 +104,7 @@ class Ruiner:
             else:
                 field.restore(loads, old)
 
-    def _recreate(self, field: Field, tables: list[int]) -> bool:
+    def _recreate(self, field: PartialPlan, tables: list[int]) -> bool:
         blocked = self.rng.random(self.space.world_size) < _BLINK
         for table in tables:
             self._meter.spend(self._insertion_s)
@@ -112,7 +114,7 @@ class Ruiner:
             field.put(table, best.option, best.places)
         return True
 
-    def _ruin(self, field: Field) -> list[int]:
+    def _ruin(self, field: PartialPlan) -> list[int]:
         """Tables of a hot rank, and a few from elsewhere to make room for."""
         count = int(self.rng.integers(1, min(_MOST_RUINED, self.space.num_tables) + 1))
         chosen: list[int] = []

@@ -38,7 +38,7 @@ _FIRST_SHARE: Final = 0.3
 
 Choice = tuple[int, tuple[int, ...]]
 """An option of a table, and its places."""
-Candidate = dict[int, Choice]
+Recut = dict[int, Choice]
 """New choices by table."""
 
 
@@ -134,7 +134,7 @@ class RuleSearch:
                 tables = self.units[int(unit)]
                 improved |= self._take_best(self._elsewhere(tables))
                 improved |= self._take_best(self._exchanges(tables))
-        self.record.offer(self.assignment, self.value, "rules")
+        self.record.keep_if_good(self.assignment, self.value, "rules")
 
     def iterate(self, patience: int) -> None:
         """Kick a few units, descend, and go on from there unless it is clearly worse."""
@@ -154,13 +154,13 @@ class RuleSearch:
 
     # -- candidates -------------------------------------------------------------------------------
 
-    def _elsewhere(self, tables: Sequence[int]) -> Iterator[Candidate]:
+    def _elsewhere(self, tables: Sequence[int]) -> Iterator[Recut]:
         """The unit's tables with other options or places, those that keep the rules."""
         kept = {t: self.usage.placed[t] for t in tables}
         for t in tables:
             self.usage.put(t, None)
         loads = self._loads(tables)
-        found: list[Candidate] = []
+        found: list[Recut] = []
         if len(tables) == 1:
             found += [{tables[0]: c} for c in self._choices(tables[0], loads)]
         else:
@@ -173,7 +173,7 @@ class RuleSearch:
         for t, item in kept.items():
             self.usage.put(t, item)
 
-    def _within_limit(self, candidate: Candidate) -> Iterator[Candidate]:
+    def _within_limit(self, candidate: Recut) -> Iterator[Recut]:
         """A candidate that keeps the rules, or else with other tables back where they were."""
         if self._keeps(candidate):
             yield candidate
@@ -213,17 +213,17 @@ class RuleSearch:
             for shift in range(min(len(order), 3))
         ]
 
-    def _together(self, tables: Sequence[int], loads: FloatArray) -> list[Candidate]:
+    def _together(self, tables: Sequence[int], loads: FloatArray) -> list[Recut]:
         """All tables of a group on one place, options as they are or the same for all anew."""
         space = self.space
         level = self._level(tables)
         size = space.world_size if level is Level.RANK else space.num_hosts
-        found: list[Candidate] = []
+        found: list[Recut] = []
         for place in range(size):
             local = space.local_world_size
             ranks = np.array([place]) if level is Level.RANK else space.host_ranks([place])
             for fresh in (False, True):
-                picked: Candidate = {}
+                picked: Recut = {}
                 own = loads.copy()
                 for t in tables:
                     indices = self._some_options(t) if fresh else [self.options[t]]
@@ -252,7 +252,7 @@ class RuleSearch:
         order = free[np.argsort(loads[free], kind="stable")]
         return index, tuple(int(p) for p in np.resize(order, option.num_pieces))
 
-    def _exchanges(self, tables: Sequence[int]) -> Iterator[Candidate]:
+    def _exchanges(self, tables: Sequence[int]) -> Iterator[Recut]:
         """Units that swap their whole places, where both have as many."""
         for _ in range(_MOST_PAIRS):
             other = self.units[int(self.rng.integers(len(self.units)))]
@@ -270,12 +270,12 @@ class RuleSearch:
         used = {p for t in tables for p in self.places[t]}
         return used.pop() if spreads == {Spread.RANKS} and len(used) == 1 else None
 
-    def _permitted(self, candidate: Candidate) -> bool:
+    def _permitted(self, candidate: Recut) -> bool:
         return all(self.space.may_use_rank[t, list(p)].all() for t, (_, p) in candidate.items())
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def _take_best(self, candidates: Iterator[Candidate]) -> bool:
+    def _take_best(self, candidates: Iterator[Recut]) -> bool:
         found = list(candidates)
         values = self._values(found)
         if not len(values):
@@ -287,13 +287,13 @@ class RuleSearch:
         self.value = float(values[at])
         return True
 
-    def _values(self, found: Sequence[Candidate]) -> FloatArray:
+    def _values(self, found: Sequence[Recut]) -> FloatArray:
         if not found:
             return np.zeros(0)
         works = np.stack([self.work + self._change(c) for c in found])
         return self.record.evaluate.values(works)
 
-    def _change(self, candidate: Candidate) -> FloatArray:
+    def _change(self, candidate: Recut) -> FloatArray:
         change = np.zeros_like(self.work)
         for t, choice in candidate.items():
             ranks, rows = self.space.placed_rows(t, self.options[t], self.places[t])
@@ -302,14 +302,14 @@ class RuleSearch:
             np.add.at(change, ranks, rows)
         return change
 
-    def _apply(self, candidate: Candidate) -> None:
+    def _apply(self, candidate: Recut) -> None:
         self.work = self.work + self._change(candidate)
         for t, (index, places) in candidate.items():
             self.options[t], self.places[t] = index, places
             self.usage.put(t, (self.space.option(t, index), places))
         self.value = float(self.record.evaluate.values(self.work[None])[0])
 
-    def _keeps(self, candidate: Candidate) -> bool:
+    def _keeps(self, candidate: Recut) -> bool:
         move = [(t, self.space.option(t, i), p) for t, (i, p) in candidate.items()]
         crowded = any(len(set(p)) < len(p) and o.keeps_pieces_apart for _, o, p in move)
         return not crowded and self.usage.allows(move)

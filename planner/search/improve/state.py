@@ -26,7 +26,7 @@ Move = tuple[Change, ...]
 """What a neighbour changes; no table twice."""
 
 
-class State:
+class PlanState:
     """An assignment that can be changed in place.
 
     Attributes:
@@ -46,7 +46,7 @@ class State:
         self.loads: FloatArray = model.loads(self.work)
         self._list_shards()
 
-    def copy(self) -> State:
+    def copy(self) -> PlanState:
         """An independent state at the same point."""
         other = copy.copy(self)
         other.options, other.places = list(self.options), list(self.places)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective._curve import (
-    Table,
+    TimeCurve,
     between,
     cleaned,
     joined,
@@ -44,7 +44,7 @@ def curve(
     return CollectiveCurve(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def table(floor_s: float = 1e-5, rate: float = 3e11, ranks: int = 8) -> Table:
+def table(floor_s: float = 1e-5, rate: float = 3e11, ranks: int = 8) -> TimeCurve:
     return joined([curve(floor_s, rate, ranks=ranks)], (ranks - 1) / ranks)
 
 
@@ -81,7 +81,7 @@ def test_beyond_the_points_time_is_flat_below_and_proportional_above() -> None:
 @given(st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=30))
 def test_any_times_become_monotone_and_never_beat_the_best_rate(times: list[float]) -> None:
     x = np.log(2.0) * np.arange(len(times))
-    found = Table(x, cleaned(np.log(times)))
+    found = TimeCurve(x, cleaned(np.log(times)))
     at = np.exp(np.linspace(-1, float(x[-1]) + 2, 100))
     seconds = found.time_s(at)
     assert np.all(np.diff(seconds) >= -1e-12 * seconds[1:])

@@ -22,7 +22,7 @@ from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.distribution.zipf import Zipf
 from costmodels.exchange import Traffic
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import FAMILIES, INPUT, OUTPUT
+from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages import CostModels
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
@@ -30,7 +30,7 @@ from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table
 
 MODELS = CostModels(
-    sigmas_ratio=MACHINE.sigmas_ratio,
+    log_sigmas=MACHINE.log_sigmas,
     lookup=CpuLookup(constants=MACHINE),
     collective=Gloo(constants=MACHINE),
     dense=CpuDense(constants=MACHINE),
@@ -252,7 +252,7 @@ def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
     work = costs.plan_work(plan)
     exchange = CpuExchange(constants=MACHINE)
     for kind in KINDS[:3]:
-        family = FAMILIES.index(kind)
+        family = EXCHANGING_TYPES.index(kind)
         traffic = Traffic(
             arriving_bytes=work[:, INPUT + family],
             leaving_bytes=work[:, OUTPUT + family],
@@ -274,7 +274,7 @@ def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
 
 def test_intervals_follow_the_calibration() -> None:
     plan = plan_of(KINDS, (0, 1, 0, 1))
-    wide = replace(MODELS, sigmas_ratio=tuple((kind, 2 * s) for kind, s in MACHINE.sigmas_ratio))
+    wide = replace(MODELS, log_sigmas=tuple((kind, 2 * s) for kind, s in MACHINE.log_sigmas))
     widths = []
     for models in (MODELS, wide):
         time = CostPipeline(workload(), cpu_topology(), models).estimate(plan).time

@@ -12,7 +12,7 @@ from planner.objectives import objective_named
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Program, Rows, solve
+from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases
@@ -95,9 +95,9 @@ def test_the_bound_of_a_space_without_room_is_infinite() -> None:
 def test_programs_agree_with_arithmetic() -> None:
     rows = Rows.dense(np.array([[1.0, 1.0]]), np.array([1.5]), np.array([np.inf]))
     cost, upper = np.array([1.0, 3.0]), np.array([1.0, 1.0])
-    loose = solve(Program(cost=cost, upper=upper, rows=rows, integer=np.zeros(2, dtype=bool)))
+    loose = solve(MilpProgram(cost=cost, upper=upper, rows=rows, integer=np.zeros(2, dtype=bool)))
     whole = solve(
-        Program(cost=cost, upper=upper, rows=rows, integer=np.ones(2, dtype=bool)),
+        MilpProgram(cost=cost, upper=upper, rows=rows, integer=np.ones(2, dtype=bool)),
         time_limit_s=5.0,
     )
     assert loose.bound == pytest.approx(2.5)
@@ -105,7 +105,9 @@ def test_programs_agree_with_arithmetic() -> None:
     assert 4.0 * (1 - 1e-5) <= whole.bound < 4.0  # the solver's tolerance is taken off
     assert whole.x == pytest.approx([1.0, 1.0])
     impossible = Rows.dense(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([np.inf]))
-    none = solve(Program(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool)))
+    none = solve(
+        MilpProgram(cost=cost, upper=upper, rows=impossible, integer=np.zeros(2, dtype=bool))
+    )
     assert none.infeasible
     assert math.isinf(none.bound)
 

@@ -116,7 +116,7 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
             continue
         compared += 1
         at = exact[box.first]
-        assert float(box.true(at[None])[0]) <= value * (1 + 1e-9)
+        assert float(box.exact_times(at[None])[0]) <= value * (1 + 1e-9)
         assert float(box.relaxed(at[None])[0]) <= value * (1 + 1e-9)
         cut = box.cut(phases)
         if cut is not None:
@@ -172,7 +172,7 @@ def test_chords_meet_the_models_as_boxes_narrow() -> None:
         box = objective.box(types, exact * (1 - 0.5 * width), exact * (1 + width))
         assert box is not None
         at = exact[box.first][None]
-        distances.append(float(box.true(at)[0] - box.relaxed(at)[0]))
+        distances.append(float(box.exact_times(at)[0] - box.relaxed(at)[0]))
     assert distances[0] > distances[1] > distances[2] >= -1e-12
     assert distances[2] < 0.01 * float(objective.values(space.work(assignment)))
 

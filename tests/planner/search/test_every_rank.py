@@ -13,7 +13,7 @@ from planner.objectives import objective_named
 from planner.prepare import search_space
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.every_rank import alike
+from planner.search.bounds.every_rank import ranks_interchangeable
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
@@ -64,13 +64,15 @@ def test_they_prove_what_programs_without_ranks_do_not() -> None:
 
 def test_ranks_that_differ_are_not_renumbered() -> None:
     problem = cases.two_tables(0)
-    assert alike(search_space(problem, CostPipeline))
+    assert ranks_interchangeable(search_space(problem, CostPipeline))
     slow = replace(problem.topology, speed_by_rank_ratio=(1.0, 0.5, 1.0))
     small = replace(problem.topology, hbm_capacity_by_rank_bytes=(4e10, 8e10, 8e10))
     for topology in (slow, small):
         space = search_space(replace(problem, topology=topology), CostPipeline)
-        assert not alike(space)
+        assert not ranks_interchangeable(space)
         bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
         assert math.isinf(bounds.ranks_size)
     pinned = Constraints(tables=(TableConstraint(pattern="*", ranks=(0, 1)),))
-    assert not alike(search_space(replace(problem, constraints=pinned), CostPipeline))
+    assert not ranks_interchangeable(
+        search_space(replace(problem, constraints=pinned), CostPipeline)
+    )

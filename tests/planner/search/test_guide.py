@@ -42,7 +42,7 @@ def test_options_stay_while_their_bound_does_not_exceed_the_incumbent(
     guide = guide_of(model, found, [found], incumbent)
     for option, cost in enumerate(found.reduced_costs):
         assert guide.allowed[option] == (BOUND + max(cost, 0.0) <= incumbent), option
-    assert guide.prices.tolist() == found.reduced_costs.tolist()
+    assert guide.reduced_costs.tolist() == found.reduced_costs.tolist()
 
 
 def test_an_option_stays_if_one_set_of_types_allows_it(model: LinearModel) -> None:
@@ -63,7 +63,7 @@ def test_options_outside_the_set_cost_more_than_all_inside(model: LinearModel) -
     types = frozenset({ShardingType.COLUMN_WISE})
     found = relaxed(model.space, types)
     inside = uses(types, model.space)
-    prices = guide_of(model, found, [found], 11.0).prices
+    prices = guide_of(model, found, [found], 11.0).reduced_costs
     assert inside.any()
     assert (~inside).any()
     own = model.mean[:, : model.num_tangents].sum(axis=1)

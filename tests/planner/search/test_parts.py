@@ -15,7 +15,7 @@ from planner.search.construct.walk import count_assignments, every_assignment, t
 from planner.search.improve.guide import Guide
 from planner.search.improve.local_search import LocalSearch
 from planner.search.improve.moves import Neighbourhood, Ruler
-from planner.search.improve.state import Change, State
+from planner.search.improve.state import Change, PlanState
 from planner.search.random import random_assignment
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -30,7 +30,7 @@ def world(seed: int, *, hosts: int = 2, local: int = 2) -> tuple[SearchSpace, Li
 def test_incremental_work_equals_from_scratch(seed: int) -> None:
     space, model = world(seed)
     rng = np.random.default_rng(seed)
-    state = State(model, random_assignment(space, rng))
+    state = PlanState(model, random_assignment(space, rng))
     for _ in range(40):
         table = int(rng.integers(space.num_tables))
         other = random_assignment(space, rng)
@@ -39,7 +39,7 @@ def test_incremental_work_equals_from_scratch(seed: int) -> None:
         shards = np.flatnonzero(state.shard_rank >= 0)
         if len(shards):
             state.apply(state.moved([(int(rng.choice(shards)), int(rng.integers(4)))]))
-    again = State(model, state.assignment)
+    again = PlanState(model, state.assignment)
     scale = space.pool.max(axis=0)
     assert (np.abs(state.work - again.work) <= 1e-12 * scale).all()
     assert state.loads == pytest.approx(again.loads, rel=1e-7, abs=1e-9)
@@ -48,7 +48,7 @@ def test_incremental_work_equals_from_scratch(seed: int) -> None:
     assert float(objective_of(model, state)) == pytest.approx(float(objective_of(model, again)))
 
 
-def objective_of(model: LinearModel, state: State) -> np.float64:
+def objective_of(model: LinearModel, state: PlanState) -> np.float64:
     return model.objective.values(state.work)[()]
 
 
@@ -67,7 +67,7 @@ def test_work_of_an_assignment_equals_work_of_its_plan(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_are_the_change_of_the_minorant(seed: int) -> None:
     space, model = world(seed)
-    state = State(model, random_assignment(space, np.random.default_rng(seed)))
+    state = PlanState(model, random_assignment(space, np.random.default_rng(seed)))
     ruler = Ruler.at(state)
     around = Neighbourhood(state, ruler)
     rank = around.critical_ranks(1)[0]
@@ -92,7 +92,7 @@ def test_scores_are_the_change_of_the_minorant(seed: int) -> None:
 
 def test_placing_alike_shards_at_once_equals_one_by_one() -> None:
     space, model = world(0, hosts=1, local=4)
-    state = State(model, random_assignment(space, np.random.default_rng(1)))
+    state = PlanState(model, random_assignment(space, np.random.default_rng(1)))
     pressure = Pressure(targets=Ruler.at(state).targets, power=8.0)
     row = model.columns[0] / 5
     together, single = (Placer(model, pressure, state.loads) for _ in range(2))
@@ -110,7 +110,7 @@ def test_descent_never_makes_the_minorant_worse_and_polish_never_the_objective()
         prices=model.mean[:, :-2].sum(axis=1), allowed=np.ones(len(space.options), dtype=bool)
     )
     search = LocalSearch(model, Record(evaluate), guide, np.random.default_rng(0))
-    state = State(model, random_assignment(space, np.random.default_rng(2)))
+    state = PlanState(model, random_assignment(space, np.random.default_rng(2)))
     before = state.value
     search.descend(state)
     assert state.value <= before * (1 + 1e-6)
@@ -124,7 +124,7 @@ def test_local_search_relieves_an_overfull_rank() -> None:
     only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
     space = cases.space(model_, cases.topology(1, 3, hbm_gib=1.6), only)
     model = LinearModel(space, objective_named("iteration", space))
-    crowded = State(model, space_assignment(space, rank=0))
+    crowded = PlanState(model, space_assignment(space, rank=0))
     assert float(space.overflow_ratio(crowded.work)) > 0
     evaluate = Evaluator(space, model.objective, Budget())
     guide = Guide(prices=np.zeros(6), allowed=np.ones(6, dtype=bool))

@@ -15,9 +15,9 @@ from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.improve.cycle import STAGES, Cycles
-from planner.search.improve.field import Field
+from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
-from planner.search.improve.ruin import Ruiner, Schedule
+from planner.search.improve.ruin import Cooling, Ruiner
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -36,11 +36,11 @@ def world(seed: int, constraints: Constraints = EVERYTHING) -> tuple[SearchSpace
     return space, LinearModel(space, objective_named("iteration", space))
 
 
-def field_at(space: SearchSpace, model: LinearModel, seed: int, power: int = 16) -> Field:
-    field = Field(model, Menu(space), np.ones(len(model.used)), power, thrift=0.5)
+def field_at(space: SearchSpace, model: LinearModel, seed: int, power: int = 16) -> PartialPlan:
+    field = PartialPlan(model, Menu(space), np.ones(len(model.used)), power, thrift=0.5)
     start = random_assignment(space, np.random.default_rng(seed))
     peaks = model.phase_maxima(model.loads(space.work(start)).max(axis=0))
-    field = Field(model, Menu(space), np.maximum(peaks, 1e-9), power, thrift=0.5)
+    field = PartialPlan(model, Menu(space), np.maximum(peaks, 1e-9), power, thrift=0.5)
     field.load(start)
     return field
 
@@ -71,7 +71,7 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
     assert loads == pytest.approx(model.loads(again), rel=1e-7, abs=1e-6)
 
 
-def _keeps_constraints(space: SearchSpace, field: Field) -> None:
+def _keeps_constraints(space: SearchSpace, field: PartialPlan) -> None:
     for t, places in enumerate(field.places):
         option = space.option(t, field.options[t])
         if option.spread is Spread.UNIFORM:
@@ -114,7 +114,7 @@ def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold() -> No
     kept = [np.arange(len(t.options)) for t in space.tables]
     ruiner = Ruiner(model, field.menu, kept, np.random.default_rng(1), lambda: False)
     before, seen = field.smooth, []
-    cold = Schedule(steps=120, hot_ratio=1e-12, cold_ratio=1e-12)
+    cold = Cooling(steps=120, hot_ratio=1e-12, cold_ratio=1e-12)
     ruiner.walk(field, cold, lambda f: seen.append(f.smooth))
     assert seen
     assert field.smooth == pytest.approx(seen[-1], rel=1e-9)

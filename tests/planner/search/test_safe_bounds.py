@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from planner.search.common.programs import Program, Rows, solve
+from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.search.common.safe_bounds import safe_bound
 from planner.space.evaluation import FloatArray, IntArray
 
 
-def _random_program(rng: np.random.Generator) -> tuple[Program, FloatArray]:
+def _random_program(rng: np.random.Generator) -> tuple[MilpProgram, FloatArray]:
     """A program and a point that keeps all its rows exactly; coefficients over 24 decades."""
     groups = np.sort(rng.integers(0, 3, 8)).astype(np.int64)
     groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -44,7 +44,7 @@ def _random_program(rng: np.random.Generator) -> tuple[Program, FloatArray]:
         above = np.nextafter(float(at), np.inf) if rng.random() < 0.7 else np.inf
         parts.append(Rows.dense(matrix, np.array([below]), np.array([above])))
     cost = np.abs(rng.normal(size=size)) * scale
-    program = Program(
+    program = MilpProgram(
         cost=cost,
         upper=upper,
         rows=Rows.stack(parts),
@@ -102,7 +102,7 @@ def test_bounds_are_close_to_the_optimum_of_ordinary_programs(seed: int) -> None
         upper=np.ones(tables),
     )
     below = Rows.dense(matrix, np.full(loads, -np.inf), np.zeros(loads))
-    program = Program(
+    program = MilpProgram(
         cost=np.eye(size)[-1],
         upper=np.append(np.ones(size - 1), np.inf),
         rows=Rows.stack([one, below]),
@@ -122,11 +122,11 @@ def test_a_program_without_a_solution_is_told_by_a_proof() -> None:
     for unit in (1.0, 1e-10, 1e12):
         matrix = np.array([[unit, unit], [unit, unit]])
         rows = Rows.dense(matrix, np.array([3 * unit, -np.inf]), np.array([np.inf, 1.5 * unit]))
-        program = Program(
+        program = MilpProgram(
             cost=np.ones(2), upper=np.full(2, np.inf), rows=rows, integer=np.zeros(2, dtype=bool)
         )
         assert solve(program).infeasible
-        whole = Program(
+        whole = MilpProgram(
             cost=np.ones(2), upper=np.full(2, 9.0), rows=rows, integer=np.ones(2, dtype=bool)
         )
         assert solve(whole).infeasible

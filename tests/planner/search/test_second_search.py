@@ -19,13 +19,13 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from planner.search.improve import second_search
 from planner.search.improve.second_search import Request, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
-ALONE = frozenset({Part.SECOND, Part.PROOFS})
+ALONE = frozenset({SearchPart.SECOND, SearchPart.PROOFS})
 
 
 def _space(tables: int = 26, ranks: int = 8) -> SearchSpace:

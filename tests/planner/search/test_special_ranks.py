@@ -19,7 +19,7 @@ from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.solver_process import SolverProcess
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import _STANDARD_OUTPUT, Program, Rows
+from planner.search.common.programs import _STANDARD_OUTPUT, MilpProgram, Rows
 from planner.search.construct.walk import every_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -93,10 +93,10 @@ def test_the_phases_objective_is_never_above_the_iteration() -> None:
         assert (phases.values(works) <= iteration.values(works) * (1 + 1e-9)).all()
 
 
-def _program(least: float) -> Program:
+def _program(least: float) -> MilpProgram:
     """The least integer that is no less than ``least``."""
     rows = Rows.dense(np.ones((1, 1)), np.array([least]), np.array([math.inf]))
-    return Program(
+    return MilpProgram(
         cost=np.ones(1), upper=np.array([math.inf]), rows=rows, integer=np.ones(1, dtype=bool)
     )
 
@@ -127,7 +127,7 @@ def test_the_record_gets_the_bound() -> None:
     objective = SynchronizedPhases(space.pipeline)
     record = Record(Evaluator(space, objective, Budget()))
     assignments, works = next(iter(every_assignment(space)))
-    record.offer_all(list(assignments), record.evaluate.values(works), "test")
+    record.keep_best_of(list(assignments), record.evaluate.values(works), "test")
     bounds = RankFreeBound(LinearModel(space, objective))
     prover = Prover(bounds, {None: bounds.relax(None)})
     try:

@@ -12,12 +12,12 @@ from costmodels.units import GIB
 from planner import api
 from planner.problem import Constraints
 from planner.search.auto import Auto
-from planner.search.common.leave_out import Part
+from planner.search.common.leave_out import SearchPart
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
 OURS = ("iteration", "phases", "memory")
 TORCHRECS = ("torchrec", "torchrec-critical-path")
-SEARCHED = Auto(frozenset({Part.EXHAUSTIVE, Part.SECOND}))
+SEARCHED = Auto(frozenset({SearchPart.EXHAUSTIVE, SearchPart.SECOND}))
 """So that bounds are proven and not counted out."""
 
 

@@ -169,15 +169,15 @@ def test_traffic_is_what_shards_send(planned: tuple[CostPipeline, Plan]) -> None
     """A table on one rank sends every other rank its part of the batch, and nobody else sends."""
     pipeline, _ = planned
     workload, topology = pipeline.workload, pipeline.topology
-    from costmodels.shard_work.work import FAMILIES, NUM_COLUMNS, OUTPUT
+    from costmodels.shard_work.work import EXCHANGING_TYPES, NUM_COLUMNS, OUTPUT
 
     work = np.zeros((16, NUM_COLUMNS))
-    work[5, OUTPUT + [f.value for f in FAMILIES].index("table_wise")] = 100.0
+    work[5, OUTPUT + [f.value for f in EXCHANGING_TYPES].index("table_wise")] = 100.0
     traffic = output_traffic_bytes(work, topology)
     assert traffic[5].tolist() == [100.0] * 5 + [0.0] + [100.0] * 10
     assert traffic.sum() == 1500.0
     work[:] = 0.0
-    work[5, OUTPUT + [f.value for f in FAMILIES].index("table_row_wise")] = 100.0
+    work[5, OUTPUT + [f.value for f in EXCHANGING_TYPES].index("table_row_wise")] = 100.0
     traffic = output_traffic_bytes(work, topology)
     assert traffic[5, :8].tolist() == [200.0] * 5 + [0.0] + [200.0] * 2
     assert traffic[5, 8:].tolist() == [0.0] * 5 + [100.0] + [0.0] * 2
