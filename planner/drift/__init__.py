@@ -1,1 +1,1 @@
-"""Data that move away from a plan: what changed, what it costs, and when a new plan pays."""
+"""A plan in use: what new data change and cost, when a new plan pays, what moving tables gives."""

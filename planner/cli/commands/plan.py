@@ -127,7 +127,7 @@ def _completed(
     result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
     if stop() or not more.curve:
         return result
-    from planner.move_curve import with_curve
+    from planner.drift.move_curve import with_curve
 
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
