@@ -43,7 +43,7 @@ from planner.predict.lookup import (
     lookup_call,
     predict_lookups,
 )
-from planner.predict.rows import Predicted, Table, read_table
+from planner.predict.rows import CsvRows, Predicted, read_table
 
 DEVICE, SYSTEM = "H100-SXM5-80GB", "h100_sxm"
 V100, V100_SYSTEM = "V100", "v100_32gb_sxm"
@@ -54,11 +54,11 @@ _NO_SORT_PER_S = 1e18
 Errors = dict[tuple[str, ...], list[float]]
 
 
-def points(device: str = DEVICE) -> Table:
+def points(device: str = DEVICE) -> CsvRows:
     """The rows measured on a device."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     kept = [i for i, row in enumerate(table.rows) if row["device"] == device]
-    return Table(
+    return CsvRows(
         path=table.path,
         columns=table.columns,
         rows=tuple(table.rows[i] for i in kept),
@@ -138,7 +138,7 @@ def residual_groups() -> dict[str, tuple[float, ...]]:
     }
 
 
-def fitted(table: Table, topology: Topology) -> dict[str, ResidualFit]:
+def fitted(table: CsvRows, topology: Topology) -> dict[str, ResidualFit]:
     """The learned factor of each phase on rows with measured times."""
     found = {}
     for phase in ("forward", "backward"):

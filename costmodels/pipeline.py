@@ -224,7 +224,7 @@ class CostPipeline:
     def _sampled_times(self, work: FloatArray) -> FloatArray:
         """The same from the plan's work; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
-        known = self.models.log_sigmas or sigmas(
+        known = self.models.sigmas_ratio or sigmas(
             self.topology,
             collective_spread_ratio=spread,
             sustained_dtype=self.workload.dense.dtype if self._is_sustained else None,

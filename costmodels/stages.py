@@ -66,7 +66,7 @@ class CostModels:
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: AbstractExchangeModel | None = None
     """Exchanges with the copies around them; None where those run beside or cost nothing."""
-    log_sigmas: tuple[tuple[str, float], ...] = ()
+    sigmas_ratio: tuple[tuple[str, float], ...] = ()
     """Log-standard deviation of each kind of time where a calibration tells it."""
     spread_ratio: tuple[tuple[float, ...], ...] = ()
     """Joint spread of the kinds of time where runs tell it, as in ``FittedFactors``."""
@@ -143,9 +143,8 @@ class StageModel:
             return first, np.zeros_like(first), indices
         model = self.models.collective
         sent = sent_bytes(work, family)
-        outputs = self._outputs(
-            EXCHANGING_TYPES[family], sent, model.all_to_all, model.reduce_scatter
-        )
+        kind = EXCHANGING_TYPES[family]
+        outputs = self._outputs(kind, sent, model.all_to_all, model.reduce_scatter)
         return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
 
     def _outputs(
@@ -230,13 +229,10 @@ class StageModel:
         """First and second exchange of vectors, or of their gradients, per rank."""
         exchange, model = self.models.exchange, self.models.collective
         sent = sent_bytes(work, family, way)
+        kind = EXCHANGING_TYPES[family]
         if exchange is None:
-            kind = EXCHANGING_TYPES[family]
             return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
-        traffic, kind = (
-            replace(_traffic(work, family), leaving_bytes=sent[0]),
-            EXCHANGING_TYPES[family],
-        )
+        traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
 

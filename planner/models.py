@@ -120,7 +120,7 @@ def cpu_models(constants: CpuConstants) -> CostModels:
         collective=Gloo(constants=constants),
         dense=CpuDense(constants=constants),
         exchange=CpuExchange(constants=constants),
-        log_sigmas=constants.log_sigmas,
+        sigmas_ratio=constants.sigmas_ratio,
     )
 
 

@@ -181,7 +181,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
 
 def test_every_kind_of_layer_is_documented_with_its_keys() -> None:
     text = (DOCS / "how-to" / "dense.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", text, re.MULTILINE)
+    table = text.partition("| kind | what | keys |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", table, re.MULTILINE)
     told = {kind: re.findall(r"\[?`\w+`\]?", keys) for kind, keys in rows}
     shared = {field.name for field in dataclasses.fields(AbstractLayer)}
     known = {}

@@ -49,7 +49,7 @@ def fit_machine(
         collective=collective,
         dense=steps.dense,
         gradient=steps.gradient,
-        log_sigmas=steps.log_sigmas,
+        sigmas_ratio=steps.sigmas_ratio,
     )
     errors = (*steps.errors, *fused_errors, *replicated_errors, *collective_errors)
     return Fitted(constants=constants, errors=errors)

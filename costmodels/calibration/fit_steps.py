@@ -41,7 +41,7 @@ class StepFit:
     dense: DenseConstants
     gradient: GradientConstants
     errors: tuple[FitError, ...]
-    log_sigmas: tuple[tuple[str, float], ...]
+    sigmas_ratio: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def fit_steps(
             per_byte_s=per_byte_s,
         ),
         errors=(forward_error, backward_error, *exchanges.errors, *dense_errors),
-        log_sigmas=_sigmas(seen, (fused, replicated), caches),
+        sigmas_ratio=_sigmas(seen, (fused, replicated), caches),
     )
 
 

@@ -111,7 +111,7 @@ class CpuConstants:
 
     ``call_s`` is what a fused lookup costs without work, forward and backward together;
     ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
-    number of sharding types; ``log_sigmas`` the log-standard deviation of each kind of time, from
+    number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
     points held out.
     """
 
@@ -131,4 +131,4 @@ class CpuConstants:
     collective: CollectiveConstants
     dense: DenseConstants
     gradient: GradientConstants
-    log_sigmas: tuple[tuple[str, float], ...] = ()
+    sigmas_ratio: tuple[tuple[str, float], ...] = ()

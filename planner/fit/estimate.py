@@ -161,7 +161,7 @@ def prior_covariance(problem: PlanningProblem) -> FloatArray:
     """Covariance of ``ln`` of the factors before any run, ``[4, 4]``."""
     models, topology = models_of(problem), problem.topology
     spread = models.collective.plan_spread_ratio(topology)
-    known = dict(models.log_sigmas or sigmas(topology, collective_spread_ratio=spread))
+    known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
     own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS])
     return np.asarray(np.diag(own**2) + COMMON_SIGMA**2)
 

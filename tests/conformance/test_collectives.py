@@ -237,7 +237,9 @@ def test_confidence_is_a_basis_and_a_spread(
     for collective in Collective:
         trust = model.confidence(collective, size, topology)
         assert trust.basis in Basis
-        assert 0 < trust.spread_ratio < 10
+        moves = topology.world_size > 1
+        assert 0 <= trust.spread_ratio < 10
+        assert (trust.spread_ratio > 0) or not moves
 
 
 def test_the_slowest_rank_and_the_mean() -> None:

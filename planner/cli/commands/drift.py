@@ -34,7 +34,7 @@ EXAMPLES = """\b
 Examples:
   shardplan drift dlrm.yaml run1/plan.json --stats today.json
   shardplan drift dlrm.yaml run1/plan.json --before then.json --stats day_7_sparse.npy
-  shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json --stats 3=wed.json
+  shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
   shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
 
 _OPTIONS = (

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.profiling.profiler import ProfileOptions, profile_files
-from planner.profiling.stats import Stats, load_stats
-from planner.profiling.table_map import ByFeature
-from planner.profiling.units import default_readers, find_sources
+
+if TYPE_CHECKING:
+    from costmodels.workload import Workload
+    from planner.profiling.stats import Stats
 
 _STATS_SUFFIX: Final = ".json"
 
@@ -89,6 +88,11 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: neither of both, or no feature of the data belongs to the workload.
     """
+    from planner.profiling.profiler import ProfileOptions, profile_files
+    from planner.profiling.stats import load_stats
+    from planner.profiling.table_map import ByFeature
+    from planner.profiling.units import find_sources
+
     if path.suffix == _STATS_SUFFIX:
         return load_stats(path)
     readers = _readers()
@@ -115,5 +119,6 @@ def stats_of(path: Path, workload: Workload) -> Stats:
 
 def _readers() -> tuple[Any, ...]:
     from planner.integrations.measure.torch_indices import TorchReader
+    from planner.profiling.units import default_readers
 
     return (TorchReader(), *default_readers())

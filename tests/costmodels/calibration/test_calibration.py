@@ -119,8 +119,8 @@ def test_a_machine_is_recovered_from_its_own_measurements() -> None:
     assert found.call_s == pytest.approx(MACHINE.call_s, rel=0.5)
     assert found.collective.all_to_all_s == pytest.approx(MACHINE.collective.all_to_all_s, rel=1e-3)
     assert found.row_wise.output_s[0] == pytest.approx(MACHINE.row_wise.output_s[0], rel=0.2)
-    assert dict(found.log_sigmas)["collective"] < 1e-3
-    assert dict(found.log_sigmas)["lookup"] < 0.05
+    assert dict(found.sigmas_ratio)["collective"] < 1e-3
+    assert dict(found.sigmas_ratio)["lookup"] < 0.05
     errors = {e.name: e for e in fitted.errors}
     assert errors["exchange of vectors"].held_out_ratio < 1e-3
     assert errors["bottom backward and update"].held_out_ratio < 1e-2

@@ -30,7 +30,7 @@ from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table
 
 MODELS = CostModels(
-    log_sigmas=MACHINE.log_sigmas,
+    sigmas_ratio=MACHINE.sigmas_ratio,
     lookup=CpuLookup(constants=MACHINE),
     collective=Gloo(constants=MACHINE),
     dense=CpuDense(constants=MACHINE),
@@ -274,7 +274,7 @@ def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
 
 def test_intervals_follow_the_calibration() -> None:
     plan = plan_of(KINDS, (0, 1, 0, 1))
-    wide = replace(MODELS, log_sigmas=tuple((kind, 2 * s) for kind, s in MACHINE.log_sigmas))
+    wide = replace(MODELS, sigmas_ratio=tuple((kind, 2 * s) for kind, s in MACHINE.sigmas_ratio))
     widths = []
     for models in (MODELS, wide):
         time = CostPipeline(workload(), cpu_topology(), models).estimate(plan).time

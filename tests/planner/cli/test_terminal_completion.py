@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 from planner.cli.group import cli
 from tests.planner.cli.command_line import Run
 
-SYSTEMS = ("h100_pcie", "h100_sxm")
+SYSTEMS = ("h100_nvl", "h100_pcie", "h100_sxm")
 
 
 def completed(*words: str) -> list[str]:

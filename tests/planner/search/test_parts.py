@@ -107,7 +107,8 @@ def test_descent_never_makes_the_minorant_worse_and_polish_never_the_objective()
     objective = model.objective
     evaluate = Evaluator(space, objective, Budget())
     guide = Guide(
-        prices=model.mean[:, :-2].sum(axis=1), allowed=np.ones(len(space.options), dtype=bool)
+        reduced_costs=model.mean[:, :-2].sum(axis=1),
+        allowed=np.ones(len(space.options), dtype=bool),
     )
     search = LocalSearch(model, Record(evaluate), guide, np.random.default_rng(0))
     state = PlanState(model, random_assignment(space, np.random.default_rng(2)))
@@ -127,7 +128,7 @@ def test_local_search_relieves_an_overfull_rank() -> None:
     crowded = PlanState(model, space_assignment(space, rank=0))
     assert float(space.overflow_ratio(crowded.work)) > 0
     evaluate = Evaluator(space, model.objective, Budget())
-    guide = Guide(prices=np.zeros(6), allowed=np.ones(6, dtype=bool))
+    guide = Guide(reduced_costs=np.zeros(6), allowed=np.ones(6, dtype=bool))
     search = LocalSearch(model, Record(evaluate), guide, np.random.default_rng(0))
     search.descend(crowded)
     assert float(space.overflow_ratio(crowded.work)) == 0
