@@ -41,8 +41,8 @@ PRIOR_SIGMA: Final = 0.15
 of devices and precision to precision."""
 SHARES: Final = {
     "A100 half": Shares(product_ratio=0.839, memory_ratio=0.759, flash_1_ratio=0.681),
-    "V100 fp32": Shares(product_ratio=1.017, memory_ratio=0.667),
-    "V100 half": Shares(product_ratio=0.764, memory_ratio=0.667),
+    "V100 fp32": Shares(product_ratio=1.017, memory_ratio=0.670),
+    "V100 half": Shares(product_ratio=0.762, memory_ratio=0.670),
 }
 """By generation and precision: printed by the command above with ``--fit``, rounded."""
 STEP_GROUPS: Final = (
