@@ -29,6 +29,7 @@ from planner.search.bounds.bound_program import Name, RankFreeProgram, Scope
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.every_rank import ranks_interchangeable
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
+from planner.search.bounds.room import Room
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
 from planner.space.effort import Meter
@@ -42,6 +43,8 @@ _LEAST_ROOM: Final = 1e-60
 """Room of a phase in which nothing is ever done, so that pieces can be measured by it."""
 _LARGE: Final = 0.25
 """Share of a phase's maximum from which on a piece is worth a special rank."""
+_SOLVED_TABLES: Final = 1000
+"""Above this many tables options are shrunk into memory one by one: programs take seconds then."""
 _EXACT_TABLES: Final = 400
 """Above this many tables the least maximum of a phase is not worth a program of its own."""
 
@@ -73,6 +76,8 @@ class RankFreeBound:
         self._table_rows: set[Name] = set()
         self._rank_rows: set[Name] = set()
         self.cuts: dict[TypeSet | None, list[Cut]] = {}
+        self._room = Room(self.space) if self._made.unlisted_bytes > 0 else None
+        self._fitted: dict[tuple[TypeSet | None, float], Relaxation] = {}
 
     def relax(
         self,
@@ -113,15 +118,19 @@ class RankFreeBound:
         return result
 
     def listed(self, relaxation: Relaxation) -> Relaxation:
-        """Solve again within the memory that listed options have; for rounding, no bound.
-
-        A bound that also holds for host kernels which are not listed allows more memory than there
-        is (:attr:`RankFreeProgram.unlisted_bytes`), and no plan can be made from its solution.
-        """
-        if relaxation.shares is None or self._made.has_room(relaxation.shares):
+        """Solve again within the memory that listed options have; for rounding, no bound."""
+        room = self._room
+        if room is None or relaxation.shares is None or room.holds(relaxation.shares):
             return relaxation
-        found = self.relax(relaxation.types, more=self._made.listed_memory(), rounds=4)
-        return relaxation if found.shares is None else found
+        key = relaxation.types, relaxation.bound
+        if key not in self._fitted:
+            found = None
+            if self.space.num_tables <= _SOLVED_TABLES:
+                found = self.relax(relaxation.types, more=room.rows(), rounds=2)
+            if found is None or found.shares is None:
+                found = replace(relaxation, shares=room.shrunk(relaxation))
+            self._fitted[key] = found
+        return self._fitted[key]
 
     def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
         """Solve again for options that whole shards can be packed from; for rounding, no bound.
@@ -140,7 +149,7 @@ class RankFreeBound:
         taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
         counted = taken * self._made.shards[:, None]
         rows = self._made.at_most_one(counted / self.space.world_size)
-        more = [rows, *self._made.listed_memory()]
+        more = [rows, *(self._room.rows() if self._room is not None else ())]
         return self.relax(relaxation.types, kept=kept, more=more, rounds=4)
 
     def solve_whole(

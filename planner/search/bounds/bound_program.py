@@ -29,9 +29,6 @@ _LIMIT_SLACK = 1e-9
 """Share by which limits from floating-point sums are widened, so that no plan falls outside."""
 
 
-_ROOM_TOLERANCE: Final = 1e-5
-"""Share of device memory by which a solution may be over it for the rounding of the solver."""
-
 Name = tuple[int, int, int]
 """Which table or rank; which phase in use, the one after the last being memory; which of the
 phase's tangents."""
@@ -199,20 +196,6 @@ class RankFreeProgram:
         """Rows ``loads[:, c] @ y <= 1``."""
         upper = np.ones(loads.shape[1])
         return Rows.dense(loads.T, np.full(len(upper), -math.inf), upper)
-
-    def has_room(self, shares: FloatArray) -> bool:
-        """Whether the device bytes of a solution are there, on the mean over ranks."""
-        return self.unlisted_bytes <= 0 or bool(shares @ self._device_share <= 1 + _ROOM_TOLERANCE)
-
-    def listed_memory(self) -> list[Rows]:
-        """The limit of device memory, where that of the bound is wider."""
-        return [self.at_most_one(self._device_share[:, None])] if self.unlisted_bytes > 0 else []
-
-    @property
-    def _device_share(self) -> FloatArray:
-        """``[n]`` device bytes of each option as a share of all device memory."""
-        limit = max(float(self.space.pipeline.device_limits.mean()), 1.0)
-        return np.asarray(self.space.mean_work @ self.space.device / limit)
 
     # -- rows -------------------------------------------------------------------------------------
 
