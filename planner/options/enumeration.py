@@ -15,6 +15,7 @@ from typing import Final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
+from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.options.cuts import Names, names_to_list, table_cuts
 from planner.options.memory import TableOptions, crowded, fits_whole, surely_crowded
@@ -252,29 +253,45 @@ def _with_given(
 ) -> TableOptions:
     """With the option of the plan in use, if the constraints allow it and it is not listed.
 
-    It goes by the name that stands for it, so that its table shares the collectives of the others.
+    It goes by every name that means the same shards, and each by the name that stands for it, so
+    that its table shares the collectives of the others.
     """
     if problem.move_limit is None:
         return found
     topology = problem.topology
-    option = option_of(
+    given = option_of(
         problem.move_limit.start.placement(limit.table.name),
         limit.table,
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
     )
-    if option is None or limit.obstacle(option) is not None:
+    if given is None:
         return found
-    listed = names.listed(option.sharding_type)
-    splits = SPREAD[listed] is not Spread.UNIFORM or len(option.column_widths) == 1
-    option = replace(option, sharding_type=listed) if splits else option
-    if option in found.options or not _is_allowed(option, limit):
-        return found
-    return replace(
-        found,
-        options=(*found.options, option),
-        works=(*found.works, *pipeline.options_work((option,))),
-    )
+    for kind in _same_shards(given.sharding_type, topology):
+        listed = names.listed(kind)
+        splits = SPREAD[listed] is not Spread.UNIFORM or len(given.column_widths) == 1
+        option = replace(given, sharding_type=listed if splits else kind)
+        allowed = _is_allowed(option, limit) and limit.obstacle(option) is None
+        if allowed and option not in found.options:
+            found = replace(
+                found,
+                options=(*found.options, option),
+                works=(*found.works, *pipeline.options_work((option,))),
+            )
+    return found
+
+
+def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
+    """The type, then others that cut and place a table as it does.
+
+    On hosts of one rank a grid has column pieces of one block; on one host all pieces are on it.
+    """
+    grid = topology.local_world_size == 1
+    near = topology.num_hosts == 1
+    same = {ShardingType.COLUMN_WISE}
+    same |= {ShardingType.GRID_SHARD} if grid else set()
+    same |= {ShardingType.TABLE_COLUMN_WISE} if near else set()
+    return [kind, *sorted(same - {kind})] if kind in same else [kind]
 
 
 def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
