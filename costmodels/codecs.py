@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,16 +12,7 @@ from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.shard_work.work import CODECS
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
-
-    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
-    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+from costmodels.uncertainty import Scale
 
 
 class CodecModel:

@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from costmodels.codecs import CodecModel
-from costmodels.codecs import Scale as Scale
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
@@ -37,6 +36,7 @@ from costmodels.shard_work.work import (
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
+from costmodels.uncertainty import Scale
 from costmodels.workload import DenseParallelism, Pooling, Workload
 
 BACKWARD_KERNELS = 3.0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Final
@@ -28,6 +29,17 @@ from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
 from costmodels.topology import FITTED_KINDS, Topology
 
 FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
+
+    lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    dense_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+    host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
+
 
 KINDS = ("lookup", "collective", "dense", "host")
 LOOKUP_GROUPS: Final = (0.048, 0.080, 0.043, 0.112)

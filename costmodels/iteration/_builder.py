@@ -9,6 +9,7 @@ from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     BoolArray,
+    FamilyTimes,
     FloatArray,
     Program,
     StageTimes,
@@ -119,14 +120,8 @@ class ProgramBuilder:
         if t.earlier_s is not None:
             self.add("earlier micro-batches", Stream.COMPUTE, t.earlier_s)
         gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
-        self.add("bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
-        lookup = self.add(
-            LOOKUP_FORWARD,
-            Stream.COMPUTE,
-            t.lookup_forward_s,
-            after=lookup_after,
-            host_s=t.lookup_host_s,
-        )
+        self.bottom_forward()
+        lookup = self.lookup_forward(lookup_after)
         arrived = self.output_dist(lookup)
         arrived = self.dequantized(arrived)
         gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
@@ -157,31 +152,63 @@ class ProgramBuilder:
         """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
         t = self.times
         step, buckets = self._top_backward(after)
-        arrived = self.gradient_dist(step)
-        self.add(
-            LOOKUP_BACKWARD,
-            Stream.COMPUTE,
-            t.lookup_backward_s,
-            after=self.dequantized(arrived, gradient=True),
-            host_s=t.lookup_backward_host_s,
-        )
-        bottom = self.add(
-            "bottom MLP backward",
-            Stream.COMPUTE,
-            t.bottom_backward_s,
-            host_s=t.bottom_backward_host_s,
-        )
+        self.lookup_backward(self.gradient_dist(step))
+        bottom = self.bottom_backward()
         if t.gather_s:
             name, seconds = "last gradient reduce-scatter", t.last_scatter_s
             buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(bottom,)))
         tail = self.collective(
             "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
         )
+        return self.optimizer((*buckets, tail))
+
+    def bottom_forward(self) -> int:
+        """Dense features through the bottom MLP."""
+        t = self.times
+        return self.add(
+            "bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s
+        )
+
+    def lookup_forward(self, after: tuple[int, ...]) -> int:
+        """Rows looked up and pooled."""
+        t = self.times
+        return self.add(
+            LOOKUP_FORWARD,
+            Stream.COMPUTE,
+            t.lookup_forward_s,
+            after=after,
+            host_s=t.lookup_host_s,
+        )
+
+    def lookup_backward(self, arrived: tuple[int, ...]) -> int:
+        """Rows updated by the gradients that have arrived, decoded first."""
+        t = self.times
+        return self.add(
+            LOOKUP_BACKWARD,
+            Stream.COMPUTE,
+            t.lookup_backward_s,
+            after=self.dequantized(arrived, gradient=True),
+            host_s=t.lookup_backward_host_s,
+        )
+
+    def bottom_backward(self) -> int:
+        """Gradients of the bottom MLP."""
+        t = self.times
+        return self.add(
+            "bottom MLP backward",
+            Stream.COMPUTE,
+            t.bottom_backward_s,
+            host_s=t.bottom_backward_host_s,
+        )
+
+    def optimizer(self, after: tuple[int, ...]) -> int:
+        """The dense parameters' update."""
+        t = self.times
         return self.add(
             "dense optimizer",
             Stream.COMPUTE,
             t.optimizer_s,
-            after=(*buckets, tail),
+            after=after,
             host_s=t.optimizer_host_s,
         )
 
@@ -235,33 +262,36 @@ class ProgramBuilder:
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
         produced = self.quantized(produced)
-        arrived: tuple[int, ...] = ()
-        for f in self.times.families:
-            before = (produced,)
-            for label, seconds in f.outputs_s:
-                name = f"output {label} {f.name}"
-                step = self.collective(
-                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
-                )
-                before = (step,)
-            arrived += before
-        return arrived
+        return tuple(
+            self._exchanged(f, [(f"output {label}", s) for label, s in f.outputs_s], produced)
+            for f in self.times.families
+        )
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Exchange of the gradients of pooled embeddings; returns the last step of each type."""
         produced = self.quantized(produced, gradient=True)
-        arrived: tuple[int, ...] = ()
+        arrived = []
         for f in self.times.families:
-            before = (produced,)
             labels, times = zip(*f.outputs_s, strict=True)
-            for label, seconds in zip(labels[::-1], (f.gradients_s or times)[::-1], strict=True):
-                name = f"gradient {_REVERSED.get(label, label)} {f.name}"
-                step = self.collective(
-                    name, Stream.COMMUNICATION, seconds, after=before, present=f.present
-                )
-                before = (step,)
-            arrived += before
-        return arrived
+            names = [f"gradient {_REVERSED.get(label, label)}" for label in labels[::-1]]
+            steps = list(zip(names, (f.gradients_s or times)[::-1], strict=True))
+            arrived.append(self._exchanged(f, steps, produced))
+        return tuple(arrived)
+
+    def _exchanged(
+        self, family: FamilyTimes, steps: list[tuple[str, FloatArray]], produced: int
+    ) -> int:
+        """Collectives of one sharding type, one after the other; returns the last step."""
+        last = produced
+        for name, seconds in steps:
+            last = self.collective(
+                f"{name} {family.name}",
+                Stream.COMMUNICATION,
+                seconds,
+                after=(last,),
+                present=family.present,
+            )
+        return last
 
     def build(self) -> Program:
         """The finished program."""

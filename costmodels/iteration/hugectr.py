@@ -7,8 +7,6 @@ from typing import final
 
 from costmodels.iteration._builder import ProgramBuilder
 from costmodels.iteration.base import (
-    LOOKUP_BACKWARD,
-    LOOKUP_FORWARD,
     AbstractPipeline,
     Program,
     StageTimes,
@@ -46,19 +44,11 @@ class HugeCtr(AbstractPipeline):
         """Steps in issue order."""
         t, builder = times, ProgramBuilder(times)
         fetch = builder.add("cache fetch", Stream.COMPUTE, t.cache_fetch_s)
-        lookup = builder.add(
-            LOOKUP_FORWARD,
-            Stream.COMPUTE,
-            t.lookup_forward_s,
-            after=(fetch,),
-            host_s=t.lookup_host_s,
-        )
+        lookup = builder.lookup_forward((fetch,))
         arrived = builder.output_dist(lookup)
         builder.input_dist(())
         builder.input_copy(Stream.COPY)
-        builder.add(
-            "bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s
-        )
+        builder.bottom_forward()
         builder.add(
             "interaction and top MLP forward",
             Stream.COMPUTE,
@@ -73,28 +63,11 @@ class HugeCtr(AbstractPipeline):
             host_s=t.top_backward_host_s,
         )
         gradients = builder.gradient_dist(top)
-        bottom = builder.add(
-            "bottom MLP backward",
-            Stream.COMPUTE,
-            t.bottom_backward_s,
-            host_s=t.bottom_backward_host_s,
-        )
+        bottom = builder.bottom_backward()
         seconds = sum(t.bucket_s, start=t.tail_bucket_s)
         reduced = builder.collective(
             "gradient all-reduce", Stream.COMMUNICATION, seconds, after=(bottom,)
         )
-        builder.add(
-            LOOKUP_BACKWARD,
-            Stream.COMPUTE,
-            t.lookup_backward_s,
-            after=builder.dequantized(gradients, gradient=True),
-            host_s=t.lookup_backward_host_s,
-        )
-        builder.add(
-            "dense optimizer",
-            Stream.COMPUTE,
-            t.optimizer_s,
-            after=(reduced,),
-            host_s=t.optimizer_host_s,
-        )
+        builder.lookup_backward(gradients)
+        builder.optimizer((reduced,))
         return builder.build()

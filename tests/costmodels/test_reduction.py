@@ -15,8 +15,9 @@ from costmodels.layers.transformer import Transformer
 from costmodels.memory import dense_bytes, dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.stages import CostModels, Scale, StageModel
+from costmodels.stages import CostModels, StageModel
 from costmodels.topology import Topology
+from costmodels.uncertainty import Scale
 from costmodels.workload import (
     DataType,
     DenseArch,

@@ -38,8 +38,9 @@ from costmodels.shard_work.work import (
     lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, ShardingType
-from costmodels.stages import CostModels, Scale, StageModel
+from costmodels.stages import CostModels, StageModel
 from costmodels.topology import Topology
+from costmodels.uncertainty import Scale
 from costmodels.workload import Pooling, Workload
 from tests.strategies import make_dense, make_device, make_table, make_topology, make_workload
 
