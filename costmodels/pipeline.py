@@ -94,9 +94,9 @@ class CostPipeline:
         """Groups of sharding types that cost the same for the same shards.
 
         The most general one comes first. On one host, rows over the ranks of the host are rows over
-        all ranks. On hosts of one rank, rows over a host are a whole table on a rank, with
-        collectives that have nothing to do. None where exchanges are priced with the copies around
-        them: those differ between the types, and two may cost less than one.
+        all ranks. On hosts of one rank, rows over a host are a whole table on a rank; TorchRec runs
+        no collective among one rank. None where exchanges are priced with the copies around them:
+        those differ between the types, and two may cost less than one.
         """
         ranks: tuple[ShardingType, ...] = (
             ShardingType.COLUMN_WISE,

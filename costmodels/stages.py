@@ -114,9 +114,16 @@ class StageModel:
         """Whether a rank's exchange costs more when others have more to send it."""
         return self.models.exchange is not None or not self.models.collective.full_duplex
 
-    def num_outputs(self, kind: ShardingType) -> int:
-        """Collectives in the output exchange of a sharding type."""
-        return 2 if kind in BY_HOSTS and self.topology.num_hosts > 1 else 1
+    def output_exchanges(self, kind: ShardingType) -> range:
+        """Collectives of the output exchange that run: the first, the second, or both in turn.
+
+        TorchRec skips a collective among one rank (``comm_ops.py`` returns its input): the one
+        across hosts on one host, and the one inside hosts of one rank.
+        """
+        if kind not in BY_HOSTS or self.topology.num_hosts == 1:
+            return range(1)
+        alone = self.topology.local_world_size == 1 and self.models.exchange is None
+        return range(1 if alone else 0, 2)
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
@@ -168,6 +175,8 @@ class StageModel:
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
             return reduce_scatter(world_bytes, self.topology, within_host=False)
+        if kind in BY_HOSTS and self.topology.local_world_size == 1:
+            return np.zeros_like(out)
         if kind in BY_HOSTS:
             return reduce_scatter(world_bytes, self.topology, within_host=True)
         own, others = self._by_level(out)
@@ -204,23 +213,22 @@ class StageModel:
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         kind = EXCHANGING_TYPES[family]
-        labels = ["all-to-all"]
-        if kind is ShardingType.ROW_WISE and self._pooled:
-            labels = ["reduce-scatter"]
-        elif kind in BY_HOSTS:
-            labels = ["reduce-scatter", "all-to-all"][: self.num_outputs(kind)]
+        adds = kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
+        labels = ("reduce-scatter" if adds else "all-to-all", "all-to-all")
+        run = self.output_exchanges(kind)
 
         def slowest(seconds: FloatArray) -> FloatArray:
             return np.asarray(seconds.max(axis=-1, keepdims=True) * factor * present)
 
         ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
-        each = [[slowest(s) for s in self._output_times(work, family, way)] for way in ways]
+        each = [self._output_times(work, family, way) for way in ways]
+        forward, *backward = (tuple(slowest(seconds[i]) for i in run) for seconds in each)
         return FamilyTimes(
             name=kind.value,
             present=present,
             input_s=slowest(self._input_times(work, family)),
-            outputs_s=tuple(zip(labels, each[0], strict=False)),
-            gradients_s=None if self.wire is None else tuple(each[1][: len(labels)]),
+            outputs_s=tuple(zip((labels[i] for i in run), forward, strict=True)),
+            gradients_s=backward[0] if backward else None,
         )
 
     def _output_times(

@@ -149,7 +149,7 @@ class IterationFloor:
             self._exchange(kind, which, way)
             for kind in EXCHANGING_TYPES
             if kind in types
-            for which in (*range(self._stages.num_outputs(kind)), INDICES)
+            for which in (*self._stages.output_exchanges(kind), INDICES)
             for way in (ways if which != INDICES else (None,))
         ]
 
