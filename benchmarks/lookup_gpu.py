@@ -29,7 +29,7 @@ from costmodels.lookup.base import LookupShard
 from costmodels.lookup.residual import LookupResidual, shard_features
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
-from costmodels.stages import BACKWARD_KERNELS
+from costmodels.stages.stage_model import BACKWARD_KERNELS
 from costmodels.topology import Topology
 from costmodels.uncertainty import left_out
 from costmodels.workload import Optimizer

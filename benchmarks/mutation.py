@@ -41,8 +41,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
         "tests/costmodels/test_memory.py tests/costmodels/test_pipeline.py",
     ),
     "stages": (
-        "costmodels/stages.py",
-        "tests/costmodels/test_stages.py tests/costmodels/test_pipeline.py",
+        "costmodels/stages",
+        "tests/costmodels/stages tests/costmodels/test_pipeline.py",
     ),
     "memory": (
         "costmodels/memory.py",

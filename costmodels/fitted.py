@@ -19,7 +19,7 @@ from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
 from costmodels.sharding import ShardingType
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import FittedFactors, Topology
 from costmodels.workload import Workload
 

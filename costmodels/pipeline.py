@@ -22,7 +22,8 @@ from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, Sta
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import WorkModel
 from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
-from costmodels.stages import CostModels, StageModel
+from costmodels.stages.models import CostModels
+from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale, faster_probability, sampled_factors, sigmas
 from costmodels.workload import Workload

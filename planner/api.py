@@ -13,7 +13,7 @@ from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, Spread
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate

@@ -24,7 +24,7 @@ from costmodels.fitted import scaled
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.residual import Corrected
 from costmodels.pipeline import CostPipeline
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.system.calibration_file import load_constants, read_calibration

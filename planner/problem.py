@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 

@@ -16,7 +16,7 @@ import numpy as np
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.iteration.base import FloatArray
 from costmodels.shard_work.work import EXCHANGING_TYPES
-from costmodels.stages import StageModel
+from costmodels.stages.stage_model import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]
 """Seconds ``[N]`` at growing parts ``[N]``; never falls."""
@@ -48,9 +48,9 @@ def exchange_floor(
     model = stages.models.collective
     if not model.full_duplex:
         return lambda growth_s: growth_s * share_ratio
-    least, world = stages.least_collective, stages.topology.world_size
+    least, world = stages.exchanges.least_collective, stages.topology.world_size
     unit_s = float(_growing(stages, family, which, np.ones((1, world)), model).max())
-    lengths_s = stages.lengths_s if which == INDICES else 0.0
+    lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
         per_peer = growth_s * share_ratio / unit_s if unit_s > 0 else np.zeros_like(growth_s)
@@ -73,7 +73,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
     """
     own, whole = stages.reduction.tail_bytes, stages.models.exchange
     unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
-    least = stages.least_collective
+    least = stages.exchanges.least_collective
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
         num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
@@ -92,10 +92,10 @@ def _growing(
 ) -> FloatArray:
     """Growing part of an exchange in which every rank sends ``sent`` bytes to each other rank."""
     if which == SECOND:
-        return stages.across_hosts(sent, model.all_to_all)
+        return stages.exchanges.across_hosts(sent, model.all_to_all)
     if which == INDICES:
-        return stages.index_exchange(sent, model.all_to_all)
-    return stages.first_exchange(
+        return stages.exchanges.index_exchange(sent, model.all_to_all)
+    return stages.exchanges.first_exchange(
         EXCHANGING_TYPES[family], sent, model.all_to_all, model.reduce_scatter
     )
 
@@ -105,9 +105,9 @@ def _full(
 ) -> FloatArray:
     """The same exchange, start to end."""
     if which == SECOND:
-        return stages.across_hosts(sent, model.all_to_all_s)
+        return stages.exchanges.across_hosts(sent, model.all_to_all_s)
     if which == INDICES:
-        return stages.index_exchange(sent, model.all_to_all_s)
-    return stages.first_exchange(
+        return stages.exchanges.index_exchange(sent, model.all_to_all_s)
+    return stages.exchanges.first_exchange(
         EXCHANGING_TYPES[family], sent, model.all_to_all_s, model.reduce_scatter_s
     )

@@ -44,7 +44,7 @@ from costmodels.iteration.base import (
 from costmodels.shard_work.wire import BACKWARD, FORWARD
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import SPREAD, ShardingType, Spread
-from costmodels.stages import StageModel
+from costmodels.stages.stage_model import StageModel
 
 _SHRINK: Final = 0.97
 """Slope of a leaf's straight minorant: a little below that of its growing part, so that one line
@@ -144,12 +144,12 @@ class IterationFloor:
 
         Where they are compressed, forward and backward are exchanges of their own with one phase.
         """
-        ways = (None,) if self._stages.wire is None else (FORWARD, BACKWARD)
+        ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
         return [
             self._exchange(kind, which, way)
             for kind in EXCHANGING_TYPES
             if kind in types
-            for which in (*self._stages.output_exchanges(kind), INDICES)
+            for which in (*self._stages.exchanges.output_exchanges(kind), INDICES)
             for way in (ways if which != INDICES else (None,))
         ]
 
@@ -158,7 +158,7 @@ class IterationFloor:
         known = self._known_exchanges.get((kind, which, way))
         if known is not None:
             return known
-        family, wire = EXCHANGING_TYPES.index(kind), self._stages.wire
+        family, wire = EXCHANGING_TYPES.index(kind), self._stages.exchanges.wire
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])

@@ -26,7 +26,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
     SECOND,
 )
-from costmodels.stages import StageModel
+from costmodels.stages.stage_model import StageModel
 
 _STEP = 1e-4
 """Relative step of differences; also how far a tangent stays below its function."""
@@ -44,7 +44,7 @@ class PhaseModel:
         """Keep both; nothing is computed yet."""
         self._stages = stages
         self._pipeline = pipeline
-        self._num_columns = NUM_COLUMNS if stages.wire is None else NUM_COMPRESSED_COLUMNS
+        self._num_columns = NUM_COLUMNS if stages.exchanges.wire is None else NUM_COMPRESSED_COLUMNS
 
     def times(self, work: FloatArray) -> FloatArray:
         """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous.
@@ -59,7 +59,7 @@ class PhaseModel:
             for way, seconds in enumerate(self._stages.codecs.growth(work)):
                 columns[way] = columns[way] + seconds / self._stages.speeds
         for f in range(len(EXCHANGING_TYPES)):
-            columns.extend(self._stages.family_growth(work, f))
+            columns.extend(self._stages.exchanges.growth(work, f))
         columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
@@ -115,7 +115,7 @@ class PhaseModel:
             columns += range(SECOND, SECOND + len(BY_HOSTS))
         growth = np.full((len(self.weights), len(columns)), np.inf)
         groups = [slice(r, r + 1) for r in range(world)]
-        for ranks in groups if self._stages.pays_for_others else [slice(0, world)]:
+        for ranks in groups if self._stages.exchanges.pays_for_others else [slice(0, world)]:
             probe = np.zeros((len(columns), world, self._num_columns))
             for i, column in enumerate(columns):
                 probe[i, ranks, column] = 1.0

@@ -15,7 +15,7 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.sharding import ComputeKernel
-from costmodels.stages import BACKWARD_KERNELS, CACHE_KERNELS
+from costmodels.stages.stage_model import BACKWARD_KERNELS, CACHE_KERNELS
 from costmodels.topology import Topology
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table

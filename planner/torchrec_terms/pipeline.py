@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, Plan, ShardingOption, ShardingType, Spread, row_blocks
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
     ShardPerf,

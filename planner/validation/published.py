@@ -24,7 +24,7 @@ from costmodels.sharding import (
     place,
     row_blocks,
 )
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.units import GB
 from costmodels.validation.metrics import ErrorSummary, summarize_errors

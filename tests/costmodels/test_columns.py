@@ -24,7 +24,7 @@ from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from tests.costmodels import one_by_one

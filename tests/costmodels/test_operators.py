@@ -26,7 +26,7 @@ from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.stages import StageModel
+from costmodels.stages.stage_model import StageModel
 from costmodels.workload import (
     DataType,
     DenseArch,

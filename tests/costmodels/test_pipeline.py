@@ -21,7 +21,8 @@ from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, NUM_COLUMNS, OUTPUT, REPLICATED
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.stages import CostModels, StageModel
+from costmodels.stages.models import CostModels
+from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import KINDS, sampled_factors, sigmas
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
@@ -253,7 +254,7 @@ def test_table_wise_outputs_move_like_their_matrix(topology: Topology, seed: int
     kind = EXCHANGING_TYPES.index(ShardingType.TABLE_WISE)
     work = np.zeros((topology.world_size, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
-    first, second, indices = stages(topology).family_growth(work, kind)
+    first, second, indices = stages(topology).exchanges.growth(work, kind)
     matrix = np.repeat(out[:, None], topology.world_size, axis=1)
     send, receive = matrix_by_level(matrix, topology)
     np.testing.assert_allclose(first, AlphaBeta().all_to_all(send, receive, topology), atol=1e-15)
@@ -269,7 +270,7 @@ def test_table_row_wise_outputs_cross_hosts_on_lanes(topology: Topology, seed: i
     kind = EXCHANGING_TYPES.index(ShardingType.TABLE_ROW_WISE)
     work = np.zeros((world, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
-    first, second, _ = stages(topology).family_growth(work, kind)
+    first, second, _ = stages(topology).exchanges.growth(work, kind)
     inside = AlphaBeta().reduce_scatter(world * out, topology, within_host=True)
     np.testing.assert_allclose(first, inside)
     lanes = np.arange(world)[:, None] % local == np.arange(world)[None, :] % local
@@ -287,14 +288,14 @@ def test_row_wise_outputs_are_reduced_if_pooled_and_exchanged_if_not(
     kind = EXCHANGING_TYPES.index(ShardingType.ROW_WISE)
     work = np.zeros((world, NUM_COLUMNS))
     work[:, OUTPUT + kind] = out
-    pooled, _, _ = stages(topology).family_growth(work, kind)
+    pooled, _, _ = stages(topology).exchanges.growth(work, kind)
     np.testing.assert_allclose(
         pooled, AlphaBeta().reduce_scatter(world * out, topology, within_host=False)
     )
     sequence = make_workload(make_table(pooling=Pooling.NONE))
     matrix = np.repeat(out[:, None], world, axis=1)
     send, receive = matrix_by_level(matrix, topology)
-    exchanged, _, _ = stages(topology, sequence).family_growth(work, kind)
+    exchanged, _, _ = stages(topology, sequence).exchanges.growth(work, kind)
     np.testing.assert_allclose(
         exchanged, AlphaBeta().all_to_all(send, receive, topology), atol=1e-15
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from planner import compare, estimate, load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.io.plan.result_json import inputs_hash

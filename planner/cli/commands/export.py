@@ -108,7 +108,7 @@ def nccl_matrix(
 
     Replay it with nccl-tests' alltoallv_perf to check the communication model on your cluster.
     """
-    from costmodels.traffic import output_traffic_bytes
+    from costmodels.shard_work.traffic import output_traffic_bytes
     from planner import io
     from planner.trace.matrix import buffer_bytes, matrix_text
 

@@ -9,7 +9,7 @@ from costmodels import units
 from costmodels.dense.base import dense_parameters
 from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io

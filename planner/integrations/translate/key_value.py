@@ -31,7 +31,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.traffic import output_traffic_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
-from costmodels.traffic import output_traffic_bytes
 from costmodels.workload import Workload
 from planner.models import pipeline_of
 from planner.report import _figures as figures

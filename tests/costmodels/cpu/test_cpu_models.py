@@ -24,7 +24,7 @@ from costmodels.exchange import Traffic
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Workload
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table

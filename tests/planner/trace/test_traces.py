@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.traffic import output_traffic_bytes
 from costmodels.sharding import Plan
-from costmodels.traffic import output_traffic_bytes
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.models import default_models

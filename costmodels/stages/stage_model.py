@@ -1,43 +1,33 @@
-"""Work in, stage times out: how long each part of an iteration takes on every rank."""
+"""How long each part of an iteration takes on every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from costmodels.codecs import CodecModel
-from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
-from costmodels.dense.base import AbstractDenseModel, DenseTimes, dense_layers
-from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.dense.base import DenseTimes, dense_layers
 from costmodels.errors import require
-from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.host import HostCosts, input_bytes
-from costmodels.iteration.base import FamilyTimes, FloatArray, StageTimes
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
-from costmodels.lookup.roofline import Roofline as LookupRoofline
-from costmodels.reduction import DenseReduction
-from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
+from costmodels.iteration.base import FloatArray, StageTimes
+from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
 from costmodels.shard_work.work import (
     CALLS,
     EXCHANGING_TYPES,
     INPUT,
     KERNELS,
     LOOKUP,
-    OUTPUT,
     REPLICATED,
-    Sent,
     call_column,
-    sent_bytes,
 )
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import ComputeKernel
+from costmodels.stages.codecs import CodecModel
+from costmodels.stages.exchanges import EmbeddingExchanges
+from costmodels.stages.models import CostModels
+from costmodels.stages.reduction import DenseReduction
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale
-from costmodels.workload import DenseParallelism, Pooling, Workload
+from costmodels.workload import DenseParallelism, Workload
 
 BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
@@ -45,37 +35,9 @@ CACHE_KERNELS = 25.0
 """Kernels that ask a cache in front of host memory: two sorts of several passes, find, insert."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Work of a cache in front of host memory, done before the lookup proper."""
-_AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 _CACHED_CALLS = [
     call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
 ]
-
-
-class _Reduction(Protocol):
-    def __call__(
-        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
-    ) -> FloatArray: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostModels:
-    """The models in use; replace any of them by another of its family."""
-
-    lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
-    collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
-    dense: AbstractDenseModel = field(default_factory=DenseRoofline)
-    exchange: AbstractExchangeModel | None = None
-    """Exchanges with the copies around them; None where those run beside or cost nothing."""
-    sigmas_ratio: tuple[tuple[str, float], ...] = ()
-    """Log-standard deviation of each kind of time where a calibration tells it."""
-    spread_ratio: tuple[tuple[float, ...], ...] = ()
-    """Joint spread of the kinds of time where runs tell it, as in ``FittedFactors``."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """References of every model."""
-        exchange = self.exchange.sources if self.exchange else ()
-        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)
 
 
 class StageModel:
@@ -96,34 +58,9 @@ class StageModel:
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology, self._layers, models.collective)
         self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
-        self.lengths_s = models.collective.fixed_s(
-            topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
-        )
-        self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
-        self.wire = Wire.of(workload, topology)
-        wire = self.wire
+        self.exchanges = EmbeddingExchanges(workload, topology, models)
+        wire = self.exchanges.wire
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
-
-    @cached_property
-    def least_collective(self) -> AbstractCollectiveModel:
-        """The collective model, or one nowhere above it that is subadditive."""
-        return self.models.collective.subadditive()
-
-    @property
-    def pays_for_others(self) -> bool:
-        """Whether a rank's exchange costs more when others have more to send it."""
-        return self.models.exchange is not None or not self.models.collective.full_duplex
-
-    def output_exchanges(self, kind: ShardingType) -> range:
-        """Collectives of the output exchange that run: the first, the second, or both in turn.
-
-        TorchRec skips a collective among one rank (``comm_ops.py`` returns its input): the one
-        across hosts on one host, and the one inside hosts of one rank.
-        """
-        if kind not in BY_HOSTS or self.topology.num_hosts == 1:
-            return range(1)
-        alone = self.topology.local_world_size == 1 and self.models.exchange is None
-        return range(1 if alone else 0, 2)
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
@@ -140,119 +77,11 @@ class StageModel:
         backward = lookup.backward_time(per_kernel, self.topology).sum(axis=-1)
         return forward, backward, fetch
 
-    def family_growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Growing part per rank: first exchange, second exchange, index exchange."""
-        if self.models.exchange is not None:
-            kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
-            first = self.models.exchange.output_growth(kind, traffic)
-            batch = self.workload.local_batch_size
-            indices = self.models.exchange.input_growth(kind, traffic, batch)
-            return first, np.zeros_like(first), indices
-        model = self.models.collective
-        sent = sent_bytes(work, family)
-        kind = EXCHANGING_TYPES[family]
-        outputs = self._outputs(kind, sent, model.all_to_all, model.reduce_scatter)
-        return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
-
-    def _outputs(
-        self, kind: ShardingType, sent: Sent, all_to_all: _AllToAll, reduce_scatter: _Reduction
-    ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange per rank, as the two price them."""
-        first, second = sent
-        return (
-            self.first_exchange(kind, first, all_to_all, reduce_scatter),
-            self.across_hosts(second, all_to_all) if kind in BY_HOSTS else np.zeros_like(first),
-        )
-
-    def first_exchange(
-        self,
-        kind: ShardingType,
-        out: FloatArray,
-        all_to_all: _AllToAll,
-        reduce_scatter: _Reduction,
-    ) -> FloatArray:
-        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank."""
-        world_bytes = out * self.topology.world_size
-        if kind is ShardingType.ROW_WISE and self._pooled:
-            return reduce_scatter(world_bytes, self.topology, within_host=False)
-        if kind in BY_HOSTS and self.topology.local_world_size == 1:
-            return np.zeros_like(out)
-        if kind in BY_HOSTS:
-            return reduce_scatter(world_bytes, self.topology, within_host=True)
-        own, others = self._by_level(out)
-        return all_to_all(own, others, self.topology)
-
-    def index_exchange(self, arriving: FloatArray, all_to_all: _AllToAll) -> FloatArray:
-        """Exchange of indices; ``arriving`` bytes from each rank."""
-        own, others = self._by_level(arriving)
-        return all_to_all(others, own, self.topology)
-
-    def _by_level(self, per_peer: FloatArray) -> tuple[FloatArray, FloatArray]:
-        local, domain = self.topology.local_world_size, self.topology.domain_size
-        return spread_by_level(per_peer, local=local, domain=domain)
-
-    def across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
-        """All-to-all among ranks of the same local index, one per host; bytes to each."""
-        topology = self.topology
-        hosts, local = topology.num_hosts, topology.local_world_size
-        if hosts == 1:
-            return np.zeros_like(per_peer)
-        shape = (*per_peer.shape[:-1], hosts, local)
-        lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
-        own, others = spread_by_level(lanes, local=1, domain=topology.domain_size // local)
-        seconds = all_to_all(own, others, topology)
-        return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
-
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part of an all-reduce over all ranks."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
         return self.models.collective.all_reduce(num_bytes, self.topology)
-
-    def _family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
-        calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
-        present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
-        kind = EXCHANGING_TYPES[family]
-        adds = kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
-        labels = ("reduce-scatter" if adds else "all-to-all", "all-to-all")
-        run = self.output_exchanges(kind)
-
-        def slowest(seconds: FloatArray) -> FloatArray:
-            return np.asarray(seconds.max(axis=-1, keepdims=True) * factor * present)
-
-        ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
-        each = [self._output_times(work, family, way) for way in ways]
-        forward, *backward = (tuple(slowest(seconds[i]) for i in run) for seconds in each)
-        return FamilyTimes(
-            name=kind.value,
-            present=present,
-            input_s=slowest(self._input_times(work, family)),
-            outputs_s=tuple(zip((labels[i] for i in run), forward, strict=True)),
-            gradients_s=backward[0] if backward else None,
-        )
-
-    def _output_times(
-        self, work: FloatArray, family: int, way: int | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of vectors, or of their gradients, per rank."""
-        exchange, model = self.models.exchange, self.models.collective
-        sent = sent_bytes(work, family, way)
-        kind = EXCHANGING_TYPES[family]
-        if exchange is None:
-            return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
-        traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
-        grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
-        return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
-
-    def _input_times(self, work: FloatArray, family: int) -> FloatArray:
-        """Exchange of lengths and indices per rank."""
-        exchange, model = self.models.exchange, self.models.collective
-        if exchange is None:
-            arriving = work[..., INPUT + family]
-            return self.index_exchange(arriving, model.all_to_all_s) + self.lengths_s
-        kind, batch = EXCHANGING_TYPES[family], self.workload.local_batch_size
-        indices = exchange.input_growth(kind, _traffic(work, family), batch)
-        return indices + exchange.fixed_s(kind)[0]
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage for one or many plans, scaled by ``scale``."""
@@ -264,7 +93,8 @@ class StageModel:
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
-        families = tuple(self._family_times(work, int(f), scale.collective_ratio) for f in used)
+        ratio = scale.collective_ratio
+        families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
         codecs = None
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
@@ -276,7 +106,7 @@ class StageModel:
             cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
             families=families,
             codecs=codecs,
-            tail_bucket_s=tail_s * scale.collective_ratio,
+            tail_bucket_s=tail_s * ratio,
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )
 
@@ -357,7 +187,11 @@ class StageModel:
     @property
     def _splits_s(self) -> float:
         """Exchange of split sizes, or what exchanges priced as a whole cost once."""
-        return self.models.exchange.once_s if self.models.exchange is not None else self.lengths_s
+        return (
+            self.models.exchange.once_s
+            if self.models.exchange is not None
+            else self.exchanges.lengths_s
+        )
 
     def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
         """The last all-reduce: bottom MLP, the last bucket of the top, replicated tables."""
@@ -396,13 +230,3 @@ class StageModel:
         rate = self.workload.input_samples_per_s
         batch = self.workload.samples_per_rank * self.topology.world_size
         return batch / rate if rate else 0.0
-
-
-def _traffic(work: FloatArray, family: int) -> Traffic:
-    """What one sharding type exchanges, from its columns of work."""
-    calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
-    return Traffic(
-        arriving_bytes=work[..., INPUT + family],
-        leaving_bytes=work[..., OUTPUT + family],
-        num_shards=calls.sum(axis=-1),
-    )

@@ -15,7 +15,8 @@ from costmodels.layers.transformer import Transformer
 from costmodels.memory import dense_bytes, dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.stages import CostModels, StageModel
+from costmodels.stages.models import CostModels
+from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale
 from costmodels.workload import (

@@ -10,7 +10,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import NUM_COLUMNS, sent_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.torchrec_estimates import TorchrecTable
 from costmodels.workload import Pipeline, Pooling, Workload
 from tests.strategies import make_table, make_topology, make_workload

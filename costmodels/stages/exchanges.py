@@ -1,0 +1,190 @@
+"""The exchanges of embeddings: indices to the shards, vectors back, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.exchange import Traffic
+from costmodels.iteration.base import FamilyTimes, FloatArray
+from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
+from costmodels.shard_work.work import (
+    CALLS,
+    EXCHANGING_TYPES,
+    INPUT,
+    KERNELS,
+    OUTPUT,
+    Sent,
+    sent_bytes,
+)
+from costmodels.sharding import ShardingType
+from costmodels.stages.models import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Pooling, Workload
+
+_AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+
+
+class _Reduction(Protocol):
+    def __call__(
+        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
+    ) -> FloatArray: ...
+
+
+class EmbeddingExchanges:
+    """Times of the exchanges of each sharding type; work arrays are ``[..., W, columns]``."""
+
+    def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
+        """Price what does not depend on the plan."""
+        self.workload = workload
+        self.topology = topology
+        self.models = models
+        self.wire = Wire.of(workload, topology)
+        self.lengths_s = models.collective.fixed_s(
+            topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
+        )
+        self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
+
+    @cached_property
+    def least_collective(self) -> AbstractCollectiveModel:
+        """The collective model, or one nowhere above it that is subadditive."""
+        return self.models.collective.subadditive()
+
+    @property
+    def pays_for_others(self) -> bool:
+        """Whether a rank's exchange costs more when others have more to send it."""
+        return self.models.exchange is not None or not self.models.collective.full_duplex
+
+    def output_exchanges(self, kind: ShardingType) -> range:
+        """Collectives of the output exchange that run: the first, the second, or both in turn.
+
+        TorchRec's ``comm_ops.py`` runs none among one rank: across one host, inside hosts of one.
+        """
+        if kind not in BY_HOSTS or self.topology.num_hosts == 1:
+            return range(1)
+        alone = self.topology.local_world_size == 1 and self.models.exchange is None
+        return range(1 if alone else 0, 2)
+
+    def growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
+        """Growing part per rank: first exchange, second exchange, index exchange."""
+        if self.models.exchange is not None:
+            kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
+            first = self.models.exchange.output_growth(kind, traffic)
+            batch = self.workload.local_batch_size
+            indices = self.models.exchange.input_growth(kind, traffic, batch)
+            return first, np.zeros_like(first), indices
+        model = self.models.collective
+        sent = sent_bytes(work, family)
+        kind = EXCHANGING_TYPES[family]
+        outputs = self._outputs(kind, sent, model.all_to_all, model.reduce_scatter)
+        return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
+
+    def _outputs(
+        self, kind: ShardingType, sent: Sent, all_to_all: _AllToAll, reduce_scatter: _Reduction
+    ) -> tuple[FloatArray, FloatArray]:
+        """First and second exchange per rank, as the two price them."""
+        first, second = sent
+        return (
+            self.first_exchange(kind, first, all_to_all, reduce_scatter),
+            self.across_hosts(second, all_to_all) if kind in BY_HOSTS else np.zeros_like(first),
+        )
+
+    def first_exchange(
+        self,
+        kind: ShardingType,
+        out: FloatArray,
+        all_to_all: _AllToAll,
+        reduce_scatter: _Reduction,
+    ) -> FloatArray:
+        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank."""
+        world_bytes = out * self.topology.world_size
+        if kind is ShardingType.ROW_WISE and self._pooled:
+            return reduce_scatter(world_bytes, self.topology, within_host=False)
+        if kind in BY_HOSTS:
+            alone = self.topology.local_world_size == 1
+            inside = reduce_scatter(world_bytes, self.topology, within_host=True)
+            return np.zeros_like(out) if alone else inside
+        own, others = self._by_level(out)
+        return all_to_all(own, others, self.topology)
+
+    def index_exchange(self, arriving: FloatArray, all_to_all: _AllToAll) -> FloatArray:
+        """Exchange of indices; ``arriving`` bytes from each rank."""
+        own, others = self._by_level(arriving)
+        return all_to_all(others, own, self.topology)
+
+    def _by_level(self, per_peer: FloatArray) -> tuple[FloatArray, FloatArray]:
+        local, domain = self.topology.local_world_size, self.topology.domain_size
+        return spread_by_level(per_peer, local=local, domain=domain)
+
+    def across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
+        """All-to-all among ranks of the same local index, one per host; bytes to each."""
+        topology = self.topology
+        hosts, local = topology.num_hosts, topology.local_world_size
+        if hosts == 1:
+            return np.zeros_like(per_peer)
+        shape = (*per_peer.shape[:-1], hosts, local)
+        lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
+        own, others = spread_by_level(lanes, local=1, domain=topology.domain_size // local)
+        seconds = all_to_all(own, others, topology)
+        return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
+
+    def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
+        """Collectives of one sharding type in each plan, of the slowest rank, times ``factor``."""
+        calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
+        present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
+        kind = EXCHANGING_TYPES[family]
+        adds = kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
+        labels = ("reduce-scatter" if adds else "all-to-all", "all-to-all")
+        run = self.output_exchanges(kind)
+
+        def slowest(seconds: FloatArray) -> FloatArray:
+            return np.asarray(seconds.max(axis=-1, keepdims=True) * factor * present)
+
+        ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
+        each = [self._output_times(work, family, way) for way in ways]
+        forward, *backward = (tuple(slowest(seconds[i]) for i in run) for seconds in each)
+        return FamilyTimes(
+            name=kind.value,
+            present=present,
+            input_s=slowest(self._input_times(work, family)),
+            outputs_s=tuple(zip((labels[i] for i in run), forward, strict=True)),
+            gradients_s=backward[0] if backward else None,
+        )
+
+    def _output_times(
+        self, work: FloatArray, family: int, way: int | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """First and second exchange of vectors, or of their gradients, per rank."""
+        exchange, model = self.models.exchange, self.models.collective
+        sent = sent_bytes(work, family, way)
+        kind = EXCHANGING_TYPES[family]
+        if exchange is None:
+            return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
+        traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
+        grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
+        return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
+
+    def _input_times(self, work: FloatArray, family: int) -> FloatArray:
+        """Exchange of lengths and indices per rank."""
+        exchange, model = self.models.exchange, self.models.collective
+        if exchange is None:
+            arriving = work[..., INPUT + family]
+            return self.index_exchange(arriving, model.all_to_all_s) + self.lengths_s
+        kind, batch = EXCHANGING_TYPES[family], self.workload.local_batch_size
+        indices = exchange.input_growth(kind, _traffic(work, family), batch)
+        return indices + exchange.fixed_s(kind)[0]
+
+
+def _traffic(work: FloatArray, family: int) -> Traffic:
+    """What one sharding type exchanges, from its columns of work."""
+    calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
+    return Traffic(
+        arriving_bytes=work[..., INPUT + family],
+        leaving_bytes=work[..., OUTPUT + family],
+        num_shards=calls.sum(axis=-1),
+    )
