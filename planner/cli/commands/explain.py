@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -9,7 +10,9 @@ import click
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.flags.common import (
     FILE,
+    Command,
     ProblemFlags,
+    gathered,
     output_options,
     problem_options,
     time_limit_option,
@@ -23,20 +26,49 @@ Examples:
   shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs"""
 
 
+_OPTIONS = (
+    click.option(
+        "--table", "tables", multiple=True, metavar="NAME", help="Every option of a table."
+    ),
+    click.option("--prices", is_flag=True, help="Plan again without each constraint."),
+    click.option(
+        "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
+        metavar="N", help="Changes of single tables shown.",
+    ),
+    click.option(
+        "--constraints", type=FILE, metavar="FILE",
+        help="YAML file of constraints, beside those of the workload.",
+    ),
+    time_limit_option("--time-limit", "For each search of --prices, "),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainFlags:
+    """What is to be explained."""
+
+    tables: tuple[str, ...]
+    prices: bool
+    limit: int
+    constraints: Path | None
+    time_limit: float | None
+
+
+def _check(flags: ExplainFlags) -> None:
+    if flags.time_limit is not None and not flags.prices:
+        msg = "--time-limit limits the searches of --prices, which was not given; add --prices"
+        raise click.UsageError(msg)
+
+
+def explain_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``asked`` argument."""
+    return gathered(command, _OPTIONS, ExplainFlags, "asked", _check)
+
+
 @click.command(short_help="Why the plan is as it is, and what would change it.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
-@click.option("--table", "tables", multiple=True, metavar="NAME", help="Every option of a table.")
-@click.option("--prices", is_flag=True, help="Plan again without each constraint.")
-@click.option(
-    "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
-    metavar="N", help="Changes of single tables shown.",
-)  # fmt: skip
-@click.option(
-    "--constraints", type=FILE, metavar="FILE",
-    help="YAML file of constraints, beside those of the workload.",
-)  # fmt: skip
-@time_limit_option("--time-limit", "For each search of --prices, ")
+@explain_options
 @problem_options
 @output_options
 @click.pass_obj
@@ -45,11 +77,7 @@ def command(
     *,
     workload: Path,
     plan: Path,
-    tables: tuple[str, ...],
-    prices: bool,
-    limit: int,
-    constraints: Path | None,
-    time_limit: float | None,
+    asked: ExplainFlags,
     flags: ProblemFlags,
 ) -> int:
     """Explain a plan.
@@ -63,22 +91,22 @@ def command(
     from planner.cli.printing import explain_show as show
     from planner.cli.progress import bar
 
-    inputs = with_constraints(load_plans(workload, (plan,), flags), constraints)
+    inputs = with_constraints(load_plans(workload, (plan,), flags), asked.constraints)
     from planner.explain import Explainer, constraint_costs
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
-    told = [explainer.table(name) for name in tables]
+    told = [explainer.table(name) for name in asked.tables]
     changes = None
-    if not tables and not prices:
+    if not asked.tables and not asked.prices:
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
-            changes = explainer.changes(limit=limit, progress=step)
+            changes = explainer.changes(limit=asked.limit, progress=step)
     costs = None
-    if prices:
+    if asked.prices:
         total = len(inputs.problem.constraints.tables) + 1
         with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
             costs = constraint_costs(
-                inputs.problem, time_limit_s=time_limit, progress=step, should_stop=stop
+                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
     warnings = inputs.warnings
     if any(cost.is_cut for cost in costs or ()):

@@ -39,6 +39,9 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     wrong = run(*asked, "--table", "usr")
     assert wrong.code == 2
     assert "did you mean" in wrong.err
+    unused = run(*asked, "--time-limit", "0.2s")
+    assert unused.code == 2
+    assert "--time-limit limits the searches of --prices" in unused.err
 
 
 def test_prices_are_also_of_constraints_in_a_file_of_their_own(

@@ -1,0 +1,157 @@
+"""What the importers of HugeCTR read, and what they assume."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodels.sharding import Plan, ShardingType
+from costmodels.workload import DataType, Interaction, Optimizer, Pooling
+from planner.errors import InvalidInputError
+from planner.io.importers.base import imported_plan_text
+from planner.io.importers.hugectr import import_hugectr
+from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
+from tests.planner.io.importers import samples
+from tests.planner.io.importers.checks import check_readable, save, three_tables
+
+
+def test_hugectr_localized(tmp_path: Path) -> None:
+    imported = import_hugectr(save(tmp_path, samples.hugectr_config()))
+    workload = imported.workload
+    assert [t.num_embeddings for t in workload.tables] == [1000, 20, 300]
+    assert [t.pooling_factor for t in workload.tables] == [1, 2, 5]
+    assert {t.pooling for t in workload.tables} == {Pooling.MEAN}
+    assert workload.local_batch_size == 256
+    assert (workload.optimizer, workload.index_bytes) == (Optimizer.ADAM, 8)
+    dense = workload.dense
+    assert (dense.bottom_mlp, dense.top_mlp) == ((32, 16), (8, 1))
+    assert (dense.interaction, dense.dtype) == (Interaction.DOT, DataType.FP16)
+    assert any("BatchNorm" in line for line in imported.unsaid)
+    assert imported.plan is not None
+    assert [p.ranks for p in imported.plan.placements] == [(0,), (1,), (2,)]
+    assert (imported.world_size, imported.local_world_size) == (4, 2)
+    check_readable(imported, tmp_path)
+
+
+def test_hugectr_distributed_without_slot_sizes(tmp_path: Path) -> None:
+    """Slots of one hash table are features of one table, cut by rows."""
+    config = samples.hugectr_config("DistributedSlotSparseEmbeddingHash")
+    hparam = config["layers"][1]["sparse_embedding_hparam"]
+    del hparam["slot_size_array"]
+    hparam["workspace_size_per_gpu_in_mb"] = 1
+    imported = import_hugectr(save(tmp_path, config))
+    (table,) = imported.workload.tables
+    assert table.num_embeddings == 4 * 2**20 // (4 * 16)
+    assert [f.pooling_factor for f in table.features] == [1, 2, 5]
+    assert imported.plan is not None
+    (placement,) = imported.plan.placements
+    assert placement.sharding_type is ShardingType.ROW_WISE
+    assert placement.ranks == (0, 1, 2, 3)
+    check_readable(imported, tmp_path)
+
+
+def test_hugectr_cross_network_and_hybrid(tmp_path: Path) -> None:
+    """A cross network is seen; where a hybrid embedding lies is not."""
+    config = samples.hugectr_config("HybridSparseEmbedding")
+    config["layers"][5] = {
+        "type": "MultiCross",
+        "bottom": "emb_out",
+        "top": "dot",
+        "mc_param": {"num_layers": 3, "projection_dim": 64},
+    }
+    imported = import_hugectr(save(tmp_path, config))
+    dense = imported.workload.dense
+    assert (dense.interaction, dense.dcn_num_layers, dense.dcn_low_rank_dim) == (
+        Interaction.DCN,
+        3,
+        64,
+    )
+    assert imported.plan is None
+    with pytest.raises(InvalidInputError, match="leave --plan out"):
+        imported_plan_text(imported)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "words"),
+    [
+        (("solver", "batchsize"), "big", "solver.batchsize: value 'big'"),
+        (("solver", "gpu"), [[0, 1], [0]], "solver.gpu"),
+        (("solver", "gpu"), [], "solver.gpu"),
+        (("optimizer", "type"), "Lion", "optimizer.type"),
+        (("layers", 0, "sparse"), [], "layers[1].bottom"),
+        (("layers", 0, "sparse", 0, "max_nnz"), [1, 2], "must have 3 entries"),
+        (("layers", 1, "sparse_embedding_hparam", "embedding_vec_size"), 0, "1 to 16384"),
+        (("layers", 1, "sparse_embedding_hparam", "combiner"), 7, "combiner"),
+        (("layers", 2, "fc_param"), {}, "layers[2].fc_param: key 'num_output' is missing"),
+    ],
+)
+def test_hugectr_values_that_are_wrong(
+    keys: tuple[str | int, ...], value: object, words: str, tmp_path: Path
+) -> None:
+    config: Any = samples.hugectr_config()
+    part = config
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    with pytest.raises(InvalidInputError) as caught:
+        import_hugectr(save(tmp_path, config))
+    assert words in str(caught.value)
+
+
+def kinds(plan: Plan) -> list[ShardingType]:
+    """Sharding type of each table."""
+    return [p.sharding_type for p in plan.placements]
+
+
+def test_hugectr_plans(tmp_path: Path) -> None:
+    workload = three_tables()
+    imported = import_hugectr_plan(save(tmp_path, samples.hugectr_plan()), workload)
+    assert imported.plan is not None
+    whole, cut = ShardingType.TABLE_WISE, ShardingType.ROW_WISE
+    assert kinds(imported.plan) == [whole, cut, ShardingType.DATA_PARALLEL]
+    assert [p.ranks for p in imported.plan.placements] == [(1,), (1, 0), (0, 1)]
+    check_readable(imported, tmp_path)
+    matrix = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload)
+    assert matrix.plan is not None
+    assert kinds(matrix.plan)[1] is ShardingType.COLUMN_WISE
+    check_readable(matrix, tmp_path)
+
+
+def test_hugectr_plans_go_out_as_they_came(tmp_path: Path) -> None:
+    workload = three_tables()
+    plan = import_hugectr_plan(save(tmp_path, samples.hugectr_plan()), workload).plan
+    assert plan is not None
+    text = hugectr_plan_text(plan, workload, 2)
+    assert import_hugectr_plan(save(tmp_path, json.loads(text)), workload).plan == plan
+    columns = import_hugectr_plan(save(tmp_path, samples.hugectr_matrix()), workload).plan
+    assert columns is not None
+    with pytest.raises(InvalidInputError, match="cannot say column pieces"):
+        hugectr_plan_text(columns, workload, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p[0][2].update(local_embedding_list=[]), "own list"),
+        (lambda p: p[0][1].update(sharding_id=0), "parts [0, 0] are there"),
+        (lambda p: p[0][1].update(num_sharding=3), "num_sharding: value 3"),
+        (lambda p: p[0].pop(2), "dp needs a copy on each of 2"),
+        (lambda p: p[1].pop(0), "table 't0': is on no GPU"),
+        (lambda p: p[0][1].update(local_embedding_list=[9]), "must be 0 to 2"),
+        (lambda p: p[0][0].update(table_placement_strategy="hot"), "localized, dp"),
+        (lambda p: p.clear(), "an entry per GPU"),
+    ],
+)
+def test_hugectr_plans_that_are_wrong(
+    change: Callable[[Any], object], words: str, tmp_path: Path
+) -> None:
+    value = copy.deepcopy(samples.hugectr_plan())
+    change(value)
+    with pytest.raises(InvalidInputError) as caught:
+        import_hugectr_plan(save(tmp_path, value), three_tables())
+    assert words in str(caught.value)
