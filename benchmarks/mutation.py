@@ -51,7 +51,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     "collective": (
         "costmodels/collective",
         "tests/costmodels/collective tests/conformance/test_collectives.py "
-        "tests/planner/test_collective_properties.py",
+        "tests/planner/predict/test_collective_properties.py",
     ),
     "iteration": (
         "costmodels/iteration",

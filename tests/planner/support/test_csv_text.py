@@ -23,7 +23,7 @@ from planner.sweep.outcome import PointResult, PointStatus
 from planner.trace.shards import shards_csv
 from tests.planner.report.report_samples import make_result
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EVIL = "=cmd|' /C calc'!A0"
 
 RUN = re.compile("[\\s\u00a0]*[=+@\uff1d\uff0b\uff0d\uff20-]")

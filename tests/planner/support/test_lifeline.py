@@ -14,7 +14,7 @@ import pytest
 
 from planner.support import lifeline
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 PATIENCE_S = 300.0
 """Nothing here waits so long unless it hangs."""

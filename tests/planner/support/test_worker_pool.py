@@ -14,7 +14,7 @@ import pytest
 
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.support.worker_pool import ProcessDiedError, WorkerPool
-from tests.planner.test_lifeline import PATIENCE_S, ROOT, children_of, wait_until_gone
+from tests.planner.support.test_lifeline import PATIENCE_S, ROOT, children_of, wait_until_gone
 
 
 def square(number: int) -> int:
@@ -98,7 +98,7 @@ def asked() -> int:
 POOL = """
 import sys
 from planner.support.worker_pool import WorkerPool
-from tests.planner.test_worker_pool import sleepy
+from tests.planner.support.test_worker_pool import sleepy
 if __name__ == "__main__":
     with WorkerPool(2) as pool:
         for _ in pool.run(sleepy, [0.0] * 2 + [600.0] * 2):
