@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from costmodels.workload import Pooling
 from planner.models import default_models
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
+from tests.differential import same
 from tests.differential.case import Case, limited_topology
 from tests.differential.check import Kind, Run
 from tests.differential.enumerator import Enumerator
@@ -288,3 +290,17 @@ def test_the_command_counts_and_fails(
     assert "seed 0" in shown
     assert "far above" in shown
     assert summary([bad, good]).row_count > 10
+
+
+def test_answers_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "before.json"
+    assert same.main(["--count", "3", "--start", "1", "--write", str(file)]) == 0
+    assert same.main(["--against", str(file)]) == 0
+    stored = json.loads(file.read_text())
+    changed = next(s for s in stored if s["value"] is not None)
+    changed["value"] *= 1 + 1e-9
+    file.write_text(json.dumps(stored))
+    assert same.main(["--against", str(file)]) == 1
+    told = capsys.readouterr().out
+    assert f"seed {changed['seed']}: value" in told
+    assert "2 of 3 problems" in told
