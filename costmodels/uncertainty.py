@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.datatypes import DataType
-from costmodels.dense.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
+from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
 from costmodels.topology import FITTED_KINDS, Topology
 
 FloatArray = NDArray[np.float64]

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Final
 
 from costmodels.datatypes import DataType
-from costmodels.dense.sustained import BURSTS, Shares, attention_shares
 from costmodels.operators import Operator, Product
+from costmodels.sustained import BURSTS, Shares, attention_shares
 from costmodels.topology import Device
 
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
@@ -63,7 +63,7 @@ def attention_time(
     """Seconds of one fused attention, forward or backward.
 
     Blocks of 128 queries of one head run in whole waves over the multiprocessors at a share of the
-    rate that large products reach (:func:`costmodels.dense.sustained.attention_shares`). A causal
+    rate that large products reach (:func:`costmodels.sustained.attention_shares`). A causal
     mask leaves the blocks on and below the diagonal.
     """
     heads, queries, keys, _, _ = operator.shape

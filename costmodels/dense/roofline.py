@@ -15,8 +15,8 @@ from costmodels.dense.base import (
     dense_layers,
     is_sustained,
 )
-from costmodels.dense.sustained import BURSTS, Shares, shares_of
 from costmodels.operators import Operator, OperatorKind, Product
+from costmodels.sustained import BURSTS, Shares, shares_of
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
@@ -36,7 +36,7 @@ class Roofline(AbstractDenseModel):
     pass computes the products for the operands that need a gradient, moves the bytes that the other
     operators say (twice those of the forward pass where they do not), and runs again what was not
     kept. The optimizer moves its bytes of every parameter. Where dense compute fills most of a
-    step, products and memory reach a share of their rates (:mod:`costmodels.dense.sustained`);
+    step, products and memory reach a share of their rates (:mod:`costmodels.sustained`);
     ``shares`` stands for those of the device and the precision.
 
     Valid for batches of some hundred samples and more; smaller ones are launch bound.

@@ -8,7 +8,7 @@ host, and at 2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulat
 are of one micro-batch: they exceed those of the later release by the optimizer's step. Times are
 those of one micro-batch, with its part of the optimizer's step.
 
-The shares of a device's rates (:mod:`costmodels.dense.sustained`) are fitted to the rows on one
+The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
 host. What a prediction is worth shows where they are fitted without the row's model, and without
 its whole family.
 """
@@ -30,11 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.dense.roofline import Roofline
-from costmodels.dense.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
+from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload

@@ -9,12 +9,12 @@ import pytest
 
 from costmodels.dense.base import dense_operators, is_sustained
 from costmodels.dense.roofline import Roofline, slowest_sigmas
-from costmodels.dense.sustained import PRIOR, SHARES, Shares, attention_shares, group_of, shares_of
 from costmodels.errors import InvalidValueError
 from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind
+from costmodels.sustained import PRIOR, SHARES, Shares, attention_shares, group_of, shares_of
 from costmodels.workload import DataType, DenseArch, HostProfile, Pooling, Workload
 from tests.strategies import make_device, make_table, make_topology, make_workload
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from costmodels.dense.sustained import Shares
+from costmodels.sustained import Shares
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
 from planner.validation.transformers import (
@@ -58,7 +58,7 @@ def print_errors(found: Sequence[TransformerPrediction]) -> None:
 
 
 def print_shares(settings: Settings, shares: dict[str, Shares]) -> None:
-    """The constants of ``costmodels/dense/sustained.py`` as the rows give them."""
+    """The constants of ``costmodels/sustained.py`` as the rows give them."""
     if settings.json:
         write_json({name: asdict(values) for name, values in shares.items()})
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.dense.sustained import PRIOR, SHARES, STEP_GROUPS
+from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.cli.printing import validate_transformers as show
