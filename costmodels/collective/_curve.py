@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -166,6 +167,7 @@ def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
     return TimeCurve(grid, _isotonic(times))
 
 
+@functools.cache
 def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
     """Sizes, and ln(predicted / measured) when each inner point is left out in turn."""
     log_sizes, raw = np.log(curve.size_bytes), np.log(curve.time_s)

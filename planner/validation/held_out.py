@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ def predicting_records() -> tuple[CurveRecord, ...]:
     return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
 
 
+@functools.cache
 def system_of(record: CurveRecord) -> Topology:
     """The system of a row at its size; devices that are no system borrow one."""
     gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
