@@ -93,8 +93,9 @@ def lanes_chart(
         top += lane_height
     grid = [_tick(tick, top, odd=i % 2 == 1) for i, tick in enumerate(axis)]
     height = top + _AXIS
+    goes_on = " goes-on" if min_width > NARROW else ""
     return Markup(
-        f'<div class="scroll chartbox"><div class="chart" style="min-width:{min_width}px;'
+        f'<div class="scroll chartbox{goes_on}"><div class="chart" style="min-width:{min_width}px;'
         f'height:{height}px"><svg class="gutter" width="{GUTTER}" height="{height}" '
         f'aria-hidden="true">{"".join(left)}</svg>'
         f'<svg class="plot" tabindex="0" role="img" aria-label="{text(label)}" '

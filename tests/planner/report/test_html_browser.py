@@ -185,12 +185,15 @@ def test_charts_tell_details_to_mouse_and_keyboard(browser: Any, files: Path) ->
     hovered = page.inner_text("#timeline .detail")
     assert "us" in hovered or "ms" in hovered
     page.mouse.move(1, 1)
-    page.locator("#stages svg.plot").focus()
-    page.keyboard.press("ArrowRight")
-    first = page.inner_text("#stages .detail")
-    page.keyboard.press("ArrowRight")
-    assert first
-    assert page.inner_text("#stages .detail") not in ("", first)
+    charts, details = page.locator("#stages svg.plot"), page.locator("#stages .detail")
+    assert charts.count() == details.count() >= 1
+    for at in range(charts.count()):
+        charts.nth(at).focus()
+        page.keyboard.press("ArrowRight")
+        first = details.nth(at).inner_text()
+        page.keyboard.press("ArrowRight")
+        assert first
+        assert details.nth(at).inner_text() not in ("", first)
 
 
 def test_every_control_is_reached_by_tab(browser: Any, files: Path) -> None:

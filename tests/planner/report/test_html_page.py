@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -154,3 +155,11 @@ def test_no_bound_is_not_drawn_as_one() -> None:
 
 def test_rendering_is_deterministic(result: PlanningResult) -> None:
     assert rendered(result) == rendered(replace(result))
+
+
+def test_a_chart_wider_than_a_telephone_says_that_it_goes_on(files: tuple[str, str]) -> None:
+    html, _ = files
+    boxes = re.findall(r'chartbox( goes-on)?"><div class="chart" style="min-width:(\d+)px', html)
+    assert {width for _, width in boxes} >= {"700"}
+    assert all((int(width) > 390) is bool(told) for told, width in boxes)
+    assert "The chart goes on to the right" in html
