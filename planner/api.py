@@ -57,13 +57,14 @@ def plan(
     moves: MoveLimit | None = None,
     scenarios: Sequence[Workload] = (),
     models: CostModels | None = None,
-    make_pipeline: MakePipeline = CostPipeline,
     progress: Callable[[SearchProgress], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
     search: SearchSettings = SEARCH,
     **changes: Unpack[SearchChanges],
 ) -> PlanningResult:
     """The best plan found for a workload on a topology: the short form of :func:`solve`.
+
+    A search that something else may stop, or that counts memory in another way, is asked of
+    :func:`solve`.
 
     Args:
         workload: tables, dense part and how a step is run.
@@ -72,9 +73,7 @@ def plan(
         moves: the plan in use, and how much may move away from it.
         scenarios: the same tables under other index distributions or batch sizes.
         models: what prices plans; None for the models that the system names.
-        make_pipeline: wires the models; another one can count memory in another way.
         progress: called with every improvement.
-        should_stop: asked often; True ends the search with what it has.
         search: strategy, objective, limits and seed.
         **changes: fields of :class:`SearchSettings` that differ from ``search``, such as
             ``time_limit_s=5.0``.
@@ -84,7 +83,6 @@ def plan(
         InvalidInputError: as of :func:`solve`.
         InfeasibleError: proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
-        StoppedError: ``should_stop`` said so before there was anything to search.
     """
     problem = PlanningProblem(
         workload=workload,
@@ -94,13 +92,7 @@ def plan(
         scenarios=tuple(scenarios),
         models=models,
     )
-    return solve(
-        problem,
-        search=replace(search, **changes),
-        make_pipeline=make_pipeline,
-        progress=progress,
-        should_stop=should_stop,
-    )
+    return solve(problem, search=replace(search, **changes), progress=progress)
 
 
 def solve(

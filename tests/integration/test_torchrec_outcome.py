@@ -137,20 +137,20 @@ def test_a_timeout_does_not_change_the_budget(
     monkeypatch: pytest.MonkeyPatch, seconds: int | None
 ) -> None:
     asked: dict[str, Any] = {}
-    real = torchrec_search.api.plan
+    real = torchrec_search.api.solve
 
     def spy(*arguments: Any, **settings: Any) -> Any:
         asked.update(settings)
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(torchrec_search.api, "plan", spy)
+    monkeypatch.setattr(torchrec_search.api, "solve", spy)
     planner = made(4, timeout_seconds=seconds)
     planner.plan(bags(TABLES), SHARDERS)
     assert planner.result is not None
     problem = planner.result.problem
     expected = planning_evaluations(problem.workload, problem.topology, CostPipeline)
-    assert asked["max_evaluations"] == expected
-    assert 0 < asked["time_limit_s"] <= (seconds or math.inf)
+    assert asked["search"].max_evaluations == expected
+    assert 0 < asked["search"].time_limit_s <= (seconds or math.inf)
 
 
 def test_the_number_of_evaluations_can_be_set() -> None:

@@ -17,6 +17,7 @@ from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import PlanningResult
 from planner.scenarios import ScenarioRule
+from planner.settings import SearchSettings
 from planner.torchrec_terms.pipeline import TorchrecPricing
 from tests.planner import cases
 
@@ -48,18 +49,17 @@ def found(
     seed: int = 0,
     figures: bool = False,
 ) -> PlanningResult:
-    return api.plan(
-        problem.workload,
-        problem.topology,
-        constraints=problem.constraints,
-        objective=objective,
-        scenarios=problem.scenarios,
-        robust=robust,
+    return api.solve(
+        problem,
+        search=SearchSettings(
+            objective=objective,
+            robust=robust,
+            max_evaluations=60,
+            time_limit_s=None,
+            seed=seed,
+            with_baselines=False,
+        ),
         make_pipeline=TorchrecPricing(torchrec_figures=True) if figures else CostPipeline,
-        max_evaluations=60,
-        time_limit_s=None,
-        seed=seed,
-        with_baselines=False,
     )
 
 

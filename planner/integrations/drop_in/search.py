@@ -43,8 +43,9 @@ from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
 from planner.models import default_models, models_of
 from planner.pricing import objective_value
-from planner.problem import Constraints
+from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
+from planner.settings import SearchSettings
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
@@ -186,13 +187,10 @@ def _searched(
     chosen = dict(asked)
     if chosen.get("max_evaluations") is None:
         chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
-    return api.plan(
-        workload,
-        topology,
-        constraints=constraints,
+    return api.solve(
+        PlanningProblem(workload=workload, topology=topology, constraints=constraints),
+        search=SearchSettings(with_baselines=False, **chosen),
         make_pipeline=make_pipeline,
-        with_baselines=False,
-        **chosen,
     )
 
 
