@@ -158,7 +158,7 @@ def check(
         twice: ask again, and compare the two answers byte by byte.
     """
     started = time.perf_counter()
-    space = Enumerator(case, few=None if exact else FEW)
+    space = Enumerator(case, few=None if exact else FEW, mirrors=exact)
     optimum = space.optimum() if exact else best_known(space)
     answers = tuple(ask(case, run, max_evaluations=max_evaluations) for run in runs)
     faults = [fault for a in answers for fault in faults_of(case, optimum, a, space)]
