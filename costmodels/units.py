@@ -93,6 +93,12 @@ def format_time(seconds: float) -> str:
     return _scaled(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)), "ns", smallest=1e-9)
 
 
+def format_long_time(seconds: float) -> str:
+    """Seconds that may be hours, for people: ``2.5 hours``, else as :func:`format_time`."""
+    hours = seconds / 3600
+    return f"{hours:.2g} hours" if hours >= 0.1 else format_time(seconds)
+
+
 def format_count(number: float) -> str:
     """Counts and rates for people: ``21.1 M``."""
     return _scaled(number, (("G", 1e9), ("M", 1e6), ("k", 1e3)), "").strip()

@@ -119,6 +119,12 @@ class Reshard:
     saved_s: float
     payback_iterations: int | None
 
+    @property
+    def payback_s(self) -> float | None:
+        """Seconds of training on the new plan until the move is paid back; None for never."""
+        count = self.payback_iterations
+        return None if count is None else count * (self.before_s - self.saved_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovePoint:
@@ -130,12 +136,6 @@ class MovePoint:
     most_tables: int | None
     iteration_s: float
     move: Reshard
-
-    @property
-    def payback_s(self) -> float | None:
-        """Seconds of training on the new plan that pay the move back; None for never."""
-        iterations = self.move.payback_iterations
-        return None if iterations is None else iterations * self.iteration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

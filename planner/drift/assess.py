@@ -49,9 +49,7 @@ class Assessment:
     def payback_s(self) -> float | None:
         """Seconds of training with the new plan until the move is paid back; None for never."""
         move = self.result.reshard
-        if move is None or move.payback_iterations is None:
-            return None
-        return move.payback_iterations * self.new_s
+        return None if move is None else move.payback_s
 
 
 def assess(

@@ -18,7 +18,6 @@ from planner.report.base import Column, Fact, Kind, Section, format_share
 
 _MOST_TABLES: Final = 12
 _LIKE_RATIO: Final = 0.005
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +184,8 @@ def _move(now: Assessment) -> tuple[str, ...]:
         f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
         f"{units.format_bytes(move.moved_bytes)}",
         f"{units.format_time(move.time_s)} once over the links",
-        f"paid back after {_training(payback)} of training",
+        f"paid back after {units.format_long_time(payback)} of training",
     )
-
-
-def _training(seconds: float) -> str:
-    hours = seconds / _HOUR_S
-    return f"{hours:.3g} hours" if hours >= 0.1 else units.format_time(seconds)
 
 
 def _needs(rows: TableRows) -> str:

@@ -180,7 +180,7 @@ def _asked(result: PlanningResult) -> dict[str, Any]:
     move = result.reshard
     return {
         "reshard": None if move is None else asdict(move),
-        "curve": [{**asdict(p), "payback_s": p.payback_s} for p in result.curve],
+        "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
         "blocked": None if result.blocked is None else asdict(result.blocked),
         "scenarios": [asdict(s) for s in result.scenarios],
     }

@@ -15,7 +15,6 @@ _WORTH: Final = 0.02
 _SURE: Final = 0.9
 _LIKELY: Final = 0.6
 _REASON_SHARE: Final = 0.2
-_HOUR_S: Final = 3600.0
 
 
 def advice(evidence: Evidence) -> str:
@@ -87,9 +86,7 @@ def _reason(best: Candidate, rival: Candidate) -> str:
 
 def _move(result: PlanningResult) -> str:
     move = result.reshard
-    if move is None or move.payback_iterations is None:
+    if move is None or move.payback_s is None:
         return ""
-    training_s = move.payback_iterations * result.estimate.time.time_s
-    hours = training_s / _HOUR_S
-    paid = f"{hours:.2g} hours" if hours >= 0.1 else units.format_time(training_s)
+    paid = units.format_long_time(move.payback_s)
     return f"The move takes {units.format_time(move.time_s)} and is paid back after {paid}."

@@ -9,8 +9,6 @@ from planner.report.base import Column, Kind, Section, format_share
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
-_HOUR_S = 3600.0
-
 
 @final
 class MovesSection(AbstractReportSection):
@@ -42,7 +40,7 @@ class MovesSection(AbstractReportSection):
                 p.move.time_s,
                 p.iteration_s,
                 1.0 - p.iteration_s / before_s,
-                _payback(p.payback_s),
+                _payback(p.move.payback_s),
             )
             for p in result.curve
         )
@@ -68,7 +66,4 @@ def _count(most: int | None) -> str:
 
 
 def _payback(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    hours = seconds / _HOUR_S
-    return f"{hours:.2g} h" if hours >= 0.1 else units.format_time(seconds)
+    return "-" if seconds is None else units.format_long_time(seconds)
