@@ -54,7 +54,7 @@ def found(
         search=SearchSettings(
             objective=objective,
             robust=robust,
-            max_evaluations=60,
+            max_evaluations=12,
             time_limit_s=None,
             seed=seed,
             with_baselines=False,
