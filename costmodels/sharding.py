@@ -122,6 +122,19 @@ class ShardingOption:
         """
         return len(set(self.column_widths)) > 1
 
+    def may_be_at(self, ranks: Sequence[int], local_world_size: int) -> bool:
+        """Whether TorchRec can run the column pieces on these ranks, one for each piece.
+
+        Args:
+            ranks: of each piece; hosts for types that split rows inside a host.
+            local_world_size: ranks of a host.
+        """
+        if self.keeps_pieces_on_host and len({rank // local_world_size for rank in ranks}) > 1:
+            return False
+        if not self.keeps_pieces_apart:
+            return True
+        return len(set(zip(ranks, self.column_widths, strict=True))) == len(set(ranks))
+
 
 def _check_kernel(
     table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None

@@ -116,8 +116,11 @@ class SearchSpace:
         self.is_on_hosts: BoolArray = np.array([s is Spread.HOSTS for s in spreads], dtype=bool)
         self.pieces: IntArray = np.array([len(o.column_widths) for o in self.options], dtype=int)
         self.pieces[self.is_uniform] = 0
-        uneven = [o.keeps_pieces_apart for o in self.options]
-        self._is_uneven: BoolArray = np.array(uneven, dtype=bool)
+        bound = [
+            o.keeps_pieces_apart or (o.keeps_pieces_on_host and o.num_pieces > 1)
+            for o in self.options
+        ]
+        self._is_bound: BoolArray = np.array(bound, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
         self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
@@ -186,17 +189,12 @@ class SearchSpace:
         return Usage(self.rules, list(zip(options, assignment.places, strict=True)))
 
     def keeps_rules(self, assignment: Assignment) -> bool:
-        """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's.
-
-        TorchRec holds all pieces of a table on one rank as one tensor of one width
-        (``TableBatchedEmbeddingSlice``), so pieces of different widths have to be apart.
-        """
+        """Whether an assignment keeps the rules on groups, counts and moves, and TorchRec's."""
         if self._is_tied and not self._may_be_there(assignment):
             return False
-        for t in np.flatnonzero(self._is_uneven[self.first[:-1] + assignment.options]):
-            widths = self.option(int(t), assignment.options[t]).column_widths
-            pieces = set(zip(assignment.places[t], widths, strict=True))
-            if len({place for place, _ in pieces}) < len(pieces):
+        for t in np.flatnonzero(self._is_bound[self.first[:-1] + assignment.options]):
+            option = self.option(int(t), assignment.options[t])
+            if not option.may_be_at(assignment.places[t], self.local_world_size):
                 return False
         return not self.rules or self.usage(assignment).kept
 

@@ -197,6 +197,9 @@ class _Walker:
             place, value = self._best_place(work, piece, np.flatnonzero(allowed), hosts=hosts)
             work = self._added(work, piece, place, hosts=hosts)
             places.append(place)
+            if option.keeps_pieces_on_host:
+                local = self.space.local_world_size
+                mask = mask & (np.arange(len(mask)) // local == place // local)
             if budget is not None:
                 left -= float(budget.piece_bytes(option)[at, place])
         return self._step(table, (index, tuple(places)), value)
@@ -229,8 +232,8 @@ class _Walker:
     def _keeps(self, step: _Step) -> bool:
         index, places = step.choice
         option = self.space.option(step.table, index)
-        crowded = len(set(places)) < len(places) and option.keeps_pieces_apart
-        return not crowded and self.usage.allows([(step.table, option, places)])
+        may_run = option.may_be_at(places, self.space.local_world_size)
+        return may_run and self.usage.allows([(step.table, option, places)])
 
     def _moved_others(self, table: int) -> float:
         return float(self.usage.moved.sum() - self.usage.moved[table])

@@ -311,8 +311,8 @@ class RuleSearch:
 
     def _keeps(self, candidate: Recut) -> bool:
         move = [(t, self.space.option(t, i), p) for t, (i, p) in candidate.items()]
-        crowded = any(len(set(p)) < len(p) and o.keeps_pieces_apart for _, o, p in move)
-        return not crowded and self.usage.allows(move)
+        local = self.space.local_world_size
+        return all(o.may_be_at(p, local) for _, o, p in move) and self.usage.allows(move)
 
     # -- what to try ------------------------------------------------------------------------------
 
