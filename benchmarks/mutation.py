@@ -38,6 +38,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     "work": (
         "costmodels/shard_work/work.py",
         "tests/costmodels/test_work.py tests/costmodels/test_columns.py "
+        "tests/costmodels/stages/test_codecs.py "
         "tests/costmodels/test_memory.py tests/costmodels/test_pipeline.py",
     ),
     "stages": (
@@ -46,7 +47,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "memory": (
         "costmodels/memory.py",
-        "tests/costmodels/test_memory.py tests/costmodels/test_pipeline.py",
+        "tests/costmodels/test_memory.py tests/costmodels/stages/test_reduction.py "
+        "tests/costmodels/test_pipeline.py",
     ),
     "collective": (
         "costmodels/collective",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.lookup.base import (
     KERNELS,
@@ -41,7 +42,7 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
-from tests.strategies import make_dense, make_workload
+from tests.strategies import make_dense, make_table, make_workload
 
 
 def pair_by_pair_s(
@@ -185,3 +186,14 @@ def test_without_gradients_there_is_no_all_reduce() -> None:
     assert float(model.times(work, Scale()).tail_bucket_s.squeeze()) == 0.0
     work[1, REPLICATED] = 4.0
     assert float(model.times(work, Scale()).tail_bucket_s.squeeze()) > 2 * 10e-6
+
+
+def test_rows_are_summed_where_any_table_pools() -> None:
+    """TorchRec shards pooled and unpooled tables by modules of their own; one set is priced."""
+    tables = (make_table("t0"), make_table("t1", pooling=Pooling.NONE))
+    models = CostModels(lookup=Weighted(), collective=AlphaBeta(), dense=Given())
+    model = StageModel(make_workload(*tables), system((1, 2, 1)), models)
+    work = np.zeros((2, NUM_COLUMNS))
+    work[:, call_column(ShardingType.ROW_WISE, ComputeKernel.FUSED)] = 1.0
+    (family,) = model.times(work, Scale()).families
+    assert [label for label, _ in family.outputs_s] == ["reduce-scatter"]

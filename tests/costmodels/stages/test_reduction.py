@@ -14,6 +14,7 @@ from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
 from costmodels.memory import dense_bytes, dense_parts
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import NUM_COLUMNS
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
@@ -204,6 +205,40 @@ def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None
     expected = CostModels().collective.all_reduce_s(np.array(1e6), halves)
     assert two.all_reduce_s(np.array(1e6)) == expected
     assert time_s(shared(4), topology) > time_s(shared(1), topology) - 48 * once_s
+
+
+def test_results_that_are_added_up_lengthen_the_passes() -> None:
+    """Compute first, then the all-reduces between its layers; each with its own factor."""
+    topology = make_topology()
+    model = stages(shared(4), topology)
+    once_s = model.reduction.shared_s[0]
+    assert once_s > 0
+    for factor in (1.0, 2.0):
+        scale = replace(Scale(), collective_ratio=np.array([factor]))
+        times = model.times(np.zeros((topology.world_size, NUM_COLUMNS)), scale)
+        added_s = factor * once_s
+        assert times.top_forward_s == pytest.approx(model.dense.top_forward_s + added_s)
+        assert times.top_backward_s == pytest.approx(model.dense.top_backward_s + added_s)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "each"),
+    [
+        (DenseOptimizer.SGD, DataType.FP32, 12),
+        (DenseOptimizer.ADAGRAD, DataType.FP32, 16),
+        (DenseOptimizer.ADAM, DataType.FP32, 20),
+        (DenseOptimizer.SGD, DataType.FP16, 12),
+        (DenseOptimizer.ADAGRAD, DataType.FP16, 16),
+        (DenseOptimizer.ADAM, DataType.FP16, 22),
+    ],
+)
+def test_bytes_of_a_parameter_on_every_rank(
+    optimizer: DenseOptimizer, dtype: DataType, each: int
+) -> None:
+    """Weight, gradient and its bucket of 4 bytes, states, and Adam's copy of half a weight."""
+    dense = DenseArch(layers=(GPT,), dtype=dtype)
+    workload = gpt(dense=dense, dense_optimizer=optimizer, dense_parallelism=DenseParallelism.DDP)
+    assert dense_parts(workload, make_topology())[WHOLE] == each * PARAMETERS
 
 
 def test_groups_that_do_not_fit_are_refused_by_name() -> None:

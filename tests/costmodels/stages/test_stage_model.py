@@ -29,6 +29,7 @@ from costmodels.shard_work.work import (
 )
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.uncertainty import Scale
+from costmodels.workload import DenseArch
 from tests.costmodels.stages.stand_ins import (
     BACKWARD,
     CHECK,
@@ -187,7 +188,11 @@ def test_each_kind_of_time_has_a_factor_of_its_own(case: Case, seed: int) -> Non
         "lookup_ratio": ("lookup_forward_s", "lookup_backward_s", "cache_fetch_s"),
         "collective_ratio": ("input_splits_s", "tail_bucket_s"),
         "dense_ratio": tuple(DENSE.__slots__),
-        "host_ratio": ("bottom_host_s", "top_host_s", "lookup_host_s", "collective_host_s"),
+        "host_ratio": (
+            *("bottom_host_s", "top_host_s", "top_backward_host_s", "bottom_backward_host_s"),
+            *("lookup_host_s", "lookup_backward_host_s", "collective_host_s", "optimizer_host_s"),
+            *("input_copy_s", "copy_host_s"),
+        ),
     }
     factor = float(np.random.default_rng(seed).uniform(1.1, 3.0))
     plain = case.model.times(case.work, Scale())
@@ -238,3 +243,14 @@ def test_an_input_rate_sets_a_floor() -> None:
 
 def test_the_columns_of_the_stand_in_are_those_of_a_lookup() -> None:
     assert len(FORWARD) == len(BACKWARD) == NUM_LOOKUP_WORK
+
+
+def test_without_a_dense_part_the_host_computes_no_loss() -> None:
+    """Forward 0.4 and backward 0.6 of the loss stand with the top, where there is one."""
+    with_top, without = (
+        stage_model(system((1, 2, 1)), dense=dense).times(np.zeros((2, NUM_COLUMNS)), Scale())
+        for dense in (make_dense(), DenseArch())
+    )
+    assert float(with_top.top_host_s.squeeze()) > 0
+    assert float(without.top_host_s.squeeze()) == 0
+    assert float(without.top_backward_host_s.squeeze()) == 0
