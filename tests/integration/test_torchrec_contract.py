@@ -264,6 +264,12 @@ def collided(kind: type[nn.Module], inner: nn.Module, configs: Any) -> nn.Module
     return kind(inner, ManagedCollisionCollection({"a": collision(500)}, configs))
 
 
+def prioritized(inner: nn.Module) -> nn.Module:
+    from torchrec.modules.pec_embedding_modules import PECEmbeddingCollection  # torchrec 1.9
+
+    return PECEmbeddingCollection(inner)
+
+
 def module_of(name: str) -> nn.Module:
     shapes = [("a", 500, 64)]
     pooled, unpooled = bags(shapes), sequences(shapes)
@@ -286,6 +292,7 @@ def module_of(name: str) -> nn.Module:
         "ManagedCollisionEmbeddingCollection": lambda: collided(
             ManagedCollisionEmbeddingCollection, unpooled, unpooled.embedding_configs()
         ),
+        "PECEmbeddingCollection": lambda: prioritized(unpooled),
     }
     return kinds[name]()
 

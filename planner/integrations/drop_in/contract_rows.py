@@ -214,6 +214,13 @@ MODULES: Final = rows_of(
     ),
     ("ManagedCollisionEmbeddingCollection", _HONOURED, "likewise", "rules", _EVERY),
     (
+        "PECEmbeddingCollection",
+        _HONOURED,
+        "of torchrec 1.9; priced as an EmbeddingCollection that is cut by rows",
+        "rules",
+        _EVERY,
+    ),
+    (
         "EmbeddingTower, EmbeddingTowerCollection",
         _HONOURED,
         "tables of a tower lie on one host",
