@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
+import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -44,6 +48,16 @@ def test_signatures_are_those_of_the_installed_torchrec(method: str) -> None:
         assert found == (parameter.default, parameter.kind, parameter.annotation)
     more = list(ours.values())[len(theirs) :]
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in more)
+
+
+def test_the_provider_says_which_torchrec_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchrec.distributed.planner.provider", None)
+    monkeypatch.delitem(sys.modules, "planner.integrations.torchrec_provider", raising=False)
+    installed = re.escape(version("torchrec"))
+    with pytest.raises(
+        ImportError, match=rf"needs torchrec 1\.9.*installed is torchrec {installed}"
+    ):
+        importlib.import_module("planner.integrations.torchrec_provider")
 
 
 def test_public_methods_of_the_installed_planner_are_there() -> None:

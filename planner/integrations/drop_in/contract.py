@@ -29,6 +29,8 @@ class Place(StrEnum):
     CACHE = "Fields of `CacheParams`"
     SHARDER = "Sharders"
     MODULE = "Modules"
+    REQUEST = "Fields of a dry run's request (torchrec 1.9, `ShardplanProvider`)"
+    CONFIG = "Fields of `PlannerConfig` (torchrec 1.9, `ShardplanProvider`)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ _TESTS: Final = {
     "modules": "test_torchrec_modules.py",
     "outcome": "test_torchrec_outcome.py",
     "planner": "test_torchrec_planner.py",
+    "provider": "test_torchrec_provider.py",
     "rules": "test_torchrec_contract.py",
     "settings": "test_torchrec_settings.py",
     "system": "test_torchrec_topology.py",

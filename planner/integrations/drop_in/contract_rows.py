@@ -6,6 +6,7 @@ from typing import Final
 
 from planner.integrations.drop_in.contract import Place, Verdict, rows_of
 from planner.integrations.drop_in.contract_planner import ARGUMENTS, TOPOLOGY
+from planner.integrations.drop_in.contract_request import CONFIG, REQUEST
 
 _HONOURED, _REFUSED, _WARNED = Verdict.HONOURED, Verdict.REFUSED, Verdict.WARNED
 
@@ -257,5 +258,5 @@ MODULES: Final = rows_of(
     ),
 )
 
-ROWS: Final = (*ARGUMENTS, *TOPOLOGY, *CONSTRAINTS, *CACHE, *SHARDERS, *MODULES)
+ROWS: Final = (*ARGUMENTS, *TOPOLOGY, *CONSTRAINTS, *CACHE, *SHARDERS, *MODULES, *REQUEST, *CONFIG)
 """The whole contract."""

@@ -55,7 +55,7 @@ def import_module(
             without tables and without inputs; a table that cannot be planned; a dense part that
             cannot be traced.
     """
-    model, constraints = _built(factory)
+    model, constraints = built_model(factory)
     name = factory.rpartition(":")[2].rpartition(".")[2]
     trace = _traced(model, inputs, batch_size, autocast)
     dense = None if trace is None else DenseArch(operators=trace.operators)
@@ -133,7 +133,15 @@ def _trace_notes(trace: DenseTrace | None) -> dict[str, str]:
     return {"dense": "; ".join(words)}
 
 
-def _built(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
+def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
+    """The model that a function builds on the meta device, and its constraints if it gives any.
+
+    Args:
+        factory: as of :func:`import_module`.
+
+    Raises:
+        InvalidInputError: the function is not there, fails, or gives something else.
+    """
     function = _function(factory)
     try:
         with torch.device("meta"):

@@ -1,0 +1,153 @@
+"""TorchRec 1.9's dry run on systems of ours, in code and on the command line.
+
+The flags are those of TorchRec's ``planner/dry_run/cli.py``; SKUs are systems of ours, and the
+model may be one of the user's::
+
+    python -m planner.integrations.torchrec_dry_run my_package.my_model:build
+        --sku-list h100_sxm,a100_80gb_sxm --world-size 16 --local-world-size 8 --batch-size 4096
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from torchrec.distributed.planner.types import ShardingOption, Stats
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.sharding_plan import get_default_sharders
+
+from planner.errors import InvalidInputError
+from planner.integrations.drop_in.log import planning_block
+from planner.integrations.translate.module_factory import built_model
+
+EXIT_FAILED: Final = 1
+EXIT_INPUT: Final = 2
+
+try:
+    from planner.integrations.torchrec_provider import (  # isort: skip - says what is missing
+        ShardplanProvider,
+        requested_system,
+    )
+    from torchrec.distributed.planner.dry_run import cli
+    from torchrec.distributed.planner.dry_run.api import DryRunOrchestrator
+    from torchrec.distributed.planner.dry_run.types import DryRunRequest, DryRunResult
+    from torchrec.distributed.planner.executor import DefaultPlannerExecutor
+    from torchrec.distributed.planner.reporter import DefaultPlanReporter
+    from torchrec.distributed.planner.types import PlannerSessionContext
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    sys.stderr.write(f"torchrec_dry_run: {error}\n")
+    raise SystemExit(EXIT_INPUT) from error
+
+_SYNTHETIC: Final = ("num_tables", "num_embeddings", "embedding_dim")
+
+
+class ShardplanReporter(DefaultPlanReporter):
+    """TorchRec's statistics, and beside them a block of ours for each system.
+
+    ``blocks[sku]`` is the text: predicted step and interval, bound, memory of the fullest rank.
+
+    Args:
+        provider: of the orchestrator that gets this reporter.
+    """
+
+    def __init__(self, provider: ShardplanProvider) -> None:
+        self._provider = provider
+        self.blocks: dict[str, str] = {}
+
+    def build_stats(self, ctx: PlannerSessionContext, sku: str) -> list[Stats]:
+        """TorchRec's sinks and one of ours."""
+        return [*super().build_stats(ctx, sku), _Block(self, sku)]
+
+    def told(
+        self,
+        sku: str,
+        options: Sequence[ShardingOption],
+        topology: TorchrecTopology,
+        seconds: float,
+    ) -> None:
+        """Keep the block of a system that has been planned."""
+        planner = self._provider.planners[sku]
+        if planner.result is not None:
+            self.blocks[sku] = planning_block(
+                planner.result, planner.rival, options, topology, seconds
+            )
+
+
+class _Block(Stats):
+    def __init__(self, reporter: ShardplanReporter, sku: str) -> None:
+        self._reporter, self._sku = reporter, sku
+
+    def log(self, **told: Any) -> None:
+        self._reporter.told(self._sku, told["best_plan"], told["topology"], told["run_time"])
+
+
+def dry_run(
+    request: DryRunRequest, provider: ShardplanProvider | None = None
+) -> tuple[Mapping[str, DryRunResult], ShardplanReporter, PlannerSessionContext]:
+    """Plan a request for every system of its ``sku_list``.
+
+    Args:
+        request: TorchRec's; its SKUs are names or files of systems.
+        provider: with hints or another objective; the default one if None.
+
+    Returns:
+        TorchRec's result of each system, our block of each that could be planned, and TorchRec's
+        context, whose ``warnings`` name the settings that were not used.
+    """
+    chosen = provider or ShardplanProvider()
+    reporter = ShardplanReporter(chosen)
+    context = PlannerSessionContext(request=request, results={})
+    orchestrator = DryRunOrchestrator(DefaultPlannerExecutor(chosen), reporter)
+    return orchestrator.plan(request, context), reporter, context
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; exit code 1 if a system cannot be planned, 2 for bad input."""
+    parser = cli.build_arg_parser()
+    parser.prog = "python -m planner.integrations.torchrec_dry_run"
+    parser.description = (
+        "Run TorchRec's dry run with shardplan: a SKU is the name or file of a system."
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="PKG:FUNC",
+        help="Function that returns the model, or the model and its ParameterConstraints by table "
+        "name. Without it TorchRec's synthetic model is planned.",
+    )
+    args = parser.parse_args(arguments)
+    try:
+        request = _request(parser, args)
+        for sku in request.sku_list:
+            requested_system(sku, request)
+    except (InvalidInputError, ValueError) as error:
+        sys.stderr.write(f"torchrec_dry_run: {error}\n")
+        return EXIT_INPUT
+    results, reporter, context = dry_run(request)
+    cli.print_results(results, print_plan=args.print_plan, save_plan_dir=args.save_plan_dir)
+    lines = [f"{sku}: {block}" for sku, block in reporter.blocks.items()]
+    lines += [f"warning: {line}" for line in context.warnings]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0 if all(r.success for r in results.values()) else EXIT_FAILED
+
+
+def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> DryRunRequest:
+    if args.model is None:
+        return cli.build_request(args, *cli.build_model_and_sharders(args))
+    unread = [n for n in _SYNTHETIC if getattr(args, n) != parser.get_default(n)]
+    if unread:
+        flags = ", ".join("--" + n.replace("_", "-") for n in unread)
+        message = f"{flags}: only the synthetic model reads them; leave them out, or PKG:FUNC"
+        raise InvalidInputError(message)
+    model, constraints = built_model(args.model)
+    request = cli.build_request(args, model, get_default_sharders())
+    return request if constraints is None else replace(request, constraints=dict(constraints))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

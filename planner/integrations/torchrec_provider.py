@@ -1,0 +1,359 @@
+"""Systems of ours behind TorchRec 1.9's orchestrators: a SKU is the name or file of a system.
+
+``DryRunOrchestrator(DefaultPlannerExecutor(ShardplanProvider()))`` plans a request for every system
+that its ``sku_list`` names, with the plans that ``shardplan plan`` finds for the same model.
+``ProductionPlannerOrchestrator`` takes the provider likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final
+
+from torch import nn
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.units import GIB
+from costmodels.workload import Pipeline
+from planner import api, io
+from planner.errors import InfeasibleError, InvalidInputError
+from planner.integrations.drop_in.memory import counts_dense_part
+from planner.integrations.drop_in.remarks import topology_warnings
+from planner.integrations.drop_in.rival import Rival
+from planner.integrations.drop_in.search import Memories
+from planner.integrations.drop_in.steps import (
+    Sharders,
+    require_runnable,
+    search_left,
+    search_limits,
+)
+from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_topology import topology_to_torchrec
+from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, WorkloadHints
+from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.integrations.translate.key_value import KeyValuePipeline
+from planner.models import default_models
+from planner.space.budget import default_work_s, priced_plans
+
+try:
+    from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
+    from torchrec.distributed.planner.provider import DefaultPlannerProvider
+    from torchrec.distributed.planner.types import (
+        PlannerConfig,
+        PlannerSessionContext,
+        PlannerVariant,
+        ShardingPlanRequest,
+        StorageReservationPolicy,
+    )
+except ImportError as error:
+    message = (
+        f"{__name__} needs torchrec 1.9, which has planner providers; installed is torchrec "
+        f"{version('torchrec')}. Install the set of pip install 'shardplan[torchrec-1-9]', or plan "
+        "with planner.integrations.torchrec_planner.ShardPlanner"
+    )
+    raise ImportError(message) from error
+
+logger: Final = logging.getLogger(__name__)
+
+REPLACED: Final = {
+    **dict.fromkeys(
+        (
+            "proposer_type",
+            "proposer_config",
+            "partitioner_type",
+            "partitioner_sort_by",
+            "balance_modules",
+            "memory_balanced_max_search_count",
+            "memory_balanced_tolerance",
+            "performance_model",
+        ),
+        "this planner's own search stands in for it",
+    ),
+    **dict.fromkeys(
+        (
+            "use_hardware_based_compute",
+            "use_hardware_based_bandwidth",
+            "use_batch_inputs_for_expected_cache_fetches",
+            "use_linear_regression_prefetch_estimate",
+            "bwd_compute_multiplier",
+        ),
+        "the cost models of the system stand in for it",
+    ),
+    "manifold_path": "only planner_variant 'manifold' reads it",
+    "model_base_bytes": "only storage_reservation_policy 'sku_aware' reads it",
+    "home_sku": "only storage_reservation_policy 'sku_aware' reads it",
+}
+"""Fields of ``PlannerConfig`` that change nothing here, and why; each is warned of where set."""
+
+_HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
+_PIPELINES: Final = {
+    "none": Pipeline.NONE,
+    "train_base": Pipeline.NONE,
+    "train_sparse_dist": Pipeline.SPARSE_DIST,
+    "train_prefetch_sparse_dist": Pipeline.PREFETCH_SPARSE_DIST,
+}
+
+
+class SystemPlanner(ShardPlanner):
+    """The search of ``shardplan plan`` for a TorchRec model: the same budget, and the same plan.
+
+    :class:`ShardPlanner` differs in that it ends sooner for small models, compares with TorchRec's
+    own planner, and prefers plans with head-room.
+
+    Args:
+        strict: a model that does not fit by our count of memory is an error. If False it is planned
+            as :class:`ShardPlanner` does, by TorchRec's count, with a warning.
+        arguments: as of :class:`ShardPlanner`; ``system`` and ``storage_reservation`` are needed.
+    """
+
+    def __init__(self, *, strict: bool, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._strict = strict
+
+    @property
+    def rival(self) -> Rival:
+        """TorchRec's own plan beside the last one, or why there is none."""
+        return self._rival
+
+    def _placed(
+        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
+    ) -> Plan:
+        try:
+            return self._planned_as_on_the_command_line(model, memories, module, sharders)
+        except InfeasibleError as error:
+            if self._strict:
+                raise
+            logger.warning("%s; planned with TorchRec's count of memory where that has room", error)
+            return super()._placed(model, memories, module, sharders)
+
+    def _planned_as_on_the_command_line(
+        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
+    ) -> Plan:
+        topology, workload = memories.ledger, model.workload
+        if counts_dense_part(self._storage_reservation):
+            workload = replace(workload, reserved_bytes=memories.kept_bytes)
+        pipeline = partial(
+            KeyValuePipeline, key_values=model.key_values, knows_optimizer=model.knows_optimizer
+        )
+        size = len(workload.tables) * topology.world_size
+        asked = search_left(self._search, self._planning_limit_s, self._started_s, size)
+        if asked["max_evaluations"] is None:  # as without a time limit, which is a safety here
+            priced = pipeline(workload, topology, default_models(topology))
+            work_s = default_work_s(len(workload.tables), None)
+            asked["max_evaluations"] = priced_plans(work_s, priced)
+        self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
+        limits = search_limits(model, self._topology, None, module, sharders)
+        self.result = api.plan(
+            workload, topology, constraints=limits, make_pipeline=pipeline, **asked
+        )
+        said = topology_warnings(self._topology, rates_from_base=True)
+        for line in (*model.warnings, *said, *self.result.warnings):
+            logger.warning(line)
+        self._num_proposals = self._num_plans = self.result.solver.evaluations
+        device = OUR_DEVICE[self._topology.compute_device]
+        require_runnable(self.result.plan, workload, topology, device)
+        return self.result.plan
+
+
+class ShardplanProvider(DefaultPlannerProvider):
+    """What TorchRec's executor needs for a SKU: topology, storage reservation and planner of ours.
+
+    A request that says nothing of a storage reservation keeps no share of the memory back: our
+    ledger counts inputs, buffers, gradients and the dense part. One that names a reservation, a
+    policy or a percentage gets it. A dry run fails for a system on which the model does not fit by
+    our count; a production run is then planned by TorchRec's count, with a warning.
+
+    Settings of the request that change nothing are warned of, in the log and in ``ctx.warnings``.
+
+    Args:
+        hints: what a model does not say: index distributions, dense part, pipeline.
+        objective: ``iteration`` or another objective of our own prices.
+        strategy: name of the search strategy.
+        seed: seed of the search.
+        max_evaluations: the search ends with work worth the pricing of so many plans; if None, the
+            number of ``shardplan plan``.
+
+    After a planning ``planners[sku]`` is the planner of a system; its ``result`` has the
+    prediction, the bound and the memory per rank.
+    """
+
+    def __init__(
+        self,
+        *,
+        hints: WorkloadHints = NO_HINTS,
+        objective: str = "iteration",
+        strategy: str = "auto",
+        seed: int = 0,
+        max_evaluations: int | None = None,
+    ) -> None:
+        if objective.startswith("torchrec"):
+            message = (
+                f"objective {objective!r} rates on TorchRec's figures: use ShardPlanner with it"
+            )
+            raise InvalidInputError(message)
+        self._hints = hints
+        self._search: dict[str, Any] = {"objective": objective, "strategy": strategy, "seed": seed}
+        self._search["max_evaluations"] = max_evaluations
+        self.planners: dict[str, SystemPlanner] = {}
+
+    def build_topology(
+        self, sku: str, request: ShardingPlanRequest, ctx: PlannerSessionContext
+    ) -> TorchrecTopology:
+        """TorchRec's topology of the system at the size of the request.
+
+        Raises:
+            InvalidInputError: no such system, or it cannot have the ranks of the request.
+        """
+        system, changed = requested_system(sku, request)
+        ctx.hw_source[sku] = f"shardplan system {system.name}"
+        ctx.hw_overrides_applied[sku] = changed
+        device = request.compute_device or "cuda"
+        return topology_to_torchrec(system, device, pod_size=request.pod_size)
+
+    def build_storage_reservation(
+        self, sku: str, request: ShardingPlanRequest
+    ) -> StorageReservation:
+        """The reservation of the request; none if it says nothing.
+
+        Raises:
+            NotImplementedError: TorchRec's, for a policy that it does not build.
+        """
+        config = request.planner_config
+        given = [
+            config.storage_reservation_percentage,
+            *(getattr(config, n) for n in _HEURISTIC_ONLY),
+        ]
+        unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
+        if request.storage_reservation is None and unset and given == [None] * len(given):
+            return FixedPercentageStorageReservation(percentage=0.0)
+        return super().build_storage_reservation(sku, request)
+
+    def build_planner(
+        self,
+        sku: str,
+        *,
+        topology: TorchrecTopology,
+        storage_reservation: StorageReservation,
+        ctx: PlannerSessionContext,
+    ) -> SystemPlanner:
+        """The planner of a system.
+
+        Raises:
+            InvalidInputError: a planner variant or a pipeline that is not there.
+        """
+        request, config = ctx.request, ctx.request.planner_config
+        if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
+            message = (
+                f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
+                "unset, or 'oss', to plan with shardplan"
+            )
+            raise InvalidInputError(message)
+        for line in (*_unused(request), *_layout_remarks(sku, request)):
+            logger.warning("%s: %s", sku, line)
+            if line not in ctx.warnings:
+                ctx.warnings.append(line)
+        planner = SystemPlanner(
+            strict=isinstance(request, DryRunRequest),
+            topology=topology,
+            batch_size=request.batch_size,
+            storage_reservation=storage_reservation,
+            stats=ctx.stats,
+            constraints=request.constraints,
+            debug=config.debug,
+            timeout_seconds=config.timeout_seconds,
+            system=requested_system(sku, request)[0],
+            hints=self._hints if config.pipeline_type is None else self._piped(config),
+            **self._search,
+        )
+        self.planners[sku] = planner
+        return planner
+
+    def _piped(self, config: PlannerConfig) -> WorkloadHints:
+        if config.pipeline_type not in _PIPELINES:
+            message = (
+                f"pipeline_type {config.pipeline_type!r} is not one of {', '.join(_PIPELINES)}"
+            )
+            raise InvalidInputError(message)
+        return replace(self._hints, pipeline=_PIPELINES[config.pipeline_type])
+
+
+def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:
+    """Our system at the size of a request, and what the request changes about it.
+
+    TorchRec counts memory per rank, and both memory and bandwidths in units of 1024 ** 3 bytes.
+
+    Raises:
+        InvalidInputError: no such system, or it cannot have the ranks of the request.
+    """
+    local = request.local_world_size
+    system = io.load_system(sku, gpus=request.world_size, gpus_per_host=local)
+    own = (getattr(request, "per_sku_overrides", None) or {}).get(sku) or SkuOverride()
+    hbm = request.hbm_gb if own.hbm_gb is None else own.hbm_gb
+    ddr = request.ddr_gb if own.ddr_gb is None else own.ddr_gb
+    if hbm is not None:
+        device = replace(system.device, hbm_capacity_bytes=hbm * GIB)
+        system = replace(system, device=device, hbm_capacity_by_rank_bytes=())
+    if ddr is not None:
+        host = replace(system.host, ddr_capacity_bytes=ddr * GIB * local)
+        system = replace(system, host=host, ddr_capacity_by_host_bytes=())
+    intra, inter = own.intra_host_bw, own.inter_host_bw
+    if intra is not None:
+        rate = {"bandwidth_bytes_per_s": intra * GIB}
+        system = replace(
+            system,
+            host_link=replace(system.host_link, **rate),
+            domain_link=replace(system.domain_link, **rate),
+        )
+    if inter is not None:
+        link = replace(system.network_link, bandwidth_bytes_per_s=inter * GIB)
+        system = replace(system, network_link=link)
+    changed = HardwareConfig(
+        hbm_cap_bytes=None if hbm is None else int(hbm * GIB),
+        ddr_cap_bytes=None if ddr is None else int(ddr * GIB),
+        intra_host_bw=None if intra is None else intra * GIB / 1000,
+        inter_host_bw=None if inter is None else inter * GIB / 1000,
+    )
+    return system, changed
+
+
+def _unused(request: ShardingPlanRequest) -> list[str]:
+    """A line for each setting of a request that is set and changes nothing."""
+    config = request.planner_config
+    defaults = {f.name: f.default for f in fields(config)}
+    lines = [
+        f"planner_config.{name}={getattr(config, name)!r} is not used: {why}"
+        for name, why in REPLACED.items()
+        if getattr(config, name) != defaults[name]
+    ]
+    unread = config.storage_reservation_policy in (
+        StorageReservationPolicy.FIXED_PERCENTAGE,
+        StorageReservationPolicy.INFERENCE,
+    )
+    lines += [
+        f"planner_config.{name}={getattr(config, name)!r} is not used: "
+        f"storage_reservation_policy {config.storage_reservation_policy.value!r} does not read it"
+        for name in _HEURISTIC_ONLY
+        if unread and getattr(config, name) is not None
+    ]
+    cache = getattr(request, "cache_config", None)
+    if cache is not None and cache.enabled:
+        lines.append("cache_config is not used: TorchRec's orchestrators keep no plans")
+    return lines
+
+
+def _layout_remarks(sku: str, request: ShardingPlanRequest) -> list[str]:
+    """A line where hosts of the request have more ranks than those of the system."""
+    most = io.load_system(sku).local_world_size
+    if request.local_world_size <= most:
+        return []
+    return [
+        f"local_world_size {request.local_world_size} is more than the {most} GPUs of a host of "
+        f"{sku}: all of them are taken to lie in one host"
+    ]
