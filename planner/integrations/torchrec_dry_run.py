@@ -27,10 +27,8 @@ EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
 
 try:
-    from planner.integrations.torchrec_provider import (  # isort: skip - says what is missing
-        ShardplanProvider,
-        requested_system,
-    )
+    # First, for its error says which TorchRec is needed.
+    from planner.integrations.torchrec_provider import ShardplanProvider  # isort: skip
     from torchrec.distributed.planner.dry_run import cli
     from torchrec.distributed.planner.dry_run.api import DryRunOrchestrator
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, DryRunResult
@@ -120,15 +118,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="Function that returns the model, or the model and its ParameterConstraints by table "
         "name. Without it TorchRec's synthetic model is planned.",
     )
-    args = parser.parse_args(arguments)
+    args, provider = parser.parse_args(arguments), ShardplanProvider()
     try:
         request = _request(parser, args)
         for sku in request.sku_list:
-            requested_system(sku, request)
-    except (InvalidInputError, ValueError) as error:
+            provider.check(sku, request)
+    except (InvalidInputError, ValueError, NotImplementedError) as error:
         sys.stderr.write(f"torchrec_dry_run: {error}\n")
         return EXIT_INPUT
-    results, reporter, context = dry_run(request)
+    results, reporter, context = dry_run(request, provider)
     cli.print_results(results, print_plan=args.print_plan, save_plan_dir=args.save_plan_dir)
     lines = [f"{sku}: {block}" for sku, block in reporter.blocks.items()]
     lines += [f"warning: {line}" for line in context.warnings]
@@ -137,6 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _request(parser: argparse.ArgumentParser, args: argparse.Namespace) -> DryRunRequest:
+    if args.save_plan_dir is not None and "/" in args.sku_list:
+        message = "--save-plan-dir names files after SKUs: name systems without their folders"
+        raise InvalidInputError(message)
     if args.model is None:
         return cli.build_request(args, *cli.build_model_and_sharders(args))
     unread = [n for n in _SYNTHETIC if getattr(args, n) != parser.get_default(n)]

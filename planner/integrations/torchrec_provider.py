@@ -249,12 +249,7 @@ class ShardplanProvider(DefaultPlannerProvider):
             InvalidInputError: a planner variant or a pipeline that is not there.
         """
         request, config = ctx.request, ctx.request.planner_config
-        if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
-            message = (
-                f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
-                "unset, or 'oss', to plan with shardplan"
-            )
-            raise InvalidInputError(message)
+        hints = self._hints_for(config)
         for line in (*_unused(request), *_layout_remarks(sku, request)):
             logger.warning("%s: %s", sku, line)
             if line not in ctx.warnings:
@@ -269,19 +264,38 @@ class ShardplanProvider(DefaultPlannerProvider):
             debug=config.debug,
             timeout_seconds=config.timeout_seconds,
             system=requested_system(sku, request)[0],
-            hints=self._hints if config.pipeline_type is None else self._piped(config),
+            hints=hints,
             **self._search,
         )
         self.planners[sku] = planner
         return planner
 
-    def _piped(self, config: PlannerConfig) -> WorkloadHints:
-        if config.pipeline_type not in _PIPELINES:
+    def check(self, sku: str, request: ShardingPlanRequest) -> None:
+        """Refuse at once what would fail for a system before its search begins.
+
+        Raises:
+            InvalidInputError: no such system, or a setting that another planner needs.
+            NotImplementedError: TorchRec's, for a storage reservation that it does not build.
+        """
+        requested_system(sku, request)
+        self._hints_for(request.planner_config)
+        self.build_storage_reservation(sku, request)
+
+    def _hints_for(self, config: PlannerConfig) -> WorkloadHints:
+        """The hints, with the pipeline of a configuration that is for this planner."""
+        if config.planner_variant not in (PlannerVariant.UNSET, PlannerVariant.OSS):
             message = (
-                f"pipeline_type {config.pipeline_type!r} is not one of {', '.join(_PIPELINES)}"
+                f"planner_variant {config.planner_variant.value!r} is another planner; leave it "
+                "unset, or 'oss', to plan with shardplan"
             )
             raise InvalidInputError(message)
-        return replace(self._hints, pipeline=_PIPELINES[config.pipeline_type])
+        kind = config.pipeline_type
+        if kind is None:
+            return self._hints
+        if kind not in _PIPELINES:
+            message = f"pipeline_type {kind!r} is not one of {', '.join(_PIPELINES)}"
+            raise InvalidInputError(message)
+        return replace(self._hints, pipeline=_PIPELINES[kind])
 
 
 def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:

@@ -364,6 +364,9 @@ def test_the_command_line_plans_a_model_of_the_users(
     [
         (["--sku-list", "nope"], "nope: no such file and no shipped system"),
         (["--sku-list", "h100_sxm", "--local-world-size", "3"], "must be divisible"),
+        (["--sku-list", "my/box.yaml", "--save-plan-dir", "x"], "names files after SKUs"),
+        (["--sku-list", "h100_sxm", "--planner-variant", "manifold"], "is another planner"),
+        (["--sku-list", "h100_sxm", "--storage-reservation-policy", "sku_aware"], "sku_aware"),
         (["x:y", "--sku-list", "h100_sxm", "--num-tables", "9"], "--num-tables: only the synth"),
         (["no_such_package:f", "--sku-list", "h100_sxm"], "cannot be imported"),
     ],
