@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -186,9 +187,9 @@ def counted(report: Path, outcome: Outcome) -> Outcome:
     """The outcome with the tests of a JUnit report."""
     cases = list(ET.parse(report).getroot().iter("testcase"))
     failed = tuple(
-        f"{case.get('classname')}::{case.get('name')}"
+        f"{case.get('classname')}::{case.get('name')}: {_first_line(problem)}"
         for case in cases
-        if case.find("failure") is not None or case.find("error") is not None
+        for problem in (*case.findall("failure"), *case.findall("error"))[:1]
     )
     skipped = sum(case.find("skipped") is not None for case in cases)
     return Outcome(
@@ -202,10 +203,14 @@ def counted(report: Path, outcome: Outcome) -> Outcome:
     )
 
 
+def _first_line(problem: ET.Element) -> str:
+    return ((problem.get("message") or "").splitlines() or [""])[0]
+
+
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
     """The table, and below it what failed."""
     columns = ("torchrec", "torch", "fbgemm", "passed", "failed", "skipped", "minutes", "verdict")
-    table = Table(*columns)
+    table = Table(*columns, box=SIMPLE)
     for one in outcomes:
         table.add_row(
             one.version,

@@ -15,7 +15,7 @@ from benchmarks.version_matrix import Outcome, counted, newer, requirements
 REPORT = """<testsuites><testsuite>
 <testcase classname="a" name="good"/>
 <testcase classname="a" name="bad"><failure message="x"/></testcase>
-<testcase classname="a" name="broken"><error message="x"/></testcase>
+<testcase classname="a" name="broken"><error message="y&#10;z"/></testcase>
 <testcase classname="a" name="left_out"><skipped message="x"/></testcase>
 </testsuite></testsuites>"""
 
@@ -34,7 +34,7 @@ def test_tests_are_counted(tmp_path: Path) -> None:
     report = tmp_path / "r.xml"
     report.write_text(REPORT, encoding="utf-8")
     found = counted(report, Outcome(version="1.9.2"))
-    assert (found.passed, found.failed, found.skipped) == (1, ("a::bad", "a::broken"), 1)
+    assert (found.passed, found.failed, found.skipped) == (1, ("a::bad: x", "a::broken: y"), 1)
     assert not found.is_good
     assert not Outcome(version="1.9.2").is_good  # no test ran
 
