@@ -12,6 +12,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
 from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator
+from costmodels.row_updates import RowUpdate
 
 
 class Pooling(StrEnum):
@@ -140,7 +141,7 @@ class Table:
 
     ``module`` is the path of the owning module in the model, as TorchRec's plan names it; empty
     when the root itself holds the tables. ``communication`` are the codecs of its exchanges, None
-    where nothing is said of them.
+    where nothing is said of them. ``row_update`` is the kernel of its backward pass.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Table:
     is_weighted: bool = False
     module: str = "embedding_bag_collection"
     communication: Communication | None = None
+    row_update: RowUpdate = RowUpdate.DEDUPLICATED
 
     def __post_init__(self) -> None:
         """Check shape and features."""

@@ -11,6 +11,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import Provenance, Source
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
@@ -191,6 +192,7 @@ def tables(draw: DrawFn, name: str = "t0", *, max_rows: int = 50_000) -> Table:
         dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16, DataType.INT8])),
         pooling=draw(st.sampled_from([Pooling.SUM, Pooling.SUM, Pooling.MEAN, Pooling.NONE])),
         is_weighted=draw(st.booleans()),
+        row_update=draw(st.sampled_from([RowUpdate.DEDUPLICATED, *RowUpdate])),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodels.cpu.constants import CpuConstants, Residual
 from costmodels.cpu.features import Access, Accesses, many_features
+from costmodels.errors import require
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
@@ -17,6 +18,7 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 
@@ -54,6 +56,11 @@ class CpuLookup(AbstractLookupModel):
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """The same of many shards."""
+        require(
+            all(t.row_update is RowUpdate.DEDUPLICATED for t in shards.tables.tables),
+            "row_update is not deduplicated: on CPU cores FBGEMM always sorts the indices and "
+            "updates each row once; remove row_update from the workload",
+        )
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         dense = shards.runs(ComputeKernel.DENSE)
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution.base import Laws, side_by_side
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer, Pooling, Table
@@ -87,6 +88,8 @@ class TableColumns:
     is_scattered: BoolArray
     is_pooled: BoolArray
     is_weighted: BoolArray
+    sorts: BoolArray
+    updates_each_index: BoolArray
     num_features: IntArray
     num_embeddings: IntArray
     embedding_dim: IntArray
@@ -104,6 +107,10 @@ class TableColumns:
             is_scattered=np.array([t.distribution.scattered for t in tables], dtype=bool),
             is_pooled=np.array([t.pooling is not Pooling.NONE for t in tables], dtype=bool),
             is_weighted=np.array([t.is_weighted for t in tables], dtype=bool),
+            sorts=np.array([t.row_update.sorts for t in tables], dtype=bool),
+            updates_each_index=np.array(
+                [t.row_update is RowUpdate.PER_INDEX for t in tables], dtype=bool
+            ),
             num_features=np.array([len(t.features) for t in tables], dtype=np.int64),
             num_embeddings=np.array([t.num_embeddings for t in tables], dtype=np.int64),
             embedding_dim=np.array([t.embedding_dim for t in tables], dtype=np.int64),

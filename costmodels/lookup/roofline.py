@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
+    BoolArray,
     FloatArray,
     LookupShard,
     LookupShards,
@@ -35,6 +36,12 @@ _CACHE_PASSES = 8.0
 """Looking an index up in a cache in front of host memory takes as long as sorting it 8 times."""
 _CACHE_UPDATE_PASSES = 0.7
 """The same for the update, which finds rows by their place in the cache."""
+_ATOMIC_PASSES = 10.6
+"""Reads of a row from the second-level cache that adding to it atomically takes as long as.
+
+Fitted to the ``calibrate`` rows of V100 (Lin et al.'s update without deduplication). Their counters
+see 4 reads and 4 writes of that cache for each byte of a row.
+"""
 
 
 @final
@@ -56,6 +63,11 @@ class Roofline(AbstractLookupModel):
     cache of 112 KiB; updates read and write 2 U (R + s + h) at 1.66 times the link's rate, both
     directions at once. ``fused_uvm_caching`` keeps optimizer state in host memory; missing rows
     come in and evicted ones go out before the forward, and every index costs eight times its sort.
+
+    A table whose ``row_update`` is ``per_index`` sorts nothing and updates M rows instead of U,
+    while every index's row is read 10.6 times from the second-level cache: the root of the sum of
+    squares of the times of device memory and of that cache. ``deduplicated_without_sort`` leaves
+    out the sort.
 
     Valid for batches that fill the device (more than some 10^4 rows per call).
     """
@@ -118,10 +130,12 @@ def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     indices, bags = shards.num_indices, shards.num_bags
     gradient = shards.num_cols * _GRADIENT_ELEMENT_BYTES
     first = np.minimum(bags, indices)
-    work[:, LookupWork.INDICES] = indices
+    each = _updates_each(shards)
+    sorts = shards.tables.sorts[shards.table] | shards.runs(ComputeKernel.DENSE)
+    work[:, LookupWork.INDICES] = np.where(sorts, indices, 0.0)
     work[:, LookupWork.STREAM_DRAM] = _streamed(shards)
     work[:, LookupWork.FORWARD_ROWS_L2] = indices * shards.row_bytes
-    work[:, LookupWork.BACKWARD_GRADIENTS_L2] = (indices - first) * gradient
+    work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
     unique = shards.laws.unique_rows_in_range(
         shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows
@@ -154,6 +168,20 @@ def _misses(shards: LookupShards, unique: FloatArray, cache_bytes: float) -> Flo
     return np.minimum(np.maximum(misses, unique), shards.num_indices)
 
 
+def _updates_each(shards: LookupShards) -> BoolArray:
+    """Shards whose rows are updated once per index; replicated tables add into a gradient."""
+    each = shards.tables.updates_each_index[shards.table]
+    return np.asarray(each & ~shards.runs(ComputeKernel.DENSE))
+
+
+def _atomics(shards: LookupShards, topology: Topology) -> FloatArray:
+    """Effective bytes of atomic additions to one row per index; 0 where rows are deduplicated."""
+    device = topology.device
+    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+    added = _ATOMIC_PASSES * shards.num_indices * shards.row_bytes * slower
+    return np.where(_updates_each(shards), added, 0.0)
+
+
 def _add_host_rows(
     work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
@@ -162,8 +190,11 @@ def _add_host_rows(
     half = device.row_half_bytes
     misses = _misses(shards, unique, min(_HELD_BYTES, device.l2_capacity_bytes))
     whole = row + shards.state_bytes_per_row + half
+    updated = np.where(_updates_each(shards), misses, unique)
     work[:, LookupWork.FORWARD_HOST_LINK] = misses * (row + half)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = 2.0 * unique * whole / _BOTH_WAYS
+    gradients = work[:, LookupWork.BACKWARD_ROWS_DRAM]
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(gradients, _atomics(shards, topology))
+    work[:, LookupWork.BACKWARD_HOST_LINK] = 2.0 * updated * whole / _BOTH_WAYS
 
 
 def _add_device_rows(
@@ -174,17 +205,19 @@ def _add_device_rows(
     half, rho = device.row_half_bytes, device.update_efficiency_ratio
     misses = _misses(shards, unique, device.l2_capacity_bytes)
     work[:, LookupWork.FORWARD_ROWS_DRAM] = misses * (row + half)
-    whole = unique * (row + state + half)
+    updated = np.where(_updates_each(shards), misses, unique)
+    whole = updated * (row + state + half)
     updates = 2.0 * whole / rho
     dense = shards.runs(ComputeKernel.DENSE)
     cells = shards.num_rows.astype(float) * shards.num_cols
     passes = _DENSE_PASSES * cells * _GRADIENT_ELEMENT_BYTES
     updates = np.where(dense, passes + whole / rho, updates)
     cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
-    updates = np.where(cached, 2.0 * unique * (row + half) / rho, updates)
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] += updates
+    updates = np.where(cached, 2.0 * updated * (row + half) / rho, updates)
+    moved = work[:, LookupWork.BACKWARD_ROWS_DRAM] + updates
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(moved, _atomics(shards, topology))
     if cached.any():
-        outside = np.where(state > 0, 2.0 * unique * (state + half) / _BOTH_WAYS, 0.0)
+        outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
         moved = 2.0 * _missing(shards.chosen(cached)) * (row[cached] + half) / _BOTH_WAYS
         work[cached, LookupWork.CACHE_INDICES] = shards.num_indices[cached]
         work[cached, LookupWork.FORWARD_HOST_LINK] = moved

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeVar, final
+
+import numpy as np
 
 from costmodels.collective.base import Basis
 from costmodels.distribution.base import AbstractIndexDistribution, FloatArray
@@ -14,6 +18,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.stage_model import BACKWARD_KERNELS, CACHE_KERNELS
 from costmodels.topology import Topology
@@ -48,10 +53,12 @@ Eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 
 """
 _POWER_LAW_SHIFT: Final = 0.5
 """A continuous power law cut to whole numbers falls on row k with about (k + 1/2)^-s."""
-_FEW_INDICES: Final = 1e4
+_FEW_INDICES: Final = 7e4
 """Below this a call does not fill the device, and kernels that nobody models count."""
 _EXTRAPOLATED_SIGMA: Final = 0.3
-"""Added for calls below that: V100 kernels of 5 to 40 us are missed by this much."""
+"""Added for calls below that, of which V100 kernels of 5 to 40 us are missed by up to 0.25."""
+_PER_INDEX_SIGMA: Final = 0.15
+"""Added for updates per index: their one constant comes from a single device."""
 _MOST: Final = 2**48
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
 _Word = TypeVar("_Word")
@@ -105,13 +112,21 @@ def predict_lookups(
         if isinstance(row, LookupCall) and topology.calibration:
             found.append(_on_cpu(row, model, topology))
         elif isinstance(row, LookupCall):
-            found.append(interval(call_time(row, model, topology), *_trust(row, topology)))
+            found.append(predict_calls((row,), model, topology))
         else:
             found.append(row)
     return tuple(found)
 
 
-def _trust(call: LookupCall, topology: Topology) -> tuple[float, Basis]:
+def predict_calls(
+    calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology
+) -> Predicted:
+    """One fused call on the tables of all ``calls``, which have one phase and one kernel."""
+    indices = sum(call.num_tables * call.shard.num_indices for call in calls)
+    return interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
+
+
+def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what it rests on."""
     kernel = call.shard.kernel
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
@@ -124,7 +139,10 @@ def _trust(call: LookupCall, topology: Topology) -> tuple[float, Basis]:
         parts.append(RELATIVE_SIGMA[link])
         if link not in (Source.MEASURED, Source.CALIBRATED):
             basis = Basis.ANALYTIC
-    if call.num_tables * call.shard.num_indices < _FEW_INDICES:
+    if call.shard.table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
+        parts.append(_PER_INDEX_SIGMA)
+        basis = Basis.ANALYTIC
+    if num_indices < _FEW_INDICES:
         parts.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
     return spread_ratio(*parts), basis
@@ -140,20 +158,33 @@ def _on_cpu(
     phases = ["forward"] * forward + ["backward"] * backward
     spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
     spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
-    return interval(call_time(call, model, topology), spread, Basis.CALIBRATED)
+    return interval(call_time((call,), model, topology), spread, Basis.CALIBRATED)
 
 
-def call_time(call: LookupCall, model: AbstractLookupModel, topology: Topology) -> float:
-    """Seconds of the phases of a call, fixed costs of kernels included."""
-    device = topology.device
-    work = call.num_tables * model.shard_work(call.shard, topology)
+def call_time(
+    calls: Sequence[LookupCall],
+    model: AbstractLookupModel,
+    topology: Topology,
+    *,
+    in_iteration: bool = False,
+) -> float:
+    """Seconds of the phases of a call on the tables of all ``calls``, with its fixed costs.
+
+    In an iteration the latency of each kernel comes on top of what it moves, as
+    :mod:`costmodels.stages` has it. A kernel alone takes at least its latency.
+    """
+    device, call = topology.device, calls[0]
+    work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
     forward, backward, idle = _PHASES[call.phase]
     kernels = 1.0
     if call.shard.kernel is ComputeKernel.FUSED_UVM_CACHING:
         kernels += CACHE_KERNELS
-    forward_s = float(model.forward_time(work, topology)) + kernels * device.kernel_latency_s
-    backward_s = float(model.backward_time(work, topology))
-    backward_s += BACKWARD_KERNELS * device.kernel_latency_s
+    backward_kernels = BACKWARD_KERNELS if call.shard.table.row_update.sorts else 1.0
+    latency_s, join = device.kernel_latency_s, operator.add if in_iteration else math.hypot
+    forward_s = join(float(model.forward_time(work, topology)), latency_s)
+    forward_s += (kernels - 1.0) * latency_s
+    backward_s = join(float(model.backward_time(work, topology)), latency_s)
+    backward_s += (backward_kernels - 1.0) * latency_s
     idle_s = _IDLE_LAUNCHES * device.launch_latency_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
@@ -205,6 +236,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
             distribution=law,
             dtype=_word(given, "weight_dtype", "fp32", DataType),
             pooling=pooling,
+            row_update=_word(given, "update", "deduplicated", RowUpdate),
         ),
         kernel=_word(given, "location", "hbm", _LOCATIONS.__getitem__),
         row_offset=0,

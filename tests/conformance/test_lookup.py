@@ -21,6 +21,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupWork,
 )
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import DataType, Optimizer, Table
@@ -90,6 +91,7 @@ def shards(draw: st.DrawFn) -> LookupShard:
         draw(st.sampled_from([0.0, 0.8, 1.05, 1.6])),
         dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),
         is_weighted=draw(st.booleans()),
+        row_update=draw(st.sampled_from(list(RowUpdate))),
     )
     indices = draw(st.floats(0, 1e7))
     offset = draw(st.integers(0, rows - 1))

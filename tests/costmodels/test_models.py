@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from costmodels.collective.base import NUM_LEVELS, Level
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupShard, LookupWork
 from costmodels.lookup.roofline import Roofline
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import Optimizer, Pooling
 from tests.strategies import make_device, make_table, make_topology
@@ -60,6 +62,23 @@ def test_fused_work_by_hand() -> None:
         },
         rel=1e-9,
     )
+
+
+def test_an_update_per_index_by_hand() -> None:
+    """No sort; rows that miss are updated beside atomic additions in the second-level cache."""
+    table = replace(shard(ComputeKernel.FUSED).table, row_update=RowUpdate.PER_INDEX)
+    one = replace(shard(ComputeKernel.FUSED), table=table)
+    work = Roofline().shard_work(one, TOPOLOGY)
+    device = TOPOLOGY.device
+    moved = 100 * 256 + 2 * 1000 * (256 + 4 + 32) / 0.6
+    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+    added = 10.6 * 1000 * 256 * slower
+    assert work[LookupWork.BACKWARD_ROWS_DRAM] == pytest.approx(np.hypot(moved, added))
+    assert work[LookupWork.INDICES] == work[LookupWork.BACKWARD_GRADIENTS_L2] == 0
+    unsorted = replace(one, table=replace(table, row_update=RowUpdate.DEDUPLICATED_WITHOUT_SORT))
+    default = Roofline().shard_work(shard(ComputeKernel.FUSED), TOPOLOGY)
+    default[LookupWork.INDICES] = 0.0
+    np.testing.assert_array_equal(Roofline().shard_work(unsorted, TOPOLOGY), default)
 
 
 def test_host_memory_work_by_hand() -> None:

@@ -92,7 +92,10 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
     batch_per_table with pooling_factor. Optional: num_tables, location (hbm, uvm, uvm_caching),
     cache_load_factor, pooling (sum, mean, none), weight_dtype, output_dtype, optimizer (sgd),
     index_distribution ("uniform", "zipf 1.2", "power law alpha 1.05"), lookups_unique (distinct
-    rows, counted), kernel.
+    rows, counted), kernel, and update, which says how the backward updates rows: deduplicated (as
+    FBGEMM does: indices are sorted, then each distinct row is updated once; the default),
+    deduplicated_without_sort (the time is that of the update kernel alone), or per_index (no sort,
+    one atomic update per index, as kernels before FBGEMM).
     """
     from planner import io
     from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups

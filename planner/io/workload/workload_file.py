@@ -263,6 +263,7 @@ def _table(entry: TableSchema, name: str, training: TrainingSchema, folder: Path
         is_weighted=entry.is_weighted,
         module=entry.module,
         communication=_codecs(entry.communication or training.communication),
+        row_update=entry.row_update or training.row_update,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from costmodels.communication import Precision
+from costmodels.row_updates import RowUpdate
 from costmodels.workload import (
     DataType,
     DenseOptimizer,
@@ -107,6 +108,7 @@ class TableSchema(Strict):
     is_weighted: bool = False
     module: str = "embedding_bag_collection"
     communication: CommunicationSchema | None = None
+    row_update: Annotated[RowUpdate, Field(strict=False)] | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = TableConstraintSchema()
 
@@ -120,6 +122,7 @@ class TrainingSchema(Strict):
     output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     gradient_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     communication: CommunicationSchema | None = None
+    row_update: Annotated[RowUpdate, Field(strict=False)] = RowUpdate.DEDUPLICATED
     pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
     index_bytes: Literal[4, 8] = 8
     cuda_graph: bool = False

@@ -16,6 +16,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import (
     DenseArch,
@@ -212,6 +213,8 @@ def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
         values["is_weighted"] = True
     if table.module != "embedding_bag_collection":
         values["module"] = table.module
+    if table.row_update is not RowUpdate.DEDUPLICATED:
+        values["row_update"] = table.row_update.value
     return values
 
 

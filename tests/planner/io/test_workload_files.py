@@ -10,6 +10,7 @@ import pytest
 from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.errors import InvalidInputError
@@ -82,6 +83,7 @@ training:
   batch_size_per_rank: 8
   embedding_dtype: fp16
   gradient_dtype: bf16
+  row_update: per_index
   pipeline: prefetch_sparse_dist
   index_bytes: 4
   cuda_graph: true
@@ -112,6 +114,7 @@ tables:
     assert (table.name, table.module, table.pooling) == ("a*b_1", "model.embeddings", Pooling.NONE)
     assert table.dtype is DataType.INT8
     assert table.is_weighted
+    assert table.row_update is RowUpdate.PER_INDEX
     assert table.features[0].name == "f_1"
     assert table.distribution == Zipf(
         num_embeddings=16, exponent=1.0, shift=2.5, scattered=False, ids_per_draw=3

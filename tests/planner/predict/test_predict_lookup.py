@@ -85,6 +85,27 @@ def test_distinct_rows_that_were_counted_replace_the_law(tmp_path: Path) -> None
     assert half < of_law < many
 
 
+def test_the_kernel_of_the_update_may_be_said(tmp_path: Path) -> None:
+    """Without the sort what remains is shorter; an update per index is longer where rows repeat."""
+    back = {"phase": "backward", "index_distribution": "zipf 1.2", "num_tables": "8"}
+    default, named, bare, each = times(
+        tmp_path / "a.csv",
+        back,
+        {**back, "update": "deduplicated"},
+        {**back, "update": "deduplicated_without_sort"},
+        {**back, "update": "per_index"},
+    )
+    assert default == named
+    sort_s = 8 * 81_920 / H100.device.sort_rate_per_s + 2 * H100.device.kernel_latency_s
+    assert default - bare == pytest.approx(sort_s, rel=1e-3)
+    assert each > default
+
+
+def test_a_small_call_takes_at_least_a_kernel(tmp_path: Path) -> None:
+    one, two = times(tmp_path / "a.csv", {"batch_per_table": "1"}, {"batch_per_table": "2"})
+    assert H100.device.kernel_latency_s < one < two < 1.01 * H100.device.kernel_latency_s
+
+
 def test_a_cache_needs_its_size(tmp_path: Path) -> None:
     known = {"location": "uvm_caching", "cache_load_factor": "0.1"}
     assert times(tmp_path / "a.csv", known)[0] > times(tmp_path / "b.csv", {})[0]
@@ -141,6 +162,7 @@ BAD = [
     {"num_tables": "1.5"},
     {"location": "disk"},
     {"optimizer": "magic"},
+    {"update": "sometimes"},
     {"weight_dtype": "fp5"},
     {"lookups_unique": "90000"},
 ]
