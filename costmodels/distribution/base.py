@@ -37,8 +37,8 @@ class AbstractIndexDistribution(ABC):
     gets the heat.
 
     A law measured from data may know more than its bins: where its hot rows are (``range_rows``)
-    and how much more often than by chance ids repeat inside a batch (``effective_draws``). Those
-    two are the only concrete methods that a law may replace.
+    and how much more often than by chance ids repeat inside a batch (``effective_draws``), and how
+    well it is known (``alternatives``). Those are the only concrete methods that a law may replace.
     """
 
     __slots__ = ()
@@ -49,6 +49,10 @@ class AbstractIndexDistribution(ABC):
     @abstractmethod
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
         """``(rows, probability)`` per bin, hottest first; rows sum to the table, mass to 1."""
+
+    def alternatives(self) -> tuple[AbstractIndexDistribution, ...]:
+        """Other laws that the data allow; none where the law is known."""
+        return ()
 
     def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
         """Rows of every bin among the ids ``row_offset .. row_offset + num_rows - 1``.

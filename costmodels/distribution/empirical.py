@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.distribution._hot_share import HOTTEST_RATIO
 from costmodels.distribution._mixture import smooth
 from costmodels.distribution.base import (
     AbstractIndexDistribution,
@@ -46,6 +47,8 @@ class Empirical(AbstractIndexDistribution):
             were never seen and hold rows of probability 0.
         num_unique_curve: measured ``(indices, distinct rows)`` per batch, ascending; taken in
             preference to independent draws.
+        hot_share_ratio: least and most that the hottest 1 % of rows may hold of the accesses, where
+            the sample was too small to tell; empty otherwise.
 
     ``scattered`` is False where ranges are given.
 
@@ -59,6 +62,7 @@ class Empirical(AbstractIndexDistribution):
     num_rows_per_range: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     num_ids_in_ranges: int = 0
     num_unique_curve: tuple[tuple[float, float], ...] = ()
+    hot_share_ratio: tuple[float, ...] = ()
     scattered: bool = field(init=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -74,6 +78,11 @@ class Empirical(AbstractIndexDistribution):
         require(
             ascending and sound,
             "a curve of distinct rows must ascend, with 1 <= distinct rows <= indices",
+        )
+        shares = self.hot_share_ratio
+        require(
+            not shares or (len(shares) == 2 and 0 <= shares[0] <= shares[1] <= 1),
+            f"hot_share must be the least and the most share of the hottest rows, got {shares}",
         )
         object.__setattr__(self, "_hash", hash((self.num_embeddings, *self._content())))
 
@@ -114,6 +123,7 @@ class Empirical(AbstractIndexDistribution):
         range_rows: FloatArray | None = None,
         num_ids_in_ranges: int = 0,
         num_unique_curve: tuple[tuple[float, float], ...] = (),
+        hot_share_ratio: tuple[float, ...] = (),
     ) -> Self:
         """A law from bins, hottest first; fitted to the table and normalised.
 
@@ -127,6 +137,7 @@ class Empirical(AbstractIndexDistribution):
             range_rows: ``[ranges, bins]``, or None.
             num_ids_in_ranges: see the class.
             num_unique_curve: see the class.
+            hot_share_ratio: see the class.
         """
         rows = np.append(np.maximum(rows, 0.0), 0.0)
         probability = np.append(np.maximum(probability, 0.0), 0.0)
@@ -147,6 +158,35 @@ class Empirical(AbstractIndexDistribution):
             num_rows_per_range=ranges,
             num_ids_in_ranges=num_ids_in_ranges if ranges else 0,
             num_unique_curve=num_unique_curve,
+            hot_share_ratio=hot_share_ratio,
+        )
+
+    def alternatives(self) -> tuple[Empirical, ...]:
+        """The law with the least and with the most on its hottest 1 % of rows that data allow."""
+        return tuple(self._with_hot_share(share) for share in self.hot_share_ratio)
+
+    def _with_hot_share(self, share_ratio: float) -> Empirical:
+        """Accesses of the hottest rows and of the others scaled to this share and the rest."""
+        rows, probability = self.frequency_bins()
+        hot = np.clip(HOTTEST_RATIO * self.num_embeddings - (np.cumsum(rows) - rows), 0.0, rows)
+        now = float(hot @ probability)
+        if not 0.0 < now < 1.0:
+            return replace(self, hot_share_ratio=())
+        scaled = np.concatenate(
+            [probability * share_ratio / now, probability * (1.0 - share_ratio) / (1.0 - now)]
+        )
+        part = np.divide(hot, rows, out=np.zeros_like(rows), where=rows > 0)
+        parts, order = np.concatenate([part, 1.0 - part]), np.argsort(-scaled, kind="stable")
+        in_ranges = None
+        if not self.scattered:
+            in_ranges = (np.tile(np.array(self.num_rows_per_range), 2) * parts)[:, order]
+        return Empirical.from_bins(
+            (np.tile(rows, 2) * parts)[order],
+            scaled[order],
+            self.num_embeddings,
+            range_rows=in_ranges,
+            num_ids_in_ranges=self.num_ids_in_ranges,
+            num_unique_curve=self.num_unique_curve,
         )
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
@@ -223,6 +263,7 @@ class Empirical(AbstractIndexDistribution):
             self.num_rows_per_range,
             self.num_ids_in_ranges,
             self.num_unique_curve,
+            self.hot_share_ratio,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.errors import CostModelError
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.profiling.stats import Stats, TableStats
+from planner.profiling.stats import Stats, TableStats, undersampled_remark
 from planner.support.printable import printable
 
 _SHOWN = 5
@@ -66,6 +66,9 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
             f"({_some(unused)}): their statistics are not used"
         )
+    remark = undersampled_remark({name: stats.tables[name] for name in sorted(used)})
+    if remark is not None:
+        notes.append(f"{place}: {remark}")
     return replace(workload, tables=tuple(tables)), tuple(notes)
 
 

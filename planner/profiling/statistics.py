@@ -11,6 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.distribution._hot_share import (
+    HOTTEST_RATIO,
+    draws_needed,
+    hot_share_range,
+    tells,
+)
 from costmodels.distribution._mixture import LOW_COUNT, Smoothed, smooth, smooth_ranges
 from costmodels.distribution.empirical import Empirical
 from planner.profiling import stats as schema
@@ -100,6 +106,7 @@ def _with_law(
     """What follows from the law as a reader of the file will see it."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
     law = shown.distribution(table.num_embeddings)
+    num_samples = work.sums.num_samples
     num_rows = table.num_embeddings
     drawn = min(_chao(counts, rows), num_rows)
     more = (num_rows * factor for factor in _MORE_RANKS) if table.ids_are_hashes else ()
@@ -117,6 +124,7 @@ def _with_law(
                 )
                 for ratio in _HOTTEST_RATIOS
             ],
+            "hot_share": _hot_share(law, counts, rows, num_samples),
             "cache": [
                 schema.CacheHit(
                     cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
@@ -125,6 +133,20 @@ def _with_law(
             ],
         }
     )
+
+
+def _hot_share(
+    law: Empirical, counts: IntArray, rows: IntArray, num_samples: int
+) -> schema.HotShare:
+    hottest = HOTTEST_RATIO * law.num_embeddings
+    seen = counts.astype(float), rows.astype(float)
+    low, high = hot_share_range(*seen, law.num_embeddings, hottest)
+    needed: int | None = 0
+    if not tells(low, high):
+        num_draws = float(counts @ rows)
+        draws = draws_needed(law.frequency_bins(), num_draws, hottest)
+        needed = None if draws is None else round(num_samples * draws / num_draws)
+    return schema.HotShare(low_ratio=low, high_ratio=high, samples_needed=needed)
 
 
 def _counts_of_counts(work: TableWork) -> tuple[IntArray, IntArray, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -17,6 +18,7 @@ from planner.errors import InvalidInputError
 SCHEMA_VERSION: Final = 1
 KIND: Final = "shardplan_stats"
 _SHOWN_ERRORS: Final = 8
+_SHOWN_TABLES: Final = 3
 
 FloatArray = NDArray[np.float64]
 Count = Annotated[int, Field(ge=0)]
@@ -119,6 +121,17 @@ class AccessShare(_Part):
     access_ratio: Ratio
 
 
+class HotShare(_Part):
+    """Least and most that the hottest 1 % of rows may hold of the accesses, by this sample.
+
+    ``samples_needed``: about how many samples would tell; 0 if these do, null if no number tried.
+    """
+
+    low_ratio: Ratio
+    high_ratio: Ratio
+    samples_needed: Count | None
+
+
 class CacheHit(_Part):
     """Hit ratio of an LRU cache that holds a share of the rows (Che's approximation)."""
 
@@ -144,6 +157,7 @@ class TableStats(_Part):
     zipf: ZipfStats | None
     batches: list[BatchStats]
     hottest_rows: list[AccessShare]
+    hot_share: HotShare | None = None
     cache: list[CacheHit]
 
     @model_validator(mode="after")
@@ -175,7 +189,17 @@ class TableStats(_Part):
             range_rows=self._range_rows(),
             num_ids_in_ranges=self.ranges.num_ids if self.ranges else 0,
             num_unique_curve=self._unique_curve(),
+            hot_share_ratio=self._undersampled_ratio(),
         )
+
+    @property
+    def is_undersampled(self) -> bool:
+        """Whether the sample was too small to tell how hot the hottest rows are."""
+        return self.hot_share is not None and self.hot_share.samples_needed != 0
+
+    def _undersampled_ratio(self) -> tuple[float, ...]:
+        found = self.hot_share
+        return (found.low_ratio, found.high_ratio) if found and self.is_undersampled else ()
 
     def _unique_curve(self) -> tuple[tuple[float, float], ...]:
         """Measured batches, by size; distinct rows never fall with the size."""
@@ -240,6 +264,27 @@ class Stats(_Part):
             "('shardplan profile --table-map' names tables after features)"
         )
         raise InvalidInputError(message)
+
+
+def undersampled_remark(tables: Mapping[str, TableStats]) -> str | None:
+    """What to say of tables whose sample was too small; None where none was."""
+    few = {name: t.hot_share for name, t in tables.items() if t.is_undersampled and t.hot_share}
+    if not few:
+        return None
+    shown = [_range_text(name, share) for name, share in list(few.items())[:_SHOWN_TABLES]]
+    more = "; ..." if len(few) > _SHOWN_TABLES else ""
+    return (
+        f"too few samples were profiled to tell how hot the hottest 1 % of rows are: {len(few)} "
+        f"of {len(tables)} tables ({'; '.join(shown)}{more}). Predicted intervals reach from one "
+        "end of these shares to the other; profile more samples to narrow them"
+    )
+
+
+def _range_text(name: str, share: HotShare) -> str:
+    needed = share.samples_needed
+    enough = "more than a million times as many" if needed is None else f"about {needed:,}"
+    low, high = 100 * share.low_ratio, 100 * share.high_ratio
+    return f"{name!r}: {low:.3g} to {high:.3g} % of accesses, {enough} samples would tell"
 
 
 def load_stats(path: Path) -> Stats:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodels import discovery
-from planner.cli.console import Settings, remark, stderr_console, stdout_console, write_json
+from planner.cli.console import Settings, remark, stderr_console, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, Count, Quantity, output_options
 from planner.profiling import readers as readers_package
 
@@ -115,6 +115,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     SIGTERM).
     """
     from planner.profiling.profiler import profile_files
+    from planner.profiling.stats import undersampled_remark
 
     options = _options(flags)
     readers = _readers(skip_empty=flags["empty"] == "skip")
@@ -124,6 +125,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("run the same command again to continue")
         raise
+    undersampled = undersampled_remark(stats.tables)
+    warn(settings, () if undersampled is None else (undersampled,))
     if settings.json:
         from planner.profiling.stats import stats_text
 

@@ -16,7 +16,8 @@ from planner.io.workload.workload_schema import DistributionSchema
 from planner.profiling.stats import Stats, TableStats, load_stats
 
 _ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
-_BIN_KEYS: Final = ("rows", "probability", "rows_per_range", "ids_in_ranges", "unique_rows")
+_CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")
+_BIN_KEYS: Final = ("rows", "probability", *_CURVES)
 _KEYS: Final = {
     "uniform": ("scattered",),
     "zipf": ("scattered", *_ZIPF_KEYS),
@@ -79,6 +80,7 @@ def _bins(entry: DistributionSchema, num_embeddings: int) -> Empirical:
         num_rows_per_range=tuple(tuple(map(float, line)) for line in entry.rows_per_range),
         num_ids_in_ranges=entry.ids_in_ranges,
         num_unique_curve=tuple((float(n), float(u)) for n, u in entry.unique_rows),
+        hot_share_ratio=tuple(entry.hot_share),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from planner.io.workload.workload_schema import (
     WorkloadSchema,
 )
 from planner.problem import Constraints, TableConstraint
+from planner.profiling.stats import TableStats, undersampled_remark
 from planner.support.collector import collector_paused
 
 _NO_LIMITS: Final = TableConstraintSchema()
@@ -113,11 +114,12 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
         raise InvalidInputError(msg)
     problems: list[str] = []
     tables: list[Table] = []
+    measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
     for index, entry in enumerate(schema.tables):
         where = document.where(("tables", index))
         for name in _names(entry):
-            build = partial(_table, entry, name, schema.training, document.path.parent)
+            build = partial(_table, entry, name, schema.training, document.path.parent, measured)
             table = collect(problems, where, build)
             if table is not None:
                 tables.append(table)
@@ -143,7 +145,7 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
     return WorkloadFile(
         workload=workload,
         constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
-        warnings=_assumptions(schema, is_list=is_list),
+        warnings=_assumptions(schema, measured, is_list=is_list),
     )
 
 
@@ -169,8 +171,11 @@ def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
     ]
 
 
-def _assumptions(schema: WorkloadSchema, *, is_list: bool) -> tuple[str, ...]:
-    warnings = []
+def _assumptions(
+    schema: WorkloadSchema, measured: Mapping[str, TableStats], *, is_list: bool
+) -> tuple[str, ...]:
+    undersampled = undersampled_remark(measured)
+    warnings = [] if undersampled is None else [undersampled]
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
     if bare:
         warnings.append(f"{bare} tables have no distribution: every row is taken as equally likely")
@@ -236,9 +241,18 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
     )
 
 
-def _table(entry: TableSchema, name: str, training: TrainingSchema, folder: Path) -> Table:
+def _table(
+    entry: TableSchema,
+    name: str,
+    training: TrainingSchema,
+    folder: Path,
+    measured: dict[str, TableStats],
+) -> Table:
+    """The table; its statistics, if it has any, are added to ``measured``."""
     features = _feature_names(entry, name)
     stats = stats_of(entry.distribution, name, features, folder)
+    if stats is not None:
+        measured[name] = stats
     factors = entry.pooling_factor
     if not isinstance(factors, list):
         factors = [factors] * len(features)

@@ -46,7 +46,8 @@ class DistributionSchema(Strict):
     Kind ``bins`` lists frequency bins, hottest first: ``rows`` of each and the ``probability`` of
     one of its rows. ``rows_per_range`` says how many rows of each bin lie in each of several equal
     ranges of the first ``ids_in_ranges`` ids; ``unique_rows`` are measured pairs of indices and
-    distinct rows of a batch.
+    distinct rows of a batch; ``hot_share`` is the least and the most that the hottest 1 % of rows
+    may hold of the accesses, where a sample was too small to tell.
     """
 
     kind: Literal["uniform", "zipf", "bins"] | None = None
@@ -61,6 +62,7 @@ class DistributionSchema(Strict):
     unique_rows: list[Annotated[list[Amount], Field(min_length=2, max_length=2)]] = Field(
         default_factory=list
     )
+    hot_share: Annotated[list[float], Field(max_length=2)] = Field(default_factory=list)
     stats: Name | None = None
 
 

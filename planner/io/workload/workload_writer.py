@@ -242,6 +242,8 @@ def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
             values["ids_in_ranges"] = law.num_ids_in_ranges
         if law.num_unique_curve:
             values["unique_rows"] = [list(point) for point in law.num_unique_curve]
+        if law.hot_share_ratio:
+            values["hot_share"] = list(law.hot_share_ratio)
         return values
     message = f"a law of kind {type(law).__name__} cannot be written to a workload file"
     raise InvalidInputError(message)

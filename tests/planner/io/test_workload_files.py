@@ -264,6 +264,7 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     class Measured:
         features: dict[str, object] = {}  # noqa: RUF012
+        is_undersampled = False
 
         class pooling:  # noqa: N801
             mean = 2.5

@@ -63,6 +63,7 @@ def measured_laws(draw: DrawFn, rows: int) -> Empirical:
         num_rows_per_range=(tuple((bins / 2).tolist()), tuple((bins / 2).tolist())),
         num_ids_in_ranges=draw(st.integers(1, rows)),
         num_unique_curve=((2.0, 1.5), (10.0, draw(st.floats(1.5, 10.0)))),
+        hot_share_ratio=draw(st.sampled_from([(), (0.01, 0.7)])),
     )
 
 

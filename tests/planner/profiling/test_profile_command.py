@@ -9,11 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodels.estimates import IterationEstimate
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from planner.cli.commands import profile
 from planner.cli.console import Settings
 from planner.cli.run import run
+from planner.io import load_problem, load_workload_file
+from planner.problem import PlanningProblem
 from planner.profiling.stats import load_stats
 from tests.planner.profiling.samples import write_npy, write_tsv, zipf_ids
+
+WORKLOAD = """
+name: one
+training: {batch_size_per_rank: 8192}
+tables:
+  - name: cat_0
+    num_embeddings: 2_000_000
+    embedding_dim: 64
+    pooling_factor: 1
+"""
 
 
 @pytest.fixture
@@ -47,6 +62,59 @@ def test_json_is_the_file(day: Path, capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr()
     assert json.loads(out.out) == json.loads(Path("s.json").read_text())
     assert "wrote s.json" in out.err
+
+
+def test_too_few_samples_are_said_and_widen_predictions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The remark of ``profile`` is that of ``plan`` too, whose interval gets wider."""
+    ids = np.random.default_rng(0).integers(0, 2_000_000, 4_000)
+    data = write_npy(tmp_path / "day_0_sparse.npy", ids.reshape(-1, 1))
+    stats, workload = tmp_path / "stats.json", tmp_path / "w.yaml"
+    mapping = tmp_path / "map.yaml"
+    mapping.write_text(WORKLOAD)
+    assert shardplan("profile", data, "-o", stats, "--table-map", mapping) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    found = load_stats(stats).tables["cat_0"]
+    assert found.hot_share is not None
+    assert found.hot_share.low_ratio < 0.012 < 0.05 < found.hot_share.high_ratio
+    needed = found.hot_share.samples_needed
+    assert needed is not None
+    assert needed > 4_000
+    assert f"about {needed:,} samples would tell" in told
+    assert found.hottest_rows[1].access_ratio == pytest.approx(0.01)
+    problems = []
+    for law in ("{stats: stats.json}", "{kind: uniform}"):
+        workload.write_text(WORKLOAD + f"    distribution: {law}\n")
+        problems.append(load_problem(workload, "a100_80gb_sxm", gpus=2))
+    file = load_workload_file(tmp_path / "w.yaml")
+    assert not any("too few samples" in w for w in file.warnings)
+    workload.write_text(WORKLOAD + "    distribution: {stats: stats.json}\n")
+    warnings = load_workload_file(workload).warnings
+    assert any(f"about {needed:,} samples would tell" in w for w in warnings)
+    measured, known = (_cached_estimate(problem) for problem in problems)
+    assert measured.time.low_s < 0.98 * known.time.low_s
+    assert measured.time.high_s >= known.time.high_s * (1 - 1e-9)
+    assert measured.time.time_s == pytest.approx(known.time.time_s, rel=0.02)
+    assert shardplan("profile", data, "-o", stats, "--max-ind-range", "20") == 0
+    assert "too few samples" not in capsys.readouterr().err
+    folded = load_stats(stats).tables["cat_0"].hot_share
+    assert folded is not None
+    assert folded.samples_needed == 0
+
+
+def _cached_estimate(problem: PlanningProblem) -> IterationEstimate:
+    """The table whole on rank 0, in host memory behind a cache of a tenth of its rows."""
+    option = ShardingOption(
+        table="cat_0",
+        sharding_type=ShardingType.TABLE_WISE,
+        kernel=ComputeKernel.FUSED_UVM_CACHING,
+        column_widths=(64,),
+        cache_load_factor_ratio=0.1,
+    )
+    placement = place(option, 2_000_000, (0,), world_size=2, local_world_size=2)
+    pipeline = CostPipeline(problem.workload, problem.topology)
+    return pipeline.estimate(Plan(placements=(placement,)))
 
 
 def test_hashed_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
