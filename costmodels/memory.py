@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.deduplication import kept_bytes
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.work import MEMORY, Memory
@@ -43,7 +44,8 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
         "looked-up vectors": 2.0
         * workload.local_batch_size
         * outputs
-        * workload.output_dtype.num_bytes,
+        * workload.output_dtype.num_bytes
+        + kept_bytes(workload),
     }
 
 

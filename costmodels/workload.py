@@ -141,7 +141,8 @@ class Table:
 
     ``module`` is the path of the owning module in the model, as TorchRec's plan names it; empty
     when the root itself holds the tables. ``communication`` are the codecs of its exchanges, None
-    where nothing is said of them. ``row_update`` is the kernel of its backward pass.
+    where nothing is said of them. ``row_update`` is the kernel of its backward pass. Each rank
+    exchanges distinct indices where ``deduplicates_indices``.
     """
 
     name: str
@@ -155,19 +156,23 @@ class Table:
     module: str = "embedding_bag_collection"
     communication: Communication | None = None
     row_update: RowUpdate = RowUpdate.DEDUPLICATED
+    deduplicates_indices: bool = False
 
     def __post_init__(self) -> None:
         """Check shape and features."""
         require(bool(self.name), "a table needs a name")
+        good = 1 <= self.num_embeddings <= 2**48
         require(
-            1 <= self.num_embeddings <= 2**48,
-            f"table {self.name!r}: num_embeddings must be 1..2^48, got {self.num_embeddings}",
+            good, f"table {self.name!r}: num_embeddings must be 1..2^48, got {self.num_embeddings}"
         )
-        require(
-            1 <= self.embedding_dim <= 16384,
-            f"table {self.name!r}: embedding_dim must be 1..16384, got {self.embedding_dim}",
-        )
+        good, dim = 1 <= self.embedding_dim <= 16384, self.embedding_dim
+        require(good, f"table {self.name!r}: embedding_dim must be 1..16384, got {dim}")
         require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
+        require(
+            not self.deduplicates_indices or self.pooling is Pooling.NONE,
+            f"table {self.name!r}: deduplicate_indices needs pooling none, got {self.pooling}; "
+            "TorchRec has it for unpooled tables only",
+        )
         require(
             self.distribution.num_embeddings == self.num_embeddings,
             f"table {self.name!r} has {self.num_embeddings} rows but its index distribution "

@@ -181,6 +181,7 @@ def tables(draw: DrawFn, name: str = "t0", *, max_rows: int = 50_000) -> Table:
     poolings = draw(
         st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0, 20.0, 100.0]), min_size=1, max_size=3)
     )
+    pooling = draw(st.sampled_from([Pooling.SUM, Pooling.SUM, Pooling.MEAN, Pooling.NONE]))
     return Table(
         name=name,
         num_embeddings=rows,
@@ -190,9 +191,10 @@ def tables(draw: DrawFn, name: str = "t0", *, max_rows: int = 50_000) -> Table:
         ),
         distribution=draw(laws(rows)),
         dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16, DataType.INT8])),
-        pooling=draw(st.sampled_from([Pooling.SUM, Pooling.SUM, Pooling.MEAN, Pooling.NONE])),
+        pooling=pooling,
         is_weighted=draw(st.booleans()),
         row_update=draw(st.sampled_from([RowUpdate.DEDUPLICATED, *RowUpdate])),
+        deduplicates_indices=pooling is Pooling.NONE and draw(st.booleans()),
     )
 
 

@@ -61,6 +61,11 @@ class CpuLookup(AbstractLookupModel):
             "row_update is not deduplicated: on CPU cores FBGEMM always sorts the indices and "
             "updates each row once; remove row_update from the workload",
         )
+        require(
+            not shards.tables.deduplicates_indices.any(),
+            "deduplicate_indices needs GPUs: FBGEMM has no kernel on CPU cores that finds distinct "
+            "indices, so that TorchRec stops there; remove deduplicate_indices from the workload",
+        )
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         dense = shards.runs(ComputeKernel.DENSE)
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s

@@ -90,6 +90,7 @@ class TableColumns:
     is_weighted: BoolArray
     sorts: BoolArray
     updates_each_index: BoolArray
+    deduplicates_indices: BoolArray
     num_features: IntArray
     num_embeddings: IntArray
     embedding_dim: IntArray
@@ -111,6 +112,7 @@ class TableColumns:
             updates_each_index=np.array(
                 [t.row_update is RowUpdate.PER_INDEX for t in tables], dtype=bool
             ),
+            deduplicates_indices=np.array([t.deduplicates_indices for t in tables], dtype=bool),
             num_features=np.array([len(t.features) for t in tables], dtype=np.int64),
             num_embeddings=np.array([t.num_embeddings for t in tables], dtype=np.int64),
             embedding_dim=np.array([t.embedding_dim for t in tables], dtype=np.int64),

@@ -36,7 +36,7 @@ _CACHE_PASSES = 8.0
 """Looking an index up in a cache in front of host memory takes as long as sorting it 8 times."""
 _CACHE_UPDATE_PASSES = 0.7
 """The same for the update, which finds rows by their place in the cache."""
-_ATOMIC_PASSES = 10.6
+ATOMIC_PASSES = 10.6
 """Reads of a row from the second-level cache that adding to it atomically takes as long as.
 
 Fitted to the ``calibrate`` rows of V100 (Lin et al.'s update without deduplication). Their counters
@@ -178,7 +178,7 @@ def _atomics(shards: LookupShards, topology: Topology) -> FloatArray:
     """Effective bytes of atomic additions to one row per index; 0 where rows are deduplicated."""
     device = topology.device
     slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
-    added = _ATOMIC_PASSES * shards.num_indices * shards.row_bytes * slower
+    added = ATOMIC_PASSES * shards.num_indices * shards.row_bytes * slower
     return np.where(_updates_each(shards), added, 0.0)
 
 

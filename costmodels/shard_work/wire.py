@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.deduplication import exchanged_indices
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import Pooling, Table, Workload
 
 FloatArray = NDArray[np.float64]
 
@@ -68,12 +69,12 @@ class Wire:
                             wire[f, step, way, i] = codec.wire_bytes
                         encode[f, step, way, i] = codec.encode_bytes(size)
                         decode[f, step, way, i] = codec.decode_bytes(size)
-        vectors = np.array([t.outputs_per_sample * t.embedding_dim for t in tables])
+        batch = workload.local_batch_size
+        vectors = np.array([t.embedding_dim * _arriving_vectors(t, batch) for t in tables])
         return Wire(
             element_bytes=wire,
             source_bytes=_sources(encode, decode, topology),
-            received_bytes=_received(encode, decode, topology)
-            @ (vectors * workload.local_batch_size),
+            received_bytes=_received(encode, decode, topology) @ vectors,
         )
 
     @property
@@ -81,6 +82,13 @@ class Wire:
         """Least part that a direction has of the mean of both, ``[families, 2, 2]``."""
         mean = self.element_bytes.mean(axis=2, keepdims=True)
         return np.asarray((self.element_bytes / mean).min(axis=-1))
+
+
+def _arriving_vectors(table: Table, batch_size: int) -> float:
+    """Vectors of a table that arrive for one rank's batch."""
+    if table.pooling is Pooling.NONE:
+        return exchanged_indices(table, batch_size)
+    return table.outputs_per_sample * batch_size
 
 
 def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:

@@ -64,6 +64,8 @@ PIPELINE_DEPTH: Final = {
 """Batches of indices in flight per pipeline (TorchRec train_pipeline)."""
 
 _LENGTH_BYTES: Final = 4.0
+_DISTINCT_LENGTH_BYTES: Final = 8.0
+"""FBGEMM's ``jagged_unique_indices`` gives lengths of the type of its offsets, int64."""
 _GRADIENT_BYTES: Final = 4.0
 
 
@@ -240,8 +242,9 @@ class WorkModel:
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
         share = np.where(replicated, 1.0, share)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
-        bags = np.where(pooled, batch * tables.num_features[table], indices * share)
-        received = sources * indices * share
+        sent = self._sent_indices(cells, indices, indices * share)
+        bags = np.where(pooled, batch * tables.num_features[table], sent)
+        received = sources * sent
         shards = LookupShards(
             tables=tables,
             table=table,
@@ -262,8 +265,11 @@ class WorkModel:
         work[every[:, None], columns] = self.lookup.shards_work(shards, self.topology)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
-        lengths = batch * tables.num_features[table] * _LENGTH_BYTES
-        arriving = indices * share * index_bytes + lengths
+        length_bytes = np.where(
+            tables.deduplicates_indices[table], _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES
+        )
+        lengths = batch * tables.num_features[table] * length_bytes
+        arriving = sent * index_bytes + lengths
         leaving = bags * cells.num_cols * workload.output_dtype.num_bytes
         whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
         work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
@@ -279,6 +285,23 @@ class WorkModel:
             _compress(work, self.wire, moved, (family, table[moved]), elements)
             work[moved, MEMORY + Memory.BUFFERS] += sources[moved] * work[moved, OUTPUT + family]
         return work
+
+    def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
+        """Indices that each rank sends to each cell; of some tables the distinct ones alone.
+
+        Args:
+            cells: ``[n]``.
+            indices: of a rank for the whole table of each.
+            mine: those of them that fall on the cell.
+        """
+        tables = self.columns
+        once = tables.deduplicates_indices[cells.table]
+        if not once.any():
+            return mine
+        unique = tables.laws.unique_rows_in_range(
+            tables.law[cells.table], indices, cells.row_offset, cells.num_rows
+        )
+        return np.where(once, np.minimum(unique, mine), mine)
 
 
 def _compress(

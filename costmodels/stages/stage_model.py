@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodels.deduplication import distinct_s, with_expansion
 from costmodels.dense.base import DenseTimes, dense_layers
 from costmodels.errors import require
 from costmodels.host import HostCosts, input_bytes
@@ -54,7 +55,8 @@ class StageModel:
         self.topology = topology
         self.models = models
         self.speeds = topology.speeds()
-        self.dense: DenseTimes = models.dense.times(workload, topology)
+        dense = models.dense.times(workload, topology)
+        self.dense: DenseTimes = with_expansion(dense, workload, topology)
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology, self._layers, models.collective)
         self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
@@ -212,10 +214,12 @@ class StageModel:
 
     @property
     def input_copy_s(self) -> float:
-        """Copying a rank's batch to its device; nothing where the ranks are CPU cores."""
+        """A rank's batch on its device, indices distinct; nothing where ranks are CPU cores."""
         if self.topology.device.single_stream:
             return 0.0
-        return input_bytes(self.workload) / self.topology.host.device_link_bandwidth_bytes_per_s
+        copied_s = input_bytes(self.workload)
+        copied_s /= self.topology.host.device_link_bandwidth_bytes_per_s
+        return copied_s + distinct_s(self.workload, self.topology)
 
     @property
     def _loss_s(self) -> float:

@@ -9,23 +9,15 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import ParameterConstraints, SharderData
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
 
-from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
-from costmodels.workload import (
-    DataType,
-    DenseArch,
-    Pipeline,
-    Pooling,
-    Table,
-    Workload,
-)
+from costmodels.workload import DataType, DenseArch, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in.remarks import (
     DATA_TYPES,
@@ -35,7 +27,7 @@ from planner.integrations.drop_in.remarks import (
 from planner.integrations.translate.codecs import communication_of, row_to_fill
 from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
-from planner.integrations.translate.features import features_of, torchrec_inputs
+from planner.integrations.translate.features import features_of, torchrec_inputs, uses_index_dedup
 from planner.integrations.translate.key_value import (
     MOST_ROWS,
     KeyValueTable,
@@ -247,7 +239,7 @@ def _shardable_tables(
                     hints,
                     owner=owner,
                     stored=parameter,
-                    communication=communication_of(sharder),
+                    sharder=sharder,
                 )
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
@@ -336,7 +328,7 @@ def make_table(
     *,
     owner: nn.Module,
     stored: torch.Tensor | None = None,
-    communication: Communication | None = None,
+    sharder: ModuleSharder[nn.Module] | SharderData | None = None,
 ) -> Table:
     """One table of a module from its TorchRec configuration.
 
@@ -349,7 +341,7 @@ def make_table(
         hints: what the model does not say.
         owner: the module.
         stored: the weights; rows of a quantized table are bytes, whatever its data type is called.
-        communication: codecs of its sharder.
+        sharder: of the module, if known; tells codecs, and whether distinct indices travel.
 
     Raises:
         InvalidInputError: a data type that cannot be planned.
@@ -378,7 +370,10 @@ def make_table(
             or (constraint is not None and constraint.is_weighted)
         ),
         module=path,
-        communication=communication,
+        communication=None if sharder is None else communication_of(sharder),
+        deduplicates_indices=sharder is not None
+        and uses_index_dedup(sharder)
+        and _pooling(config) is Pooling.NONE,
     )
 
 

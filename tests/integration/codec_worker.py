@@ -51,13 +51,14 @@ _SENDERS: Final = {
 
 @contextmanager
 def counted(world: int) -> Iterator[list[float]]:
-    """Bytes of vectors that this rank sends to the other one meanwhile."""
-    total, kept = [0.0], {name: getattr(dist, name) for name in _SENDERS}
+    """Bytes that this rank sends to the other one meanwhile: of vectors, of lengths and indices."""
+    total, kept = [0.0, 0.0], {name: getattr(dist, name) for name in _SENDERS}
 
     def counting(name: str) -> Any:
         def call(output: torch.Tensor, given: torch.Tensor, *more: Any, **named: Any) -> Any:
-            if given.dtype in _WIRE:
-                total[0] += _to_other(name, given, named.get("input_split_sizes"), world)
+            splits = named.get("input_split_sizes")
+            if given.dtype in _WIRE or splits:
+                total[given.dtype not in _WIRE] += _to_other(name, given, splits, world)
             return kept[name](output, given, *more, **named)
 
         def named_call(*given: Any, **named: Any) -> Any:

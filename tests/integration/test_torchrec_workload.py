@@ -10,7 +10,9 @@ import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 from torchrec.models.dlrm import DLRM, DLRM_DCN
@@ -31,6 +33,7 @@ from planner.integrations.torchrec_workload import (
     WorkloadHints,
     describe_model,
 )
+from planner.integrations.translate.features import uses_index_dedup
 from planner.problem import TableConstraint
 from tests.integration.models import META, Model, bags, sequences
 
@@ -312,3 +315,25 @@ def test_constraints_that_leave_nothing_are_refused() -> None:
     assert (
         "table 'c': cache_params.load_factor must lie between 0 and 1" in caught.value.problems[1]
     )
+
+
+def test_distinct_indices_of_a_sharder_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``use_index_dedup`` of the sharder or of TorchRec as a whole, never for pooled tables."""
+    model = Model(bags([("p", 500, 16)]), sequences([("s", 500, 16)]))
+
+    def found(*, use_index_dedup: bool) -> dict[str, bool]:
+        sharders = [
+            EmbeddingBagCollectionSharder(),
+            EmbeddingCollectionSharder(use_index_dedup=use_index_dedup),
+        ]
+        described = describe_model(model, sharders, batch_size=64)
+        assert described is not None
+        return {t.name: t.deduplicates_indices for t in described.workload.tables}
+
+    assert found(use_index_dedup=False) == {"p": False, "s": False}
+    assert found(use_index_dedup=True) == {"p": False, "s": True}
+    inside = EmbeddingCollectionSharder(use_index_dedup=True)
+    assert uses_index_dedup(ManagedCollisionEmbeddingCollectionSharder(ec_sharder=inside))
+    assert not uses_index_dedup(ManagedCollisionEmbeddingCollectionSharder())
+    monkeypatch.setattr("torchrec.distributed.embedding.EC_INDEX_DEDUP", True)
+    assert found(use_index_dedup=False) == {"p": False, "s": True}

@@ -178,6 +178,13 @@ SHARDERS: Final = rows_of(
         "codecs_of_a_sharder_are_priced",
     ),
     (
+        "use_index_dedup",
+        _HONOURED,
+        "distinct indices of unpooled tables are exchanged and looked up, and expanded after that",
+        "workload",
+        "distinct_indices_of_a_sharder_are_priced",
+    ),
+    (
         "storage_usage",
         _WARNED,
         "of a sharder that replaces it: our ledger counts memory",

@@ -27,7 +27,6 @@ from costmodels.workload import DenseArch, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, our_kernel
 from planner.integrations.torchrec_workload import WorkloadHints, make_table
-from planner.integrations.translate.codecs import communication_of
 from planner.integrations.translate.modules import table_configs
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 
@@ -91,7 +90,7 @@ def workload_of(
             option.batch_size,
             hints,
             owner=owner,
-            communication=None if sharder is None else communication_of(sharder),
+            sharder=sharder,
         )
         tables.append(table)
         optimizers.append(optimizer_name(option.tensor, sharder, owner))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.embedding import get_ec_index_dedup
+from torchrec.distributed.planner.types import ParameterConstraints, SharderData
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 
@@ -29,6 +30,16 @@ def features_of(
         Feature(name=n, pooling_factor=float(p) * r * b / batch_size)
         for n, p, r, b in zip(names, poolings, repeats, batches, strict=True)
     )
+
+
+def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
+    """Whether the unpooled tables of a sharder exchange each batch's distinct indices.
+
+    Said when the sharder is made, or for all of them by TorchRec's older ``set_ec_index_dedup``. Of
+    modules with managed collisions it is the sharder of the tables inside that says it.
+    """
+    inner = getattr(sharder, "_e_sharder", sharder)
+    return bool(getattr(inner, "_use_index_dedup", False) or get_ec_index_dedup())
 
 
 def torchrec_inputs(

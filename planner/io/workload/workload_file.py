@@ -12,7 +12,7 @@ from typing import Any, Final
 from costmodels.communication import Communication
 from costmodels.dense.base import dense_layers
 from costmodels.layers.base import AbstractLayer
-from costmodels.workload import DenseArch, Feature, OperatorList, Table, Workload
+from costmodels.workload import DenseArch, Feature, OperatorList, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
 from planner.io.constraint_schema import TableConstraintSchema
@@ -184,6 +184,12 @@ def _assumptions(
     every = [schema.training.communication, *(t.communication for t in schema.tables)]
     unsummed = {unsummed_remark(communication_of(c)) for c in every if c is not None} - {None}
     warnings += [remark for remark in unsummed if remark]
+    pooled = sum(entry.count for entry in schema.tables if entry.pooling is not Pooling.NONE)
+    if schema.training.deduplicate_indices and pooled:
+        warnings.append(
+            f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
+            "exchange all of their indices"
+        )
     if is_list and schema.training.batch_size_per_rank == DEFAULT_BATCH:
         warnings.append(f"a CSV list has no batch size: {DEFAULT_BATCH} samples per rank are taken")
     return tuple(warnings)
@@ -278,6 +284,9 @@ def _table(
         module=entry.module,
         communication=_codecs(entry.communication or training.communication),
         row_update=entry.row_update or training.row_update,
+        deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
+        if entry.deduplicate_indices is None
+        else entry.deduplicate_indices,
     )
 
 

@@ -111,6 +111,7 @@ class TableSchema(Strict):
     module: str = "embedding_bag_collection"
     communication: CommunicationSchema | None = None
     row_update: Annotated[RowUpdate, Field(strict=False)] | None = None
+    deduplicate_indices: bool | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = TableConstraintSchema()
 
@@ -125,6 +126,7 @@ class TrainingSchema(Strict):
     gradient_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     communication: CommunicationSchema | None = None
     row_update: Annotated[RowUpdate, Field(strict=False)] = RowUpdate.DEDUPLICATED
+    deduplicate_indices: bool = False
     pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
     index_bytes: Literal[4, 8] = 8
     cuda_graph: bool = False

@@ -215,6 +215,8 @@ def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
         values["module"] = table.module
     if table.row_update is not RowUpdate.DEDUPLICATED:
         values["row_update"] = table.row_update.value
+    if table.deduplicates_indices:
+        values["deduplicate_indices"] = True
     return values
 
 

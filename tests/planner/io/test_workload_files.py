@@ -76,6 +76,26 @@ def test_codecs_arrive_and_what_they_rule_out_is_said(tmp_path: Path) -> None:
     assert ShardingType.ROW_WISE in legal_types_and_kernels(item)
 
 
+def test_unpooled_tables_may_exchange_distinct_indices(tmp_path: Path) -> None:
+    """All of them by one key, which says that it leaves pooled tables out; or table by table."""
+    text = WORKLOAD.replace("training:", "training:\n  deduplicate_indices: true", 1)
+    assert "deduplicate_indices" in text
+    sequence = "\n  - {name: seq, num_embeddings: 9, embedding_dim: 4, pooling: none}"
+    path = write(tmp_path, "workload.yaml", text.replace("\ntables:", "\ntables:" + sequence, 1))
+    file = load_workload_file(path)
+    found = {t.name: t.deduplicates_indices for t in file.workload.tables}
+    assert found.pop("seq")
+    assert not any(found.values())
+    assert any(f"{len(found)} pooled tables" in w for w in file.warnings)
+    own = load_workload_file(path, overrides=(("tables.0.deduplicate_indices", "false"),))
+    assert not own.workload.tables[0].deduplicates_indices
+    refused(
+        lambda: load_workload_file(path, overrides=(("tables.1.deduplicate_indices", "true"),)),
+        path,
+        "deduplicate_indices needs pooling none",
+    )
+
+
 def test_all_optional_keys(tmp_path: Path) -> None:
     text = """
 name: all
