@@ -158,7 +158,8 @@ def _on_cpu(
     phases = ["forward"] * forward + ["backward"] * backward
     spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
     spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
-    return interval(call_time((call,), model, topology), spread, Basis.CALIBRATED)
+    seconds = call_time((call,), model, topology, in_iteration=True)
+    return interval(seconds, spread, Basis.CALIBRATED)
 
 
 def call_time(
@@ -170,8 +171,8 @@ def call_time(
 ) -> float:
     """Seconds of the phases of a call on the tables of all ``calls``, with its fixed costs.
 
-    In an iteration the latency of each kernel comes on top of what it moves, as
-    :mod:`costmodels.stages` has it. A kernel alone takes at least its latency.
+    In an iteration, and on a CPU, the latency of each kernel comes on top of what it moves, as
+    :mod:`costmodels.stages` has it. A kernel of a GPU alone takes at least its latency.
     """
     device, call = topology.device, calls[0]
     work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)

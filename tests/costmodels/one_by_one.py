@@ -11,6 +11,7 @@ from costmodels.cpu.features import Access
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
+from costmodels.row_updates import RowUpdate
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     INPUT,
@@ -108,20 +109,27 @@ def roofline_work(shard: LookupShard, topology: Topology) -> FloatArray:
     output = shard.num_cols * shard.output_element_bytes
     output /= 0.644 if table.pooling is Pooling.NONE else 1.0
     first = min(shard.num_bags, indices)
-    work[Lookup.INDICES] = indices
+    each = table.row_update is RowUpdate.PER_INDEX and shard.kernel is not ComputeKernel.DENSE
+    if table.row_update is RowUpdate.DEDUPLICATED or shard.kernel is ComputeKernel.DENSE:
+        work[Lookup.INDICES] = indices
     work[Lookup.STREAM_DRAM] = indices * (shard.index_bytes + 4.0 * table.is_weighted)
     work[Lookup.STREAM_DRAM] += shard.num_bags * (8.0 + output)
     work[Lookup.FORWARD_ROWS_L2] = indices * row
-    work[Lookup.BACKWARD_GRADIENTS_L2] = (indices - first) * 4.0 * shard.num_cols
+    work[Lookup.BACKWARD_GRADIENTS_L2] = (indices - first) * 4.0 * shard.num_cols * (not each)
     work[Lookup.BACKWARD_ROWS_DRAM] = first * 4.0 * shard.num_cols
     on_chip = device.l2_capacity_bytes
     if shard.kernel is ComputeKernel.FUSED_UVM:
         on_chip = min(112 * 1024.0, on_chip)
     fetched = share * misses(law, drawn, on_chip / row / share)
     fetched = min(max(fetched, unique), indices)
+    added = 0.0
+    if each:
+        unique, added = fetched, 10.6 * indices * row
+        added *= device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
     if shard.kernel is ComputeKernel.FUSED_UVM:
         work[Lookup.FORWARD_HOST_LINK] = fetched * (row + half)
         work[Lookup.BACKWARD_HOST_LINK] = 2.0 * unique * (row + state + half) / 1.66
+        work[Lookup.BACKWARD_ROWS_DRAM] = np.hypot(work[Lookup.BACKWARD_ROWS_DRAM], added)
         return work
     rho = device.update_efficiency_ratio
     work[Lookup.FORWARD_ROWS_DRAM] = fetched * (row + half)
@@ -138,6 +146,7 @@ def roofline_work(shard: LookupShard, topology: Topology) -> FloatArray:
         work[Lookup.FORWARD_HOST_LINK] = 2.0 * missing * (row + half) / 1.66
         work[Lookup.BACKWARD_ROWS_DRAM] += 2.0 * unique * (row + half) / rho
         work[Lookup.BACKWARD_HOST_LINK] = 2.0 * unique * (state + half) / 1.66 * (state > 0)
+    work[Lookup.BACKWARD_ROWS_DRAM] = np.hypot(work[Lookup.BACKWARD_ROWS_DRAM], added)
     return work
 
 
@@ -191,18 +200,22 @@ def shard_work(
     if replicated:
         sources = share = 1.0
     indices = batch * table.pooling_factor
+    sent, length_bytes = indices * share, 4.0
+    if table.deduplicates_indices:
+        law, length_bytes = table.distribution, 8.0
+        sent = min(sent, unique_in_range(law, indices, shard.row_offset, shard.num_rows))
     bags = batch * len(table.features)
     if table.pooling is Pooling.NONE:
-        bags = indices * share
+        bags = sent
     seen = LookupShard(
         table=table,
         kernel=kernel,
         row_offset=shard.row_offset,
         num_rows=shard.num_rows,
         num_cols=shard.num_cols,
-        num_indices=sources * indices * share,
+        num_indices=sources * sent,
         num_table_indices=sources * indices,
-        num_bags=sources * indices * share if table.pooling is Pooling.NONE else sources * bags,
+        num_bags=sources * bags,
         output_element_bytes=workload.output_dtype.num_bytes,
         index_bytes=workload.index_bytes,
         optimizer=workload.optimizer,
@@ -212,7 +225,7 @@ def shard_work(
     work[lookup_columns(kernel)] = lookup.shard_work(seen, topology)
     work[call_column(family, kernel)] = 1.0
     index_bytes = workload.index_bytes + 4.0 * table.is_weighted
-    arriving = indices * share * index_bytes + batch * len(table.features) * 4.0
+    arriving = sent * index_bytes + batch * len(table.features) * length_bytes
     leaving = bags * shard.num_cols * workload.output_dtype.num_bytes
     if replicated:
         work[REPLICATED] = 4.0 * table.num_embeddings * table.embedding_dim
