@@ -30,6 +30,7 @@ from tests.strategies import make_device, make_host, make_table, make_topology
 
 MODELS = discovery.names(costmodels.lookup)
 KERNELS = list(ComputeKernel)
+IN_HOST_MEMORY = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 TOPOLOGY = make_topology()
 
 
@@ -185,6 +186,19 @@ def test_two_half_columns_move_the_whole_plus_the_indices_again(
     again[LookupWork.INDICES] = indices
     again[LookupWork.STREAM_DRAM] = indices * 8 + indices / 8 * 8
     np.testing.assert_allclose(halves, whole + again, rtol=1e-9)
+
+
+@given(shard=shards(), kernel=st.sampled_from(IN_HOST_MEMORY))
+def test_rows_in_device_memory_are_no_slower_where_a_model_says_so(
+    model: AbstractLookupModel, shard: LookupShard, kernel: ComputeKernel
+) -> None:
+    """However its rows are updated."""
+    if not model.prefers_device(TOPOLOGY):
+        return
+    ratio = 0.2 if kernel is ComputeKernel.FUSED_UVM_CACHING else None
+    there = dataclasses.replace(shard, kernel=kernel, cache_load_factor_ratio=ratio)
+    here = dataclasses.replace(shard, kernel=ComputeKernel.FUSED, cache_load_factor_ratio=None)
+    assert both(model, here) <= both(model, there) * (1 + 1e-9)
 
 
 # ------------------------------------------------------------------ time is monotone
