@@ -40,6 +40,8 @@ from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, W
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.models import default_models
+from planner.problem import PlanningProblem
+from planner.settings import SearchSettings
 from planner.space.budget import default_work_s, priced_plans
 
 try:
@@ -150,9 +152,8 @@ class SystemPlanner(ShardPlanner):
             asked["max_evaluations"] = priced_plans(work_s, priced)
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
         limits = search_limits(model, self._topology, None, module, sharders)
-        self.result = api.plan(
-            workload, topology, constraints=limits, make_pipeline=pipeline, **asked
-        )
+        problem = PlanningProblem(workload=workload, topology=topology, constraints=limits)
+        self.result = api.solve(problem, search=SearchSettings(**asked), make_pipeline=pipeline)
         said = topology_warnings(self._topology, rates_from_base=True)
         for line in (*model.warnings, *said, *self.result.warnings):
             logger.warning(line)
