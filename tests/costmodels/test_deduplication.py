@@ -20,7 +20,7 @@ from costmodels.row_updates import RowUpdate
 from costmodels.shard_work.wire import EXCHANGING_TYPES, Wire
 from costmodels.shard_work.work import INPUT, OUTPUT, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.stages import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Pooling, Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
