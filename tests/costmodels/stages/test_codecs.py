@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,9 @@ from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import NUM_COLUMNS, sent_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages.models import CostModels
+from costmodels.stages.stage_model import StageModel
 from costmodels.torchrec_estimates import TorchrecTable
+from costmodels.uncertainty import Scale
 from costmodels.workload import Pipeline, Pooling, Workload
 from tests.strategies import make_table, make_topology, make_workload
 
@@ -116,6 +120,25 @@ def test_kernels_on_both_sides_by_hand() -> None:
     np.testing.assert_allclose(times.dequantize_s, np.full(4, gap + elements * 6 / rate))
     np.testing.assert_allclose(times.quantize_gradient_s, np.full(4, gap))
     np.testing.assert_allclose(times.dequantize_gradient_s, np.full(4, gap))
+
+
+def test_many_plans_at_once_have_the_kernels_of_each_alone() -> None:
+    """Also where only some plans have a sharding type; factors of lookups multiply all kernels."""
+    made = pipeline(Communication.of(Precision.FP16, Precision.BF16))
+    plans = [plan_of((kind,) * 5) for kind in (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)]
+    works = [made.plan_work(p) for p in (*plans, plan_of())]
+    stages = StageModel(made.workload, TOPOLOGY, CostModels())
+    together = stages.times(np.stack(works), Scale()).codecs
+    assert together is not None
+    names = [f.name for f in fields(together) if f.name != "host_s"]
+    factor = replace(Scale(), lookup_ratio=np.array([2.0]))
+    for at, work in enumerate(works):
+        alone, scaled = (stages.times(work, by).codecs for by in (Scale(), factor))
+        assert alone is not None
+        for name in names:
+            mine = getattr(alone, name)
+            np.testing.assert_allclose(getattr(together, name)[at], mine, rtol=1e-12)
+            np.testing.assert_allclose(getattr(scaled, name), 2.0 * mine, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", list(Pipeline))

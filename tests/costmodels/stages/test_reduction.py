@@ -204,6 +204,8 @@ def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None
     halves = topology.resized(1, 2)
     expected = CostModels().collective.all_reduce_s(np.array(1e6), halves)
     assert two.all_reduce_s(np.array(1e6)) == expected
+    pair_s = CostModels().collective.all_reduce_s(np.array(2.0 * 4 * 256 * 768 * 2), halves)
+    assert two.shared_s == pytest.approx((24 * float(pair_s), 24 * float(pair_s)))
     assert time_s(shared(4), topology) > time_s(shared(1), topology) - 48 * once_s
 
 

@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.dense.base import dense_layers
+from costmodels.host import HostCosts
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -43,7 +45,7 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
-from tests.strategies import make_dense
+from tests.strategies import make_dense, make_table, make_workload
 
 # ------------------------------------------------------------------ compute
 
@@ -202,12 +204,15 @@ def test_each_kind_of_time_has_a_factor_of_its_own(case: Case, seed: int) -> Non
             by = factor if other == kind else 1.0
             for name in names:
                 expected = by * np.asarray(getattr(plain, name))
-                assert np.allclose(getattr(scaled, name), expected, rtol=1e-12), (kind, name)
+                assert np.allclose(getattr(scaled, name), expected, rtol=1e-12, atol=0), (
+                    kind,
+                    name,
+                )
         by = factor if kind == "collective_ratio" else 1.0
         for one, two in zip(plain.families, scaled.families, strict=True):
-            assert np.allclose(two.input_s, by * one.input_s, rtol=1e-12)
+            assert np.allclose(two.input_s, by * one.input_s, rtol=1e-12, atol=0)
             for (_, a), (_, b) in zip(one.outputs_s, two.outputs_s, strict=True):
-                assert np.allclose(b, by * a, rtol=1e-12)
+                assert np.allclose(b, by * a, rtol=1e-12, atol=0)
 
 
 @CHECK
@@ -253,4 +258,10 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     )
     assert float(with_top.top_host_s.squeeze()) > 0
     assert float(without.top_host_s.squeeze()) == 0
+    layers = dense_layers(make_workload(make_table(), dense=make_dense()))
+    costs = HostCosts.of(LAUNCH_S, make_workload(make_table()).issued_by)
+    operators_s = costs.forward_s(layers.top), costs.backward_s(layers.top)
+    found_s = with_top.top_host_s, with_top.top_backward_host_s
+    loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]
+    assert loss_s == pytest.approx([0.4 * costs.loss_s, 0.6 * costs.loss_s])
     assert float(without.top_backward_host_s.squeeze()) == 0
