@@ -30,6 +30,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.integrations.drop_in.mean_pooling import pooling_problems
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.options.torchrec_rules import layout_problems
@@ -180,6 +181,8 @@ def rival_plan(
     device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
     if problems := layout_problems(plan, workload, ours, device=device):
         return Rival(reason=f"cannot run: {problems[0]}")
+    if problems := pooling_problems(plan, workload):
+        return Rival(reason=f"changes the model: {problems[0]}")
     return Rival(plan=plan, rating_ms=rating_ms)
 
 

@@ -23,7 +23,11 @@ from costmodels.workload import Workload
 from planner.integrations.drop_in.search import Memories, memories_left
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
-from planner.integrations.translate.constraints import narrowed_to_options, within_groups
+from planner.integrations.translate.constraints import (
+    narrowed_to_options,
+    with_rows_everywhere,
+    within_groups,
+)
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
@@ -99,14 +103,14 @@ def search_limits(
         InvalidInputError: the enumerator lists nothing for a table.
     """
     constraints = within_groups(model.constraints, topology)
-    if enumerator is None:
-        return constraints
-    options: Sequence[ShardingOption] = enumerator.enumerate(module=module, sharders=sharders)
-    return narrowed_to_options(
-        constraints,
-        {t.table.name: (t.path, t.parameter_name) for t in model.tables},
-        [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
-    )
+    if enumerator is not None:
+        options: Sequence[ShardingOption] = enumerator.enumerate(module=module, sharders=sharders)
+        constraints = narrowed_to_options(
+            constraints,
+            {t.table.name: (t.path, t.parameter_name) for t in model.tables},
+            [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
+        )
+    return with_rows_everywhere(constraints, model.workload.tables, topology)
 
 
 def require_runnable(plan: Plan, workload: Workload, topology: Topology, device: str) -> None:

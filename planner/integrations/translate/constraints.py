@@ -19,7 +19,7 @@ from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import our_kernel
 from planner.integrations.translate.key_value import KERNELS
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS, legal_types_and_kernels
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
@@ -121,6 +121,40 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
         return constraints
     left = tuple(t for t in constraints.sharding_types if SPREAD[t] is not Spread.HOSTS)
     return replace(constraints, sharding_types=left)
+
+
+def with_rows_everywhere(
+    constraints: Constraints, tables: Sequence[Table], topology: TorchrecTopology
+) -> Constraints:
+    """Without types that give a rank no row of a table, on cpu and where others are left.
+
+    FBGEMM takes a rank without any weights for one of a GPU, and fails in the first lookup.
+
+    Args:
+        constraints: one entry per table.
+        tables: in the same order.
+        topology: TorchRec's.
+    """
+    if topology.compute_device != "cpu":
+        return constraints
+    parts = dict.fromkeys(SUMS_ROWS, topology.intra_group_size)
+    parts[ShardingType.ROW_WISE] = topology.world_size
+    limits = []
+    for limit, table in zip(constraints.tables, tables, strict=True):
+        rows = table.num_embeddings
+        short = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
+        limits.append(without_types(limit, short) or limit)
+    return replace(constraints, tables=tuple(limits))
+
+
+def without_types(
+    limit: TableConstraint, dropped: Iterable[ShardingType]
+) -> TableConstraint | None:
+    """The limit of a table without some sharding types; None if nothing is left."""
+    gone = set(dropped)
+    left = tuple(t for t in limit.sharding_types if t not in gone)
+    pairs = tuple(pair for pair in limit.pairs if pair[0] in left)
+    return replace(limit, sharding_types=left, pairs=pairs) if left else None
 
 
 def has_other_groups(

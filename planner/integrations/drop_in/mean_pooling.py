@@ -1,0 +1,147 @@
+"""Mean pooling as TorchRec runs it: some plans of a module give other numbers than the module.
+
+Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole output of the
+module by the lengths of its bags: also the columns of tables that are not cut by rows, whose means
+are then divided twice. Sums of tables that are not cut by rows are divided as well, and means of
+``grid_shard`` are not divided unless another table is. With weights a row-wise mean is divided by
+the sum of the weights, and every other mean by the number of indices. So the mean-pooled tables of
+a module are searched in two ways, both of them right: none is cut by rows, or all its tables are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from costmodels.sharding import Plan, ShardingType
+from costmodels.workload import DataType, Pooling, Table, Workload
+from planner.integrations.drop_in.search import Memories, best_plan
+from planner.integrations.translate.constraints import without_types
+from planner.integrations.translate.errors import ShardPlannerError
+from planner.options.torchrec_rules import SUMS_ROWS
+from planner.problem import Constraints, TableConstraint
+from planner.result import PlanningResult
+
+logger: Final = logging.getLogger(__name__)
+
+_DIVIDED: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
+"""Types for which TorchRec knows that a mean was sent as a sum."""
+
+_NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
+
+
+def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
+    """Why a plan changes what a module computes; nothing if it does not.
+
+    Args:
+        tables: of one module, each with its sharding type.
+    """
+    chosen = list(tables)
+    means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
+    cut = [t.name for t, kind in means if kind in SUMS_ROWS]
+    others = [t.name for t, kind in chosen if kind not in _DIVIDED]
+    if not cut or not (others or any(_rows_change(t) for t, _ in means)):
+        return ""
+    return (
+        f"mean-pooled tables {cut[:5]} are cut by rows, and tables {others[:5]} of the same module "
+        "are not: TorchRec then divides by the number of indices twice"
+        if others
+        else f"mean-pooled tables {cut[:5]} with weights are cut by rows: TorchRec then divides by "
+        "the sum of the weights"
+    )
+
+
+def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
+    """One line for each module of which a plan changes what it computes."""
+    types = {p.table: p.sharding_type for p in plan.placements}
+    found = [
+        module_problem([(t, types[t.name]) for t in tables if t.name in types])
+        for tables in _modules(workload).values()
+    ]
+    return [line for line in found if line]
+
+
+def best_of_poolings(
+    workload: Workload,
+    memories: Memories,
+    limits: Constraints,
+    asked: Callable[[], Mapping[str, Any]],
+    rival: Plan | None = None,
+    **more: Any,
+) -> PlanningResult:
+    """The best plan that does not change what a module with mean-pooled tables computes.
+
+    Where no such plan is left, the search goes on without that rule, and a warning says so.
+
+    Args:
+        workload: the tables, with the module of each.
+        memories: as of :func:`best_plan`.
+        limits: of the search, one rule for each table.
+        asked: settings of a search that begins now.
+        rival: TorchRec's own plan.
+        more: further arguments of :func:`best_plan`.
+
+    Raises:
+        ShardPlannerError: there is no plan, whatever the pooling.
+    """
+    ways = list(dict.fromkeys(_limited(workload, limits, by_rows) for by_rows in (False, True)))
+    results = []
+    for way in ways:
+        try:
+            results.append(best_plan(workload, memories, way, asked(), rival, **more))
+        except ShardPlannerError:
+            if ways == [limits]:
+                raise
+    if not results:
+        results = [best_plan(workload, memories, limits, asked(), rival, **more)]
+    best = min(results, key=_value)
+    if lines := pooling_problems(best.plan, workload):
+        logger.warning("the plan changes the model, and no other was found: %s", "; ".join(lines))
+    return best
+
+
+def _value(result: PlanningResult) -> float:
+    is_time = result.solver.objective == "iteration"
+    return result.estimate.time.time_s if is_time else result.solver.value
+
+
+def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constraints:  # noqa: FBT001
+    """Limits under which no mean is cut by rows, or all tables of its module are.
+
+    A module that has only the other way gets that; one that has neither keeps its limits.
+    """
+    rules = dict(zip((t.name for t in workload.tables), limits.tables, strict=True))
+    for tables in _modules(workload).values():
+        if all(t.pooling is not Pooling.MEAN for t in tables):
+            continue
+        whole = [
+            (t, without_types(rules[t.name], SUMS_ROWS if t.pooling is Pooling.MEAN else ()))
+            for t in tables
+        ]
+        rows = [
+            (t, None if _rows_change(t) else without_types(rules[t.name], _NOT_DIVIDED))
+            for t in tables
+        ]
+        for way in (rows, whole) if by_rows else (whole, rows):
+            left = {t.name: rule for t, rule in way if rule is not None}
+            if len(left) == len(way):
+                rules |= left
+                break
+    kept: tuple[TableConstraint, ...] = tuple(rules.values())
+    return limits if kept == limits.tables else replace(limits, tables=kept)
+
+
+def _rows_change(table: Table) -> bool:
+    """Whether a mean of row blocks is another number; modules for inference do not divide."""
+    is_mean = table.pooling is Pooling.MEAN
+    return is_mean and (table.is_weighted or table.dtype is DataType.INT8)
+
+
+def _modules(workload: Workload) -> dict[str, list[Table]]:
+    found: dict[str, list[Table]] = {}
+    for table in workload.tables:
+        if table.pooling is not Pooling.NONE:
+            found.setdefault(table.module, []).append(table)
+    return found
