@@ -33,7 +33,7 @@ from torchrec.modules.mc_modules import (
     MCHManagedCollisionModule,
 )
 from torchrec.modules.mlp import MLP
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from tests.integration.gloo_model import FUSED_PARAMS, Batch
 from tests.integration.models import META
@@ -116,6 +116,11 @@ def of_shapes(shapes: Sequence[Shape]) -> list[tuple[str, int]]:
     return [(f"f_{name}", rows) for name, rows, _ in shapes]
 
 
+def columns(found: KeyedTensor, shapes: Sequence[Shape]) -> torch.Tensor:
+    """The vectors of all features side by side; the order of ``values()`` depends on the plan."""
+    return torch.cat([found[feature] for feature, _ in of_shapes(shapes)], dim=1)
+
+
 # ------------------------------------------------------------------ models with dense features
 
 
@@ -159,8 +164,10 @@ class TwoTower(nn.Module):
 
     def forward(self, features: tuple[KeyedJaggedTensor, KeyedJaggedTensor]) -> torch.Tensor:
         query, candidate = (
-            tower(bags(part).values())
-            for part, bags, tower in zip(features, self.bags, self.towers, strict=True)
+            tower(columns(bags(part), shapes))
+            for part, bags, tower, shapes in zip(
+                features, self.bags, self.towers, self.shapes, strict=True
+            )
         )
         return nn.functional.cross_entropy(query @ candidate.T, torch.arange(len(query)))
 
@@ -258,10 +265,10 @@ class Everything(nn.Module):
 
     def forward(self, batch: dict[str, KeyedJaggedTensor]) -> torch.Tensor:
         summed = [
-            self.bags(batch["plain"]).values(),
-            self.weighing(batch["weighted"]).values(),
-            self.positioned(batch["processed"]).values(),
-            self.hashed(batch["collided"])[0].values(),
+            columns(self.bags(batch["plain"]), self.plain),
+            columns(self.weighing(batch["weighted"]), self.weighted),
+            columns(self.positioned(batch["processed"]), self.processed),
+            columns(self.hashed(batch["collided"])[0], self.collided),
         ]
         logits = self.over(torch.cat(summed, dim=1)).mean()
         clicked, raw = self.history(batch["clicked"]), self.hashed_history(batch["raw"])[0]
@@ -293,7 +300,7 @@ class Bags(nn.Module):
         self.over = nn.Linear(sum(d for *_, d in self.shapes), 1)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        return self.over(self.bags(features).values()).sigmoid().mean()
+        return self.over(columns(self.bags(features), self.shapes)).sigmoid().mean()
 
 
 def fused_bags() -> nn.Module:
@@ -368,6 +375,17 @@ SWAPS: Final = {
     "fused module": Swap(
         make=fused_bags,
         batch=lambda g: random_bags(of_shapes(Bags.shapes), g),
+        loss=_itself,
+        sharders=every_sharder,
+        limits=read_often("small", "wide"),
+    ),
+    "weighted means": Swap(
+        make=lambda: Bags(
+            EmbeddingBagCollection(
+                pooled(Bags.shapes, pooling=PoolingType.MEAN), device=META, is_weighted=True
+            )
+        ),
+        batch=lambda g: random_bags(of_shapes(Bags.shapes), g, weighted=True),
         loss=_itself,
         sharders=every_sharder,
         limits=read_often("small", "wide"),

@@ -42,15 +42,16 @@ def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
     means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
     cut = [t.name for t, kind in means if kind in SUMS_ROWS]
     others = [t.name for t, kind in chosen if kind not in _DIVIDED]
-    if not cut or not (others or any(_rows_change(t) for t, _ in means)):
+    reasons = [_rows_change(t) for t, _ in means]
+    if not cut or not (others or any(reasons)):
         return ""
-    return (
-        f"mean-pooled tables {cut[:5]} are cut by rows, and tables {others[:5]} of the same module "
-        "are not: TorchRec then divides by the number of indices twice"
+    why = (
+        f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
+        "of indices too often"
         if others
-        else f"mean-pooled tables {cut[:5]} with weights are cut by rows: TorchRec then divides by "
-        "the sum of the weights"
+        else max(reasons)
     )
+    return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
 
 
 def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
@@ -133,10 +134,15 @@ def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constrai
     return limits if kept == limits.tables else replace(limits, tables=kept)
 
 
-def _rows_change(table: Table) -> bool:
-    """Whether a mean of row blocks is another number; modules for inference do not divide."""
-    is_mean = table.pooling is Pooling.MEAN
-    return is_mean and (table.is_weighted or table.dtype is DataType.INT8)
+def _rows_change(table: Table) -> str:
+    """Why the mean of row blocks is another number, whatever becomes of the other tables."""
+    if table.pooling is not Pooling.MEAN:
+        return ""
+    if table.is_weighted:
+        return "and have weights: TorchRec then divides by the sum of the weights"
+    if table.dtype is DataType.INT8:
+        return "and quantized: TorchRec then adds the means of the blocks"
+    return ""
 
 
 def _modules(workload: Workload) -> dict[str, list[Table]]:

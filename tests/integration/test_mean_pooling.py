@@ -1,0 +1,139 @@
+"""No plan changes what a module computes, nor leaves a rank of a CPU job without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("torchrec", reason="plans models of torchrec, which is not installed")
+
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.types import HardwareConfig, ParameterConstraints, TopologyFactory
+from torchrec.distributed.planner.types import KernelConfig, Topology, TrainerConfig
+from torchrec.modules.embedding_configs import PoolingType
+
+from costmodels.sharding import ShardingType
+from costmodels.workload import DataType, Pooling, Table
+from planner.integrations.drop_in.mean_pooling import module_problem
+from planner.integrations.torchrec_planner import ShardPlanner
+from tests.integration.builders import make_table
+from tests.integration.models import META, Model, Shape, bags
+
+pytestmark = pytest.mark.torchrec
+
+SHARDERS = [EmbeddingBagCollectionSharder()]
+BY_ROWS = {"row_wise", "table_row_wise"}
+SHAPES: Sequence[Shape] = (("a", 50000, 64), ("b", 400, 16), ("c", 9000, 128))
+
+
+def means(*, is_weighted: bool = False, shapes: Sequence[Shape] = SHAPES) -> nn.Module:
+    tables = [
+        EmbeddingBagConfig(
+            name=n,
+            num_embeddings=r,
+            embedding_dim=d,
+            feature_names=[f"f_{n}"],
+            pooling=PoolingType.SUM if n == "s" else PoolingType.MEAN,
+        )
+        for n, r, d in shapes
+    ]
+    return Model(EmbeddingBagCollection(tables, device=META, is_weighted=is_weighted))
+
+
+def types_of(module: nn.Module, topology: Topology, **forced: str) -> dict[str, str]:
+    limits = {
+        t: ParameterConstraints(sharding_types=forced.get(t, "").split(), pooling_factors=[20.0])
+        for t in "abcs"
+    }
+    planner = ShardPlanner(topology, 64, constraints=limits, stats=[])
+    plan = planner.plan(module, SHARDERS).plan["sparse.bags"]
+    return {name: sharding.sharding_type for name, sharding in plan.items()}
+
+
+def topology(world: int = 4, device: str = "cuda", hbm: int = 2**33) -> Topology:
+    return TopologyFactory.create_topology(
+        trainer_config=TrainerConfig(world_size=world, local_world_size=world),
+        hardware_config=HardwareConfig(hbm_cap_bytes=hbm, ddr_cap_bytes=2**36),
+        kernel_config=KernelConfig(compute_device=device),
+    )
+
+
+# ------------------------------------------------------------------ what changes a module
+
+
+def table(name: str, pooling: Pooling = Pooling.MEAN, **more: object) -> Table:
+    return make_table(name, pooling=pooling, **more)
+
+
+RW, TWRW, TW = ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_WISE
+GRID, DP = ShardingType.GRID_SHARD, ShardingType.DATA_PARALLEL
+SUM = table("s", Pooling.SUM)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ([(table("a"), RW), (table("b"), TWRW), (SUM, RW)], ""),
+        ([(table("a"), TW), (table("b"), DP), (SUM, RW)], ""),
+        ([(SUM, RW), (table("s2", Pooling.SUM), TW)], ""),
+        ([(table("a"), RW), (table("b"), TW)], "['a'] are cut by rows, and tables ['b']"),
+        ([(table("a"), TWRW), (SUM, DP)], "['a'] are cut by rows, and tables ['s']"),
+        ([(table("a"), GRID)], "['a'] are cut by rows, and tables ['a']"),
+        ([(table("a", is_weighted=True), RW)], "['a'] are cut by rows, and have weights"),
+        ([(table("a", dtype=DataType.INT8), RW)], "['a'] are cut by rows, and quantized"),
+    ],
+)
+def test_plans_that_change_a_module_are_known(
+    chosen: list[tuple[Table, ShardingType]], message: str
+) -> None:
+    found = module_problem(chosen)
+    assert message in found
+    assert bool(found) == bool(message)
+
+
+# ------------------------------------------------------------------ what is planned instead
+
+
+def test_means_are_cut_by_rows_all_together_or_not_at_all() -> None:
+    """Without the rule two tables are cut by rows beside a replicated one."""
+    shapes = (("a", 1525726, 256), ("b", 14, 128), ("c", 185255, 16), ("s", 37098, 16))
+    types = types_of(means(shapes=shapes), topology(8, "cpu", 2**31))
+    kinds = [
+        (table(n, Pooling.SUM if n == "s" else Pooling.MEAN), ShardingType(kind))
+        for n, kind in types.items()
+    ]
+    assert module_problem(kinds) == ""
+
+
+def test_weighted_means_are_not_cut_by_rows() -> None:
+    shapes = (("a", 4000, 64), ("b", 9, 16), ("c", 100, 128))
+    types = types_of(means(is_weighted=True, shapes=shapes), topology(2, "cpu"))
+    assert not BY_ROWS & set(types.values())
+
+
+def test_means_that_fit_by_rows_alone_are_cut_by_rows() -> None:
+    shapes = (("a", 3_000_000, 4), ("b", 900, 16))
+    types = types_of(means(shapes=shapes), topology(hbm=40 * 2**20), a="row_wise table_wise")
+    assert set(types.values()) <= BY_ROWS
+
+
+def test_a_request_that_changes_the_module_is_obeyed_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    types = types_of(means(), topology(), a="row_wise", b="data_parallel")
+    assert (types["a"], types["b"]) == ("row_wise", "data_parallel")
+    assert "the plan changes the model" in caplog.text
+    assert "divides by the number of indices too often" in caplog.text
+
+
+# ------------------------------------------------------------------ ranks without rows
+
+
+def test_no_rank_of_a_cpu_job_is_left_without_rows() -> None:
+    module = Model(bags([("a", 5, 64)]))
+    limit = "row_wise table_wise"
+    assert types_of(module, topology(device="cpu"), a=limit) == {"a": "table_wise"}
+    assert types_of(module, topology(device="cpu"), a="row_wise") == {"a": "row_wise"}
