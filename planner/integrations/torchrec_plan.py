@@ -22,6 +22,9 @@ from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
+WHOLE_CACHE: Final = 1.0 - 2.0**-20
+"""The load factor that stands for a cache of all rows: TorchRec's validators want less than 1."""
+
 """Cache load factor of a caching table that names none (TorchRec 1.8, ``UVM_CACHING_RATIO``)."""
 
 
@@ -165,7 +168,7 @@ def _placement(sharding: ParameterSharding, table: Table, default_factor: float)
     ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
         given = sharding.cache_params.load_factor if sharding.cache_params else None
-        ratio = default_factor if given is None else given
+        ratio = min(default_factor if given is None else given, WHOLE_CACHE)
     return TablePlacement(
         table=table.name,
         sharding_type=ShardingType(sharding.sharding_type),

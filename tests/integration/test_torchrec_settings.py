@@ -100,9 +100,21 @@ def test_the_cache_size_of_a_constraint_goes_before_that_of_the_sharder() -> Non
     assert params.load_factor == 0.07
 
 
+def test_a_cache_of_all_rows_is_planned() -> None:
+    own = ParameterConstraints(
+        sharding_types=["table_wise"],
+        compute_kernels=["fused_uvm_caching"],
+        cache_params=CacheParams(load_factor=1.2),
+    )
+    plan = planned(bags([("a", 5000, 64), ("b", 900, 64)]), {"a": own})
+    params = plan.plan[""]["a"].cache_params
+    assert params is not None
+    assert params.load_factor == pytest.approx(1.0, abs=1e-5)
+
+
 def test_a_cache_size_that_is_none_is_refused() -> None:
-    sharder = EmbeddingBagCollectionSharder(fused_params={"cache_load_factor": 1.5})
-    with pytest.raises(InvalidInputError, match=r"fused_params\['cache_load_factor'\] must lie"):
+    sharder = EmbeddingBagCollectionSharder(fused_params={"cache_load_factor": 0.0})
+    with pytest.raises(InvalidInputError, match=r"fused_params\['cache_load_factor'\] must be"):
         described(bags([("a", 50, 64)]), sharders=[sharder])
 
 

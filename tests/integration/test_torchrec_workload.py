@@ -108,9 +108,16 @@ def test_batch_sizes_of_features_scale_their_indices() -> None:
     assert table.pooling_factor == 1.0
 
 
-def test_a_wrong_number_of_pooling_factors_is_refused() -> None:
-    given = {"a": ParameterConstraints(pooling_factors=[4.0, 2.0])}
-    with pytest.raises(InvalidInputError, match="pooling_factors has 2 values for 1 features"):
+def test_a_wrong_number_of_pooling_factors_is_spread_and_said() -> None:
+    given = {"a": ParameterConstraints(pooling_factors=[4.0, 2.0], num_poolings=[1.0, 3.0])}
+    described = describe(bags([("a", 10, 8)]), constraints=given)
+    assert [f.pooling_factor for f in described.workload.tables[0].features] == [10.0]
+    assert any("sum is spread evenly: ['a']" in line for line in described.warnings)
+
+
+def test_lists_of_a_constraint_that_differ_in_length_are_refused() -> None:
+    given = {"a": ParameterConstraints(pooling_factors=[4.0, 2.0], num_poolings=[1.0] * 3)}
+    with pytest.raises(InvalidInputError, match="pooling_factors has 2 values for 3 inputs"):
         describe(bags([("a", 10, 8)]), constraints=given)
 
 
@@ -307,14 +314,12 @@ def test_feature_processed_modules_keep_rows_together_unless_asked() -> None:
 def test_constraints_that_leave_nothing_are_refused() -> None:
     given = {
         "a": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["dense"]),
-        "c": ParameterConstraints(cache_params=CacheParams(load_factor=1.5)),
+        "c": ParameterConstraints(cache_params=CacheParams(load_factor=0.0)),
     }
     with pytest.raises(InvalidInputError) as caught:
         describe(bags([("a", 10, 8), ("b", 10, 8), ("c", 10, 8)]), constraints=given)
     assert "table 'a': no sharding option is left" in caught.value.problems[0]
-    assert (
-        "table 'c': cache_params.load_factor must lie between 0 and 1" in caught.value.problems[1]
-    )
+    assert "table 'c': cache_params.load_factor must be above 0" in caught.value.problems[1]
 
 
 def test_distinct_indices_of_a_sharder_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,10 @@ CONSTRAINTS: Final = rows_of(
     (
         "pooling_factors",
         _HONOURED,
-        "indices per sample; refused where their number is not that of the features",
+        "indices per sample; where their number is not that of the features, their sum is spread "
+        "evenly, with a warning",
         "workload",
-        "a_wrong_number_of_pooling_factors_is_refused",
+        "a_wrong_number_of_pooling_factors_is_spread_and_said",
     ),
     (
         "num_poolings",
@@ -241,6 +242,14 @@ MODULES: Final = rows_of(
         "INT8, INT4 and INT2, by their bytes",
         "settings",
         "quantized_tables_of_every_width_are_planned",
+    ),
+    (
+        "mean pooling",
+        _HONOURED,
+        "no plan that changes what a module computes: all its tables are cut by rows or no "
+        "mean-pooled one, with a warning where constraints leave only other plans",
+        "means",
+        "means_are_cut_by_rows_all_together_or_not_at_all",
     ),
     (
         "nn.EmbeddingBag",

@@ -14,6 +14,7 @@ from torchrec.distributed.types import ShardingType
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
 from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
+from planner.integrations.translate.features import is_spread
 from planner.options.torchrec_rules import unsummed_words
 
 if TYPE_CHECKING:
@@ -106,6 +107,12 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: i
         lines.append(
             "feature_names of constraints differ from those of the model, whose names are used: "
             f"{differing[:_SHOWN]}"
+        )
+    spread = [f.table.name for f, c in given if c and is_spread(f.table.features, c)]
+    if spread:
+        lines.append(
+            "pooling_factors of constraints are not one for each feature; their sum is spread "
+            f"evenly: {spread[:_SHOWN]}"
         )
     weighted = [f.table.name for f, c in given if c and c.is_weighted and not _is_weighted(f)]
     if weighted:

@@ -17,7 +17,7 @@ from torchrec.distributed.types import ModuleSharder
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import our_kernel
+from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS, legal_types_and_kernels
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
@@ -229,20 +229,21 @@ def pinned_load_factor(
     """The cache size that the user set for a table, as TorchRec's kernels find it.
 
     First ``cache_params.load_factor`` of its constraint, then ``cache_load_factor`` among the
-    ``fused_params`` of its sharder; None if neither is set.
+    ``fused_params`` of its sharder; None if neither is set. A cache of all rows, or more, counts as
+    :data:`WHOLE_CACHE`.
 
     Raises:
-        InvalidInputError: the one that counts does not lie between 0 and 1.
+        InvalidInputError: the one that counts is not above 0.
     """
     cache = given.cache_params if given else None
     ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
     if ratio is None:
         fused = getattr(sharder, "fused_params", None) or {}
         ratio, name = fused.get("cache_load_factor"), "fused_params['cache_load_factor']"
-    if ratio is not None and not 0 < ratio < 1:
-        message = f"{name} must lie between 0 and 1, got {ratio}"
+    if ratio is not None and not ratio > 0:
+        message = f"{name} must be above 0, got {ratio}"
         raise InvalidInputError(message)
-    return None if ratio is None else float(ratio)
+    return None if ratio is None else min(float(ratio), WHOLE_CACHE)
 
 
 def _kernels(names: Iterable[str]) -> list[ComputeKernel]:

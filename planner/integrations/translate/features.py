@@ -20,16 +20,35 @@ def features_of(
 ) -> tuple[Feature, ...]:
     """Features with their indices per sample of the rank's batch.
 
-    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature.
+    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature. Where it
+    gives other numbers of values than features, their sum is spread evenly over these.
+
+    Raises:
+        InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too.
     """
     limit = constraint or ParameterConstraints()
-    poolings = _per_feature(limit.pooling_factors, names, "pooling_factors")
-    repeats = _per_feature(limit.num_poolings or [1.0], names, "num_poolings")
-    batches = _per_feature(limit.batch_sizes or [batch_size], names, "batch_sizes")
-    return tuple(
-        Feature(name=n, pooling_factor=float(p) * r * b / batch_size)
-        for n, p, r, b in zip(names, poolings, repeats, batches, strict=True)
-    )
+    lists = {
+        "pooling_factors": limit.pooling_factors,
+        "num_poolings": limit.num_poolings or [1.0],
+        "batch_sizes": limit.batch_sizes or [batch_size],
+    }
+    longest = max(len(values) for values in lists.values())
+    count = len(names) if longest == 1 else longest
+    for what, values in lists.items():
+        if len(values) not in (1, count):
+            message = f"{what} has {len(values)} values for {count} inputs; give one for each"
+            raise InvalidInputError(message)
+    repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
+    indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
+    if count != len(names):
+        indices = [sum(indices) / len(names)] * len(names)
+    return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
+
+
+def is_spread(features: Sequence[object], constraint: ParameterConstraints) -> bool:
+    """Whether a constraint gives other numbers of values than features."""
+    lists = (constraint.pooling_factors, constraint.num_poolings, constraint.batch_sizes)
+    return any(values and len(values) not in (1, len(features)) for values in lists)
 
 
 def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
@@ -84,12 +103,3 @@ def _is_processed(name: str, module: nn.Module) -> bool:
     processor = getattr(module, "_feature_processor", None)
     modules = getattr(processor, "feature_processor_modules", None)
     return isinstance(modules, nn.ModuleDict) and name in modules
-
-
-def _per_feature(values: Sequence[float], names: Sequence[str], what: str) -> list[float]:
-    if len(values) == 1:
-        return list(values) * len(names)
-    if len(values) != len(names):
-        message = f"{what} has {len(values)} values for {len(names)} features; give one for each"
-        raise InvalidInputError(message)
-    return list(values)
