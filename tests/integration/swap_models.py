@@ -188,9 +188,7 @@ class Sequential(nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
         found = self.history(features)
-        item, position = (
-            found[f].to_padded_dense(self.length) for f in ("f_item", "f_position")
-        )
+        item, position = (found[f].to_padded_dense(self.length) for f in ("f_item", "f_position"))
         seen = self.layer(item + position)
         target = features["f_item"].to_padded_dense(self.length)[:, 1:].long()
         logits = self.out(seen[:, :-1])
@@ -243,9 +241,7 @@ class Everything(nn.Module):
         self.bags = EmbeddingBagCollection(
             pooled(self.plain, pooling=PoolingType.MEAN), device=META
         )
-        self.weighing = EmbeddingBagCollection(
-            pooled(self.weighted), device=META, is_weighted=True
-        )
+        self.weighing = EmbeddingBagCollection(pooled(self.weighted), device=META, is_weighted=True)
         self.history = EmbeddingCollection(tables=unpooled(self.clicked), device=META)
         self.positioned = FeatureProcessedEmbeddingBagCollection(
             EmbeddingBagCollection(pooled(self.processed), device=META, is_weighted=True),
@@ -341,9 +337,7 @@ def read_often(*names: str) -> Limits:
 
 
 SWAPS: Final = {
-    "DLRM": Swap(
-        make=lambda: dlrm(DLRM), batch=click_batch, loss=_first, sharders=every_sharder
-    ),
+    "DLRM": Swap(make=lambda: dlrm(DLRM), batch=click_batch, loss=_first, sharders=every_sharder),
     "DLRM-DCN": Swap(
         make=lambda: dlrm(DLRM_DCN, dcn_num_layers=2, dcn_low_rank_dim=8),
         batch=click_batch,

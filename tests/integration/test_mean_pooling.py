@@ -11,8 +11,14 @@ pytest.importorskip("torchrec", reason="plans models of torchrec, which is not i
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner.types import HardwareConfig, ParameterConstraints, TopologyFactory
-from torchrec.distributed.planner.types import KernelConfig, Topology, TrainerConfig
+from torchrec.distributed.planner.types import (
+    HardwareConfig,
+    KernelConfig,
+    ParameterConstraints,
+    Topology,
+    TopologyFactory,
+    TrainerConfig,
+)
 from torchrec.modules.embedding_configs import PoolingType
 
 from costmodels.sharding import ShardingType

@@ -35,7 +35,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
 
 
 @pytest.mark.parametrize(("job", "name"), CASES)
-def test_losses_are_the_same(answers: dict[tuple[str, str], list[Any]], job: str, name: str) -> None:
+def test_losses_are_the_same(
+    answers: dict[tuple[str, str], list[Any]], job: str, name: str
+) -> None:
     for answer in answers[job, name]:
         losses = answer["losses"]
         assert len(losses["ours"]) == 4
