@@ -43,12 +43,12 @@ from costmodels.topology import Topology
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.mean_pooling import best_of_poolings
 from planner.integrations.drop_in.memory import counts_dense_part, default_reservation
-from planner.integrations.drop_in.remarks import topology_warnings
+from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
 from planner.integrations.drop_in.search import Memories, require_room
+from planner.integrations.drop_in.sound_plans import soundest_plan
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
     Sharders,
@@ -339,12 +339,13 @@ class ShardPlanner(EmbeddingShardingPlanner):
             ours=topology,
             limits=limits,
         )
-        self.result = best_of_poolings(
+        self.result = soundest_plan(
             workload,
             memories,
             limits,
             lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             self._rival.plan,
+            outputs=narrow_outputs(model.tables, self._constraints),
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),

@@ -47,7 +47,7 @@ class Row:
 _TESTS: Final = {
     "codecs": "test_torchrec_codecs.py",
     "kv": "test_torchrec_key_value.py",
-    "means": "test_mean_pooling.py",
+    "sound": "test_sound_plans.py",
     "modules": "test_torchrec_modules.py",
     "outcome": "test_torchrec_outcome.py",
     "planner": "test_torchrec_planner.py",

@@ -220,6 +220,14 @@ def planned_output_dtype(
     return widest, [f"tables have outputs of types {shown}: all are priced as {widest}"]
 
 
+def narrow_outputs(
+    found: Sequence[ShardableTable], constraints: Given | None
+) -> dict[str, DataType]:
+    """The tables whose outputs are not fp32, by our name, with the type of each."""
+    types = {f.table.name: _output_of(f, (constraints or {}).get(f.parameter_name)) for f in found}
+    return {name: kind for name, kind in types.items() if kind is not DataType.FP32}
+
+
 def _output_of(entry: ShardableTable, given: ParameterConstraints | None) -> DataType:
     fused = getattr(entry.sharder, "fused_params", None) or {}
     chosen: Any = (given.output_dtype if given else None) or fused.get("output_dtype")

@@ -25,7 +25,7 @@ from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
     narrowed_to_options,
-    with_rows_everywhere,
+    runnable_on_cpu,
     within_groups,
 )
 from planner.integrations.translate.errors import ShardPlannerError
@@ -110,7 +110,7 @@ def search_limits(
             {t.table.name: (t.path, t.parameter_name) for t in model.tables},
             [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
         )
-    return with_rows_everywhere(constraints, model.workload.tables, topology)
+    return runnable_on_cpu(constraints, model.tables, topology)
 
 
 def require_runnable(plan: Plan, workload: Workload, topology: Topology, device: str) -> None:

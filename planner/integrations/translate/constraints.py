@@ -6,13 +6,14 @@ import contextlib
 import glob
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
@@ -21,6 +22,9 @@ from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS, legal_types_and_kernels
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import ShardableTable
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 
@@ -123,12 +127,14 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
     return replace(constraints, sharding_types=left)
 
 
-def with_rows_everywhere(
-    constraints: Constraints, tables: Sequence[Table], topology: TorchrecTopology
+def runnable_on_cpu(
+    constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
 ) -> Constraints:
-    """Without types that give a rank no row of a table, on cpu and where others are left.
+    """Without types that fail in training on cpu, where others are left.
 
-    FBGEMM takes a rank without any weights for one of a GPU, and fails in the first lookup.
+    FBGEMM takes a rank without any weights for one of a GPU, and fails in its first lookup: no
+    table is cut by rows if a rank gets none of them. ``FusedEmbeddingBagCollection`` cannot be
+    replicated, because TorchRec names a device to ``DistributedDataParallel``, which refuses a CPU.
 
     Args:
         constraints: one entry per table.
@@ -140,10 +146,12 @@ def with_rows_everywhere(
     parts = dict.fromkeys(SUMS_ROWS, topology.intra_group_size)
     parts[ShardingType.ROW_WISE] = topology.world_size
     limits = []
-    for limit, table in zip(constraints.tables, tables, strict=True):
-        rows = table.num_embeddings
-        short = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
-        limits.append(without_types(limit, short) or limit)
+    for limit, entry in zip(constraints.tables, tables, strict=True):
+        rows = entry.table.num_embeddings
+        gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
+        if isinstance(entry.module, FusedEmbeddingBagCollection):
+            gone.append(ShardingType.DATA_PARALLEL)
+        limits.append(without_types(limit, gone) or limit)
     return replace(constraints, tables=tuple(limits))
 
 

@@ -1,18 +1,26 @@
-"""Mean pooling as TorchRec runs it: some plans of a module give other numbers than the module.
+"""Plans under which TorchRec computes what the module computes, and exchanges what it expects.
 
-Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole output of the
-module by the lengths of its bags: also the columns of tables that are not cut by rows, whose means
-are then divided twice. Sums of tables that are not cut by rows are divided as well, and means of
-``grid_shard`` are not divided unless another table is. With weights a row-wise mean is divided by
-the sum of the weights, and every other mean by the number of indices. So the mean-pooled tables of
-a module are searched in two ways, both of them right: none is cut by rows, or all its tables are.
+**Mean pooling.** Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole
+output of the module by the lengths of its bags: also the columns of tables that are not cut by
+rows, whose means are then divided twice. Sums of tables that are not cut by rows are divided as
+well, and means of ``grid_shard`` are not divided unless another table is. With weights a row-wise
+mean is divided by the sum of the weights, and every other mean by the number of indices. So the
+mean-pooled tables of a module are searched in two ways, both of them right: none is cut by rows, or
+all its tables are.
+
+**Outputs that are not fp32.** The tables of a module with one sharding type share an exchange. A
+rank sends and expects the type of its own tables' outputs; without any of these tables, fp32. Where
+ranks come to different types training fails, so such a module is searched again with types that
+every rank has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.sharding import Plan, ShardingType
@@ -64,15 +72,17 @@ def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
     return [line for line in found if line]
 
 
-def best_of_poolings(
+def soundest_plan(
     workload: Workload,
     memories: Memories,
     limits: Constraints,
     asked: Callable[[], Mapping[str, Any]],
     rival: Plan | None = None,
+    *,
+    outputs: Mapping[str, DataType] = MappingProxyType({}),
     **more: Any,
 ) -> PlanningResult:
-    """The best plan that does not change what a module with mean-pooled tables computes.
+    """The best plan that TorchRec runs as the model says.
 
     Where no such plan is left, the search goes on without that rule, and a warning says so.
 
@@ -82,25 +92,46 @@ def best_of_poolings(
         limits: of the search, one rule for each table.
         asked: settings of a search that begins now.
         rival: TorchRec's own plan.
+        outputs: types of outputs that are not fp32, by table.
         more: further arguments of :func:`best_plan`.
 
     Raises:
-        ShardPlannerError: there is no plan, whatever the pooling.
+        ShardPlannerError: there is no plan, whatever the rules here.
     """
+
+    def search(within: Constraints, against: Plan | None) -> PlanningResult:
+        return best_plan(workload, memories, within, asked(), against, **more)
+
+    world_size = memories.ledger.world_size
+    best = _best_pooling(workload, limits, rival, search)
+    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    everywhere = _on_every_rank(workload, limits, uneven)
+    if everywhere != limits:
+        with contextlib.suppress(ShardPlannerError):
+            best = _best_pooling(workload, everywhere, None, search)
+            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+    if uneven:
+        logger.warning("training may fail: %s", _uneven_words(uneven))
+    if lines := pooling_problems(best.plan, workload):
+        logger.warning("the plan changes the model, and no other was found: %s", "; ".join(lines))
+    return best
+
+
+def _best_pooling(
+    workload: Workload,
+    limits: Constraints,
+    rival: Plan | None,
+    search: Callable[[Constraints, Plan | None], PlanningResult],
+) -> PlanningResult:
     ways = list(dict.fromkeys(_limited(workload, limits, by_rows) for by_rows in (False, True)))
     results = []
     for way in ways:
         try:
-            results.append(best_plan(workload, memories, way, asked(), rival, **more))
+            results.append(search(way, rival))
         except ShardPlannerError:
             if ways == [limits]:
                 raise
-    if not results:
-        results = [best_plan(workload, memories, limits, asked(), rival, **more)]
-    best = min(results, key=_value)
-    if lines := pooling_problems(best.plan, workload):
-        logger.warning("the plan changes the model, and no other was found: %s", "; ".join(lines))
-    return best
+    return min(results, key=_value) if results else search(limits, rival)
 
 
 def _value(result: PlanningResult) -> float:
@@ -132,6 +163,54 @@ def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constrai
                 break
     kept: tuple[TableConstraint, ...] = tuple(rules.values())
     return limits if kept == limits.tables else replace(limits, tables=kept)
+
+
+def uneven_outputs(
+    plan: Plan, workload: Workload, outputs: Mapping[str, DataType], world_size: int
+) -> list[str]:
+    """Modules in which ranks come to different types of outputs in one exchange.
+
+    Args:
+        plan: of the workload.
+        workload: the tables, with the module of each.
+        outputs: types of outputs that are not fp32, by table.
+        world_size: ranks.
+    """
+    if not outputs:
+        return []
+    modules = {t.name: t.module for t in workload.tables}
+    seen: dict[tuple[str, ShardingType], list[set[DataType]]] = {}
+    for placed in plan.placements:
+        if placed.sharding_type is ShardingType.DATA_PARALLEL:
+            continue
+        key = modules[placed.table], placed.sharding_type
+        ranks = seen.setdefault(key, [set() for _ in range(world_size)])
+        for rank in placed.ranks:
+            ranks[rank].add(outputs.get(placed.table, DataType.FP32))
+    return sorted(
+        {
+            module
+            for (module, _), ranks in seen.items()
+            if len({min(types) if len(types) == 1 else DataType.FP32 for types in ranks}) > 1
+        }
+    )
+
+
+def _uneven_words(modules: Sequence[str]) -> str:
+    return (
+        f"tables of modules {list(modules)[:5]} have outputs that are not fp32, and not every rank "
+        "has some of them; allow data_parallel and row_wise for these tables, or take fp32"
+    )
+
+
+def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:
+    """Limits with types alone, for tables of some modules, of which every rank has a part."""
+    gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
+    rules = tuple(
+        (without_types(rule, gone) or rule) if table.module in modules else rule
+        for table, rule in zip(workload.tables, limits.tables, strict=True)
+    )
+    return limits if rules == limits.tables else replace(limits, tables=rules)
 
 
 def _rows_change(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""No plan changes what a module computes, nor leaves a rank of a CPU job without rows."""
+"""No plan changes what a module computes, or fails in training where another one does not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ pytest.importorskip("torchrec", reason="plans models of torchrec, which is not i
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fused_embeddingbag import FusedEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import (
     HardwareConfig,
     KernelConfig,
@@ -19,19 +20,24 @@ from torchrec.distributed.planner.types import (
     TopologyFactory,
     TrainerConfig,
 )
+from torchrec.modules.embedding_configs import DataType as TorchrecDataType
 from torchrec.modules.embedding_configs import PoolingType
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+from torchrec.optim import RowWiseAdagrad
 
-from costmodels.sharding import ShardingType
+from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Pooling, Table
-from planner.integrations.drop_in.mean_pooling import module_problem
+from planner.integrations.drop_in.sound_plans import module_problem, uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
-from tests.integration.builders import make_table
+from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags
+from tests.strategies import make_workload
 
 pytestmark = pytest.mark.torchrec
 
 SHARDERS = [EmbeddingBagCollectionSharder()]
 BY_ROWS = {"row_wise", "table_row_wise"}
+SMALL: Sequence[Shape] = (("a", 37, 128), ("b", 73, 32), ("c", 3, 20))
 SHAPES: Sequence[Shape] = (("a", 50000, 64), ("b", 400, 16), ("c", 9000, 128))
 
 
@@ -143,3 +149,56 @@ def test_no_rank_of_a_cpu_job_is_left_without_rows() -> None:
     limit = "row_wise table_wise"
     assert types_of(module, topology(device="cpu"), a=limit) == {"a": "table_wise"}
     assert types_of(module, topology(device="cpu"), a="row_wise") == {"a": "row_wise"}
+
+
+def test_fused_modules_are_not_replicated_on_cpu() -> None:
+    """Without the rule all three are."""
+    tables = bags(SMALL).embedding_bag_configs()
+    module = FusedEmbeddingBagCollection(tables, RowWiseAdagrad, {"lr": 0.1}, device=META)
+    limits = {t.name: ParameterConstraints(pooling_factors=[20.0]) for t in tables}
+    planner = ShardPlanner(topology(2, "cpu"), 64, constraints=limits, stats=[])
+    plan = planner.plan(Model(module), [FusedEmbeddingBagCollectionSharder()])
+    assert "data_parallel" not in {s.sharding_type for s in plan.plan["sparse.bags"].values()}
+
+
+# ------------------------------------------------------------------ outputs that are not fp32
+
+
+@pytest.mark.parametrize(
+    ("places", "uneven"),
+    [
+        ({"a": (TW, 0), "b": (TW, 1)}, ["m"]),
+        ({"a": (TW, 0), "b": (TW, 0)}, []),
+        ({"a": (RW, 0), "b": (TW, 1)}, []),
+        ({"a": (DP, 0), "b": (TW, 1)}, []),
+    ],
+)
+def test_exchanges_of_uneven_outputs_are_known(
+    places: dict[str, tuple[ShardingType, int]], uneven: list[str]
+) -> None:
+    """The outputs of a are fp16."""
+    tables = {n: table(n, Pooling.SUM, module="m") for n in places}
+    plan = Plan(
+        placements=tuple(
+            placed(kind, (rank,) if kind is TW else (), table=tables[n], world=2, local=2)
+            for n, (kind, rank) in places.items()
+        )
+    )
+    workload = make_workload(*tables.values())
+    assert uneven_outputs(plan, workload, {"a": DataType.FP16}, 2) == uneven
+
+
+@pytest.mark.parametrize(
+    ("types", "is_warned"), [("row_wise table_wise", False), ("table_wise", True)]
+)
+def test_modules_with_uneven_outputs_get_types_of_every_rank(
+    caplog: pytest.LogCaptureFixture, types: str, is_warned: bool
+) -> None:
+    limits = {
+        "b": ParameterConstraints(sharding_types=types.split(), output_dtype=TorchrecDataType.FP16),
+        "c": ParameterConstraints(sharding_types=["column_wise"]),
+    }
+    planner = ShardPlanner(topology(2, "cpu"), 8, constraints=limits, stats=[])
+    plan = planner.plan(Model(bags(SMALL)), SHARDERS).plan["sparse.bags"]
+    assert plan["b"].sharding_type == types.split()[0]
+    assert ("training may fail" in caplog.text) is is_warned
