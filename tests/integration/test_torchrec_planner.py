@@ -38,6 +38,7 @@ from costmodels.sharding import ShardingOption as Option
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
+from planner.integrations.drop_in import sound_plans
 from planner.integrations.drop_in.search import Memories
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.errors import ShardPlannerError
@@ -102,7 +103,7 @@ class Search:
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search()
-    monkeypatch.setattr(torchrec_planner, "best_plan", fake)
+    monkeypatch.setattr(sound_plans, "best_plan", fake)
     monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
     return fake
 
@@ -333,7 +334,7 @@ def test_errors_are_torchrecs_and_ours_at_once(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(torchrec_planner, "best_plan", fail)
+    monkeypatch.setattr(sound_plans, "best_plan", fail)
     with pytest.raises(ShardPlannerError, match=str(error)) as caught:
         make().plan(model(), SHARDERS)
     assert isinstance(caught.value, PlannerError)

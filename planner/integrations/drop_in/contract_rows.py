@@ -79,7 +79,8 @@ CONSTRAINTS: Final = rows_of(
     (
         "output_dtype",
         _HONOURED,
-        "handed to the kernel; the widest of all tables is priced, and said where they differ",
+        "handed to the kernel; no plan whose ranks would exchange different types, with a warning "
+        "where only such are left; the widest of all tables is priced, and said where they differ",
         "settings",
         "the_widest_output_type_is_priced_and_said",
     ),

@@ -131,6 +131,8 @@ def _best_pooling(
         except ShardPlannerError:
             if ways == [limits]:
                 raise
+    if len(results) == 1:
+        return results[0]
     return min(results, key=_value) if results else search(limits, rival)
 
 
