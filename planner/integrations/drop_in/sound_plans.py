@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Pooling, Table, Workload
-from planner.integrations.drop_in.search import Memories, best_plan
+from planner.integrations.drop_in.search import RIVAL, Memories, best_plan
 from planner.integrations.translate.constraints import without_types
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.options.torchrec_rules import SUMS_ROWS
@@ -126,14 +126,24 @@ def _best_pooling(
     ways = list(dict.fromkeys(_limited(workload, limits, by_rows) for by_rows in (False, True)))
     results = []
     for way in ways:
+        against = rival if len(ways) == 1 or _allows(way, workload, rival) else None
         try:
-            results.append(search(way, rival))
+            results.append(search(way, against))
         except ShardPlannerError:
             if ways == [limits]:
                 raise
-    if len(results) == 1:
-        return results[0]
-    return min(results, key=_value) if results else search(limits, rival)
+    if len(results) <= 1:
+        return results[0] if results else search(limits, rival)
+    return min(results, key=lambda r: (_value(r), r.best.name != RIVAL))  # a draw is TorchRec's
+
+
+def _allows(limits: Constraints, workload: Workload, plan: Plan | None) -> bool:
+    """Whether a plan goes by the types of all tables, so that it can be made better within them."""
+    if plan is None:
+        return False
+    types = {p.table: p.sharding_type for p in plan.placements}
+    rules = zip(workload.tables, limits.tables, strict=True)
+    return all(types.get(table.name) in rule.sharding_types for table, rule in rules)
 
 
 def _value(result: PlanningResult) -> float:
