@@ -12,6 +12,7 @@ from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import models_of
 from planner.options.arithmetic import refuse_hopeless
+from planner.options.mean_pooling import pooling_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.prepare import searched_options, with_context
 from planner.pricing import objective_value
@@ -64,7 +65,12 @@ def answer(
             runners_up=tuple(found[1:]),
             baselines=tuple(b for b in baselines.values() if b is not None),
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
-            warnings=(*remarks, *_cut_walk(space, points), *found[0].estimate.warnings),
+            warnings=(
+                *remarks,
+                *_cut_walk(space, points),
+                *pooling_warnings(found[0].plan, space.problem.workload),
+                *found[0].estimate.warnings,
+            ),
             searched=searched_options(space),
         ),
     )

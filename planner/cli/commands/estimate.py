@@ -62,6 +62,7 @@ def command(
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
+    from planner.options.mean_pooling import pooling_warnings
 
     more = valuing.ValueFlags(
         objective=objective,
@@ -77,7 +78,9 @@ def command(
     solver, left_out = valuing.answer(
         asked, inputs.plans[0], plan or workload, is_explicit=more != valuing.ValueFlags()
     )
-    result = as_result(replace(inputs, warnings=(*warnings, *left_out)), candidate, solver)
+    means = pooling_warnings(candidate.plan, problem.workload)
+    inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
+    result = as_result(inputs, candidate, solver)
     if settings.json:
         from planner import io
 

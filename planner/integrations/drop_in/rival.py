@@ -30,9 +30,9 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.integrations.drop_in.sound_plans import pooling_problems
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.options.mean_pooling import pooling_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 

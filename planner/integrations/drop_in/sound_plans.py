@@ -1,12 +1,8 @@
 """Plans under which TorchRec computes what the module computes, and exchanges what it expects.
 
-**Mean pooling.** Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole
-output of the module by the lengths of its bags: also the columns of tables that are not cut by
-rows, whose means are then divided twice. Sums of tables that are not cut by rows are divided as
-well, and means of ``grid_shard`` are not divided unless another table is. With weights a row-wise
-mean is divided by the sum of the weights, and every other mean by the number of indices. So the
-mean-pooled tables of a module are searched in two ways, both of them right: none is cut by rows, or
-all its tables are.
+**Mean pooling.** TorchRec divides too often or too seldom under some plans
+(:mod:`planner.options.mean_pooling`). So the mean-pooled tables of a module are searched in two
+ways, both of them right: none is cut by rows, or all its tables are.
 
 **Outputs that are not fp32.** The tables of a module with one sharding type share an exchange. A
 rank sends and expects the type of its own tables' outputs; without any of these tables, fp32. Where
@@ -18,58 +14,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import DataType, Pooling, Table, Workload
+from costmodels.workload import DataType, Pooling, Workload
 from planner.integrations.drop_in.search import RIVAL, Memories, best_plan
 from planner.integrations.translate.constraints import without_types
 from planner.integrations.translate.errors import ShardPlannerError
+from planner.options.mean_pooling import (
+    NOT_DIVIDED,
+    pooling_warnings,
+    rows_change,
+    tables_by_module,
+)
 from planner.options.torchrec_rules import SUMS_ROWS
 from planner.problem import Constraints, TableConstraint
 from planner.result import PlanningResult
 
 logger: Final = logging.getLogger(__name__)
-
-_DIVIDED: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
-"""Types for which TorchRec knows that a mean was sent as a sum."""
-
-_NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
-
-
-def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
-    """Why a plan changes what a module computes; nothing if it does not.
-
-    Args:
-        tables: of one module, each with its sharding type.
-    """
-    chosen = list(tables)
-    means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
-    cut = [t.name for t, kind in means if kind in SUMS_ROWS]
-    others = [t.name for t, kind in chosen if kind not in _DIVIDED]
-    reasons = [_rows_change(t) for t, _ in means]
-    if not cut or not (others or any(reasons)):
-        return ""
-    why = (
-        f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
-        "of indices too often"
-        if others
-        else max(reasons)
-    )
-    return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
-
-
-def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
-    """One line for each module of which a plan changes what it computes."""
-    types = {p.table: p.sharding_type for p in plan.placements}
-    found = [
-        module_problem([(t, types[t.name]) for t in tables if t.name in types])
-        for tables in _modules(workload).values()
-    ]
-    return [line for line in found if line]
 
 
 def soundest_plan(
@@ -112,8 +77,9 @@ def soundest_plan(
             uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     if uneven:
         logger.warning("training may fail: %s", _uneven_words(uneven))
-    if lines := pooling_problems(best.plan, workload):
-        logger.warning("the plan changes the model, and no other was found: %s", "; ".join(lines))
+    for line in pooling_warnings(best.plan, workload):
+        if line not in best.warnings:
+            logger.warning(line)
     return best
 
 
@@ -157,7 +123,7 @@ def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constrai
     A module that has only the other way gets that; one that has neither keeps its limits.
     """
     rules = dict(zip((t.name for t in workload.tables), limits.tables, strict=True))
-    for tables in _modules(workload).values():
+    for tables in tables_by_module(workload).values():
         if all(t.pooling is not Pooling.MEAN for t in tables):
             continue
         whole = [
@@ -165,7 +131,7 @@ def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constrai
             for t in tables
         ]
         rows = [
-            (t, None if _rows_change(t) else without_types(rules[t.name], _NOT_DIVIDED))
+            (t, None if rows_change(t) else without_types(rules[t.name], NOT_DIVIDED))
             for t in tables
         ]
         for way in (rows, whole) if by_rows else (whole, rows):
@@ -223,22 +189,3 @@ def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[st
         for table, rule in zip(workload.tables, limits.tables, strict=True)
     )
     return limits if rules == limits.tables else replace(limits, tables=rules)
-
-
-def _rows_change(table: Table) -> str:
-    """Why the mean of row blocks is another number, whatever becomes of the other tables."""
-    if table.pooling is not Pooling.MEAN:
-        return ""
-    if table.is_weighted:
-        return "and have weights: TorchRec then divides by the sum of the weights"
-    if table.dtype is DataType.INT8:
-        return "and quantized: TorchRec then adds the means of the blocks"
-    return ""
-
-
-def _modules(workload: Workload) -> dict[str, list[Table]]:
-    found: dict[str, list[Table]] = {}
-    for table in workload.tables:
-        if table.pooling is not Pooling.NONE:
-            found.setdefault(table.module, []).append(table)
-    return found
