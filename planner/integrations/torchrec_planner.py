@@ -45,13 +45,13 @@ from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
 from planner.integrations.drop_in.memory import counts_dense_part, default_reservation
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
+from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
 from planner.integrations.drop_in.search import Memories, require_room
 from planner.integrations.drop_in.sound_plans import soundest_plan
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
-    Sharders,
     require_runnable,
     reserved_memories,
     search_left,
@@ -297,15 +297,20 @@ class ShardPlanner(EmbeddingShardingPlanner):
         validate_compute_kernels(options)
         return sharding_plan
 
-    def _memories(self, module: nn.Module, sharders: Sharders) -> Memories:
-        return reserved_memories(
-            self._topology,
-            self._base,
-            self._storage_reservation,
-            batch_size=self._batch_size,
+    def _request(self, module: nn.Module, sharders: Sharders) -> Request:
+        return Request(
             module=module,
             sharders=sharders,
+            topology=self._topology,
+            batch_size=self._batch_size,
             constraints=self._constraints,
+            reservation=self._storage_reservation,
+        )
+
+    def _memories(self, module: nn.Module, sharders: Sharders) -> Memories:
+        return reserved_memories(
+            self._request(module, sharders),
+            self._base,
             kept_bytes=self._hints.reserved_bytes,
             by_user=not self._default_reservation,
             headroom_ratio=self._headroom_ratio,
@@ -328,14 +333,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         size = len(workload.tables) * topology.world_size
         limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
         self._rival = rival_plan(
-            module,
-            sharders,
-            self._topology,
+            self._request(module, sharders),
             workload,
-            batch_size=self._batch_size,
             enumerator=self._enumerator,
-            reservation=self._storage_reservation,
-            constraints=self._constraints,
             ours=topology,
             limits=limits,
         )

@@ -26,10 +26,10 @@ from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.integrations.drop_in.memory import counts_dense_part
 from planner.integrations.drop_in.remarks import topology_warnings
+from planner.integrations.drop_in.request import Sharders
 from planner.integrations.drop_in.rival import Rival
 from planner.integrations.drop_in.search import Memories
 from planner.integrations.drop_in.steps import (
-    Sharders,
     require_runnable,
     search_left,
     search_limits,

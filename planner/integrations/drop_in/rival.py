@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -19,10 +19,8 @@ from torchrec.distributed.planner.proposers import (
 )
 from torchrec.distributed.planner.types import (
     Enumerator,
-    ParameterConstraints,
     Proposer,
     ShardingOption,
-    StorageReservation,
 )
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
@@ -30,6 +28,7 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.integrations.drop_in.request import Request
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.options.mean_pooling import pooling_problems
@@ -127,15 +126,10 @@ def counted_proposers(num_tables: int, world_size: int) -> list[Proposer]:
 
 
 def rival_plan(
-    module: nn.Module,
-    sharders: list[ModuleSharder[nn.Module]],
-    topology: TorchrecTopology,
+    request: Request,
     workload: Workload,
     *,
-    batch_size: int,
     enumerator: Enumerator,
-    reservation: StorageReservation,
-    constraints: Mapping[str, ParameterConstraints] | None,
     ours: Topology,
     limits: Constraints,
 ) -> Rival:
@@ -145,34 +139,30 @@ def rival_plan(
     and for plans that break a rule of TorchRec's runtime.
 
     Args:
-        module: the model.
-        sharders: its sharders.
-        topology: TorchRec's.
+        request: what the planner was asked for.
         workload: the same model as a workload.
-        batch_size: samples per rank.
         enumerator: TorchRec's, or the user's.
-        reservation: of memory.
-        constraints: TorchRec's constraints by table name.
         ours: ranks and hosts as the search sees them.
         limits: of the search, one rule for each table; where it names one cache size, that is the
             size that TorchRec's runtime takes for a plan without one.
     """
+    topology = request.topology
     size = len(workload.tables) * topology.world_size
     if size > MOST_SHARDS:
         return Rival(reason=f"not asked for: more than {MOST_SHARDS} tables times ranks")
     theirs = EmbeddingShardingPlanner(
         topology=topology,
-        batch_size=batch_size,
+        batch_size=request.batch_size,
         enumerator=enumerator,
-        storage_reservation=reservation,
+        storage_reservation=request.reservation,
         proposer=counted_proposers(len(workload.tables), topology.world_size),
         stats=[],
-        constraints=None if constraints is None else dict(constraints),
+        constraints=request.constraints,
         debug=False,
     )
     try:
         with quiet():
-            found: ShardingPlan = theirs.plan(module, sharders)
+            found: ShardingPlan = theirs.plan(request.module, request.sharders)
         plan = from_sharding_plan(found, workload, _load_factors(workload, limits))
         rating_ms = float(NoopPerfModel(topology).rate(theirs._best_plan or []))
     except Exception as error:  # a comparison must not keep a job from its plan

@@ -10,16 +10,15 @@ from typing import Any, Final
 from torch import nn
 from torchrec.distributed.planner.types import (
     Enumerator,
-    ParameterConstraints,
     ShardingOption,
     StorageReservation,
 )
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
-from torchrec.distributed.types import ModuleSharder
 
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.search import Memories, memories_left
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
@@ -51,8 +50,6 @@ REPLACED_PARTS: Final = {
     "performance_model": "it minimises its own predicted iteration time; see system=",
 }
 """Parts of TorchRec's search that are accepted and not used, and what stands in for each."""
-
-Sharders = list[ModuleSharder[nn.Module]]
 
 
 def warn_of_replaced(*parts: object) -> None:
@@ -126,14 +123,9 @@ def require_runnable(plan: Plan, workload: Workload, topology: Topology, device:
 
 
 def reserved_memories(
-    topology: TorchrecTopology,
+    request: Request,
     base: Topology,
-    reservation: StorageReservation,
     *,
-    batch_size: int,
-    module: nn.Module,
-    sharders: Sharders,
-    constraints: dict[str, ParameterConstraints] | None,
     kept_bytes: float,
     by_user: bool,
     headroom_ratio: float,
@@ -148,14 +140,14 @@ def reserved_memories(
 
     def left_by(one: StorageReservation) -> Topology:
         reserved = one.reserve(
-            topology=topology,
-            batch_size=batch_size,
-            module=module,
-            sharders=sharders,
-            constraints=constraints,
+            topology=request.topology,
+            batch_size=request.batch_size,
+            module=request.module,
+            sharders=request.sharders,
+            constraints=request.constraints,
         )
         return topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
 
     return memories_left(
-        left_by, reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
+        left_by, request.reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
     )
