@@ -165,6 +165,7 @@ def _solved(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> _Ans
         best = result.solutions[0]
         if best.HasField("primal_solution"):
             x = _dense(best.primal_solution.variable_values, len(program.cost)) * column_scale
+            x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of them
         if not whole and best.HasField("dual_solution"):
             prices = _dense(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     if not whole:
