@@ -33,9 +33,9 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupShard
 from costmodels.lookup.residual import LookupResidual, shard_features
 from costmodels.lookup.roofline import Roofline
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload

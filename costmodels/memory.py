@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.deduplication import kept_bytes
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
+from costmodels.shard_work.deduplication import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Pooling, Workload

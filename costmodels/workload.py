@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from costmodels.communication import NOT_COMPRESSED, Communication
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
 from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator
-from costmodels.row_updates import RowUpdate
+from costmodels.training.communication import NOT_COMPRESSED, Communication
+from costmodels.training.row_updates import RowUpdate
 
 
 class Pooling(StrEnum):

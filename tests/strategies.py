@@ -11,7 +11,6 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import Provenance, Source
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
@@ -22,6 +21,7 @@ from costmodels.sharding import (
     place,
 )
 from costmodels.topology import Device, Host, Link, Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.units import GB, GIB, MIB, US
 from costmodels.workload import (
     DataType,

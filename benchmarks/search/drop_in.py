@@ -44,7 +44,7 @@ from torchrec.distributed.planner.types import (
 from torchrec.distributed.types import CacheParams, ModuleSharder
 from torchrec.modules.embedding_configs import EmbeddingConfig
 
-from costmodels.communication import Communication
+from costmodels.training.communication import Communication
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.codecs import communication_of
 

@@ -18,9 +18,9 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 
 _AT_ONCE: Final = 64
 """Shards priced at a time, each with some hundred bins: what stays in the caches."""

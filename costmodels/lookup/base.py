@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.distribution.base import Laws, side_by_side
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Optimizer, Pooling, Table
 
 FloatArray = NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.deduplication import exchanged_indices
+from costmodels.shard_work.deduplication import exchanged_indices
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.deduplication import distinct_s, with_expansion
 from costmodels.dense.base import DenseTimes, dense_layers
 from costmodels.errors import require
 from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
+from costmodels.shard_work.deduplication import distinct_s, with_expansion
 from costmodels.shard_work.work import (
     CALLS,
     EXCHANGING_TYPES,

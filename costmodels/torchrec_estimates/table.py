@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.communication import Codecs
 from costmodels.torchrec_estimates.elementwise import Flags, Values
+from costmodels.training.communication import Codecs
 from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 
 

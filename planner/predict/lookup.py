@@ -18,10 +18,10 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.stage_model import BACKWARD_KERNELS, CACHE_KERNELS
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 from planner.models import calibrated_spread_ratio, default_models

@@ -21,9 +21,9 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupWork,
 )
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import DataType, Optimizer, Table
 from tests.conformance.instances import build
 from tests.strategies import make_device, make_host, make_table, make_topology

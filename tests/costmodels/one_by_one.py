@@ -11,7 +11,6 @@ from costmodels.cpu.features import Access
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
-from costmodels.row_updates import RowUpdate
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     INPUT,
@@ -26,6 +25,7 @@ from costmodels.shard_work.work import (
 )
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Pooling, Table, Workload
 
 # ------------------------------------------------------------------ laws

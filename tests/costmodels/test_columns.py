@@ -22,11 +22,11 @@ from costmodels.lookup.base import AbstractLookupModel, FloatArray, LookupShard
 from costmodels.lookup.residual import NUM_FEATURES, Corrected, LearnedFactor, LookupResidual
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
-from costmodels.row_updates import RowUpdate
 from costmodels.shard_work.option_work import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Table, Workload
 from tests.costmodels import one_by_one
 from tests.costmodels.cpu.machines import MACHINE

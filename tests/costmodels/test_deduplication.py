@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from costmodels.communication import Communication, Precision
 from costmodels.cpu.lookup import CpuLookup
-from costmodels.deduplication import distinct_s, exchanged_indices, with_expansion
 from costmodels.dense.base import DenseTimes
 from costmodels.distribution.uniform import Uniform
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import LookupWork
 from costmodels.pipeline import CostPipeline
-from costmodels.row_updates import RowUpdate
+from costmodels.shard_work.deduplication import distinct_s, exchanged_indices, with_expansion
 from costmodels.shard_work.wire import EXCHANGING_TYPES, Wire
 from costmodels.shard_work.work import INPUT, OUTPUT, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+from costmodels.training.communication import Communication, Precision
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Pipeline, Pooling, Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.strategies import (

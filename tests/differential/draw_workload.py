@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.units import GIB
 from costmodels.workload import (
     DataType,

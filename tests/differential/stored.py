@@ -9,10 +9,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from costmodels import communication, estimates, sharding, topology, workload
+from costmodels import estimates, sharding, topology, workload
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.training import communication
 from planner import problem
 from planner import scenarios as robust
 from tests.differential.case import Case

@@ -25,7 +25,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.planner.utils import build_sharder_data
 
 from benchmarks.search.drop_in import case_of, outcome_of
-from costmodels.communication import Codec, Codecs, Communication, Precision
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model

@@ -9,7 +9,7 @@ from torch import nn
 from torchrec.distributed.planner.types import SharderData
 from torchrec.distributed.types import CommOp, ModuleSharder
 
-from costmodels.communication import Codec, Codecs, Communication, Precision
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.workload import Pooling, Table
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 

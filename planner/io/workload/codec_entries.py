@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from costmodels.communication import Codec, Codecs, Communication, Precision
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from planner.errors import InvalidInputError
 from planner.io.workload.workload_schema import CommunicationSchema
 

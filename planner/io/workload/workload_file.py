@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.communication import Communication
 from costmodels.dense.base import dense_layers
 from costmodels.layers.base import AbstractLayer
+from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from costmodels.communication import Precision
-from costmodels.row_updates import RowUpdate
+from costmodels.training.communication import Precision
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import (
     DataType,
     DenseOptimizer,

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.communication import Communication
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.row_updates import RowUpdate
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.training.communication import Communication
+from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import (
     DenseArch,
     DenseOptimizer,

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import NUM_COLUMNS, sent_bytes
@@ -15,6 +14,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.torchrec_estimates import TorchrecTable
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.uncertainty import Scale
 from costmodels.workload import Pipeline, Pooling, Workload
 from tests.strategies import make_table, make_topology, make_workload

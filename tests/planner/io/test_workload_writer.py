@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from costmodels.communication import Codec, Codecs, Communication, Precision
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.workload import Feature, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
