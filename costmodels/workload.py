@@ -161,12 +161,9 @@ class Table:
     def __post_init__(self) -> None:
         """Check shape and features."""
         require(bool(self.name), "a table needs a name")
-        good = 1 <= self.num_embeddings <= 2**48
-        require(
-            good, f"table {self.name!r}: num_embeddings must be 1..2^48, got {self.num_embeddings}"
-        )
-        good, dim = 1 <= self.embedding_dim <= 16384, self.embedding_dim
-        require(good, f"table {self.name!r}: embedding_dim must be 1..16384, got {dim}")
+        where, rows, dim = f"table {self.name!r}", self.num_embeddings, self.embedding_dim
+        require(1 <= rows <= 2**48, f"{where}: num_embeddings must be 1..2^48, got {rows}")
+        require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
         require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
         require(
             not self.deduplicates_indices or self.pooling is Pooling.NONE,

@@ -105,10 +105,10 @@ class EmbeddingExchanges:
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
             return reduce_scatter(world_bytes, self.topology, within_host=False)
+        if kind in BY_HOSTS and self.topology.local_world_size == 1:
+            return np.zeros_like(out)
         if kind in BY_HOSTS:
-            alone = self.topology.local_world_size == 1
-            inside = reduce_scatter(world_bytes, self.topology, within_host=True)
-            return np.zeros_like(out) if alone else inside
+            return reduce_scatter(world_bytes, self.topology, within_host=True)
         own, others = self._by_level(out)
         return all_to_all(own, others, self.topology)
 

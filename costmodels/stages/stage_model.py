@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -212,7 +213,7 @@ class StageModel:
         seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
         return seconds * (num_bytes > 0)
 
-    @property
+    @cached_property
     def input_copy_s(self) -> float:
         """A rank's batch on its device, indices distinct; nothing where ranks are CPU cores."""
         if self.topology.device.single_stream:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingType, check_plan
+from costmodels.sharding import Plan, ShardingType, check_plan
 from costmodels.workload import Pooling
 from planner.models import default_models
 from planner.options.torchrec_rules import layout_problems
@@ -24,25 +24,11 @@ from tests.differential.options import arrangements, documented_cuts, placements
 from tests.differential.problems import MOST_PLANS, draw
 from tests.differential.rules import broken_rules
 from tests.differential.run import Settings, check_seed, main, summary
+from tests.differential.small_cases import FUSED_ONLY, case_of
 from tests.differential.stored import load, save
-from tests.strategies import make_table, make_topology, make_workload
+from tests.strategies import make_table
 
 SEEDS = range(12)
-FUSED_ONLY = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
-
-
-def case_of(hosts: int, local: int, *dims: int, **changes: object) -> Case:
-    """Small tables of these widths, fused or replicated."""
-    tables = [make_table(f"t{i}", embedding_dim=d) for i, d in enumerate(dims)]
-    values: dict[str, object] = {
-        "name": "test",
-        "workload": make_workload(*tables),
-        "topology": make_topology(hosts, local),
-        "constraints": FUSED_ONLY,
-    }
-    return Case(**{**values, **changes})  # type: ignore[arg-type]
-
-
 # ------------------------------------------------------------------ counting
 
 

@@ -8,30 +8,14 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.problem import Constraints, TableConstraint
+from planner.problem import TableConstraint
 from tests.differential import check as checking
 from tests.differential.case import Case
 from tests.differential.check import Answer, Kind, Run, ask, check, faults_of
 from tests.differential.descent import best_known
 from tests.differential.enumerator import Enumerator
 from tests.differential.problems import draw
-from tests.strategies import make_table, make_topology, make_workload
-
-SEEDS = range(12)
-FUSED_ONLY = Constraints(kernels=(ComputeKernel.DENSE, ComputeKernel.FUSED))
-
-
-def case_of(hosts: int, local: int, *dims: int, **changes: object) -> Case:
-    """Small tables of these widths, fused or replicated."""
-    tables = [make_table(f"t{i}", embedding_dim=d) for i, d in enumerate(dims)]
-    values: dict[str, object] = {
-        "name": "test",
-        "workload": make_workload(*tables),
-        "topology": make_topology(hosts, local),
-        "constraints": FUSED_ONLY,
-    }
-    return Case(**{**values, **changes})  # type: ignore[arg-type]
-
+from tests.differential.small_cases import FUSED_ONLY, case_of
 
 # ------------------------------------------------------------------ planted faults
 

@@ -20,6 +20,27 @@ _LABELS: Final = "labels_of_a_request_reach_the_result"
 _SEARCH: Final = "its search stands in for it"
 _MODELS: Final = "the cost models of the system stand in for it"
 
+SEARCH_FIELDS: Final = (
+    "proposer_type",
+    "proposer_config",
+    "partitioner_type",
+    "partitioner_sort_by",
+    "balance_modules",
+    "memory_balanced_max_search_count",
+    "memory_balanced_tolerance",
+    "performance_model",
+)
+"""Of ``PlannerConfig``: parts of TorchRec's search."""
+
+MODEL_FIELDS: Final = (
+    "use_hardware_based_compute",
+    "use_hardware_based_bandwidth",
+    "use_batch_inputs_for_expected_cache_fetches",
+    "use_linear_regression_prefetch_estimate",
+    "bwd_compute_multiplier",
+)
+"""Of ``PlannerConfig``: choices of TorchRec's estimates."""
+
 REQUEST: Final = rows_of(
     Place.REQUEST,
     ("sku_list", _HONOURED, "names or files of systems", "provider", _SAME),
@@ -94,29 +115,8 @@ CONFIG: Final = rows_of(
     ("pipeline_type", _HONOURED, "the pipeline that is priced", "provider", _CONFIG),
     ("debug", _HONOURED, "passed to the statistics", "provider", _CONFIG),
     ("timeout_seconds", _HONOURED, "a safety by the clock", "provider", _CONFIG),
-    *(
-        (name, _WARNED, _SEARCH, "provider", _UNUSED)
-        for name in (
-            "proposer_type",
-            "proposer_config",
-            "partitioner_type",
-            "partitioner_sort_by",
-            "balance_modules",
-            "memory_balanced_max_search_count",
-            "memory_balanced_tolerance",
-            "performance_model",
-        )
-    ),
-    *(
-        (name, _WARNED, _MODELS, "provider", _UNUSED)
-        for name in (
-            "use_hardware_based_compute",
-            "use_hardware_based_bandwidth",
-            "use_batch_inputs_for_expected_cache_fetches",
-            "use_linear_regression_prefetch_estimate",
-            "bwd_compute_multiplier",
-        )
-    ),
+    *((name, _WARNED, _SEARCH, "provider", _UNUSED) for name in SEARCH_FIELDS),
+    *((name, _WARNED, _MODELS, "provider", _UNUSED) for name in MODEL_FIELDS),
     ("manifold_path", _WARNED, "of a planner that is refused", "provider", _UNUSED),
     *(
         (name, _WARNED, "of a policy that TorchRec does not build", "provider", _UNUSED)

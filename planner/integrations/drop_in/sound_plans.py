@@ -89,7 +89,9 @@ def _best_pooling(
     rival: Plan | None,
     search: Callable[[Constraints, Plan | None], PlanningResult],
 ) -> PlanningResult:
-    ways = list(dict.fromkeys(_limited(workload, limits, by_rows) for by_rows in (False, True)))
+    ways = list(
+        dict.fromkeys(_limited(workload, limits, by_rows=by_rows) for by_rows in (False, True))
+    )
     results = []
     for way in ways:
         against = rival if len(ways) == 1 or _allows(way, workload, rival) else None
@@ -117,7 +119,7 @@ def _value(result: PlanningResult) -> float:
     return result.estimate.time.time_s if is_time else result.solver.value
 
 
-def _limited(workload: Workload, limits: Constraints, by_rows: bool) -> Constraints:  # noqa: FBT001
+def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Constraints:
     """Limits under which no mean is cut by rows, or all tables of its module are.
 
     A module that has only the other way gets that; one that has neither keeps its limits.
