@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import ModuleSharder, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.integrations.torchrec_plan import to_sharding_plan
-from planner.integrations.torchrec_workload import (
-    NO_HINTS,
-    ModelDescription,
-    WorkloadHints,
-    describe_model,
-)
+from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.key_value import refuse_key_values
 from planner.result import PlanningResult
 from planner.tuning.groups import group_topology, sync_time_s
@@ -61,43 +55,29 @@ class GroupChoice:
 
 
 def group_choices(
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]] | None,
+    model: ModelDescription,
     topology: Topology,
     *,
-    batch_size: int,
     sync_interval: int,
     sizes: Sequence[int] = (),
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    hints: WorkloadHints = NO_HINTS,
     time_limit_s: float = 5.0,
 ) -> list[GroupChoice]:
     """Every group size that fits, fastest first.
 
     Args:
-        module: the model.
-        sharders: its sharders; TorchRec's default if None.
+        model: what ``describe_model`` read off the module and its sharders.
         topology: all ranks of the job, as a system of ours.
-        batch_size: samples per rank.
         sync_interval: steps from one sync to the next.
         sizes: ranks per group to try; all divisors of the number of ranks if empty.
-        constraints: TorchRec's constraints by table name.
-        hints: what the model does not say.
         time_limit_s: seconds of search for each size.
 
     Raises:
-        InvalidInputError: a size that does not divide the ranks, an interval below 1, or a model
-            without tables.
+        InvalidInputError: a size that does not divide the ranks, an interval below 1, or a
+            key-value table.
         InfeasibleError: no size fits.
     """
     world = topology.world_size
     _check(world, sizes, sync_interval)
-    model = describe_model(
-        module, sharders, batch_size=batch_size, constraints=constraints, hints=hints
-    )
-    if model is None:
-        message = "the model has no tables to shard"
-        raise InvalidInputError(message)
     refuse_key_values(model.key_values, "a choice of group sizes")
     found = []
     last: InfeasibleError | None = None

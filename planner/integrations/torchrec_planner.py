@@ -121,7 +121,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
     that searched.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - TorchRec's arguments, and ours
         self,
         topology: TorchrecTopology | None = None,
         batch_size: int | None = None,

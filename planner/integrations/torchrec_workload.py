@@ -230,16 +230,9 @@ def _shardable_tables(
             try:
                 limit = constraints.get(name)
                 kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
+                home = TableOwner(path=path, module=owner, sharder=sharder)
                 table = make_table(
-                    name,
-                    path,
-                    configs[name],
-                    limit,
-                    batch_size,
-                    hints,
-                    owner=owner,
-                    stored=parameter,
-                    sharder=sharder,
+                    name, configs[name], home, limit, batch_size, hints, stored=parameter
                 )
             except (InvalidInputError, ValueError) as error:
                 problems.append(f"{where}: {error}")
@@ -318,30 +311,41 @@ def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
     return list(towers.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableOwner:
+    """The module that holds a table.
+
+    Attributes:
+        path: of the module inside the model.
+        module: itself.
+        sharder: of the module, if known; tells codecs, and whether distinct indices travel.
+    """
+
+    path: str
+    module: nn.Module
+    sharder: ModuleSharder[nn.Module] | SharderData | None
+
+
 def make_table(
     name: str,
-    path: str,
     config: Any,
+    owner: TableOwner,
     constraint: ParameterConstraints | None,
     batch_size: int,
     hints: WorkloadHints,
     *,
-    owner: nn.Module,
     stored: torch.Tensor | None = None,
-    sharder: ModuleSharder[nn.Module] | SharderData | None = None,
 ) -> Table:
     """One table of a module from its TorchRec configuration.
 
     Args:
         name: the table.
-        path: of the module that owns it.
         config: TorchRec's configuration of the table.
+        owner: the module that holds it.
         constraint: the user's, if any.
         batch_size: samples per rank.
         hints: what the model does not say.
-        owner: the module.
         stored: the weights; rows of a quantized table are bytes, whatever its data type is called.
-        sharder: of the module, if known; tells codecs, and whether distinct indices travel.
 
     Raises:
         InvalidInputError: a data type that cannot be planned.
@@ -353,6 +357,7 @@ def make_table(
         known = ", ".join(DATA_TYPES)
         message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
         raise InvalidInputError(message)
+    sharder = owner.sharder
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
@@ -366,10 +371,10 @@ def make_table(
         dtype=data_type,
         pooling=_pooling(config),
         is_weighted=bool(
-            getattr(owner, "is_weighted", lambda: False)()
+            getattr(owner.module, "is_weighted", lambda: False)()
             or (constraint is not None and constraint.is_weighted)
         ),
-        module=path,
+        module=owner.path,
         communication=None if sharder is None else communication_of(sharder),
         deduplicates_indices=sharder is not None
         and uses_index_dedup(sharder)

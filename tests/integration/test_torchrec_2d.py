@@ -24,7 +24,7 @@ from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_2d import _group, group_choices
 from planner.integrations.torchrec_cache import DistributionStatistics, with_cache_statistics
-from planner.integrations.torchrec_workload import WorkloadHints, describe_model
+from planner.integrations.torchrec_workload import ModelDescription, WorkloadHints, describe_model
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, torchrec_topology
 
@@ -33,6 +33,12 @@ pytestmark = pytest.mark.torchrec
 SHAPES = [("a", 20_000, 64), ("b", 5_000, 32)]
 GIVEN = {n: ParameterConstraints(pooling_factors=[10.0]) for n, _, _ in SHAPES}
 TOPOLOGY = make_topology(num_hosts=2, local=4)
+
+
+def described() -> ModelDescription:
+    model = describe_model(Model(bags(SHAPES)), batch_size=64, constraints=GIVEN)
+    assert model is not None
+    return model
 
 
 def ranks(topology: Topology | None) -> tuple[int, int] | None:
@@ -51,16 +57,7 @@ def test_groups_lie_across_hosts_or_side_by_side(
 
 
 def test_every_group_size_is_planned_and_the_fastest_comes_first() -> None:
-    choices = group_choices(
-        Model(bags(SHAPES)),
-        None,
-        TOPOLOGY,
-        batch_size=64,
-        sync_interval=1,
-        sizes=(2, 8),
-        constraints=GIVEN,
-        time_limit_s=0.5,
-    )
+    choices = group_choices(described(), TOPOLOGY, sync_interval=1, sizes=(2, 8), time_limit_s=0.5)
     assert [c.time_s for c in choices] == sorted(c.time_s for c in choices)
     assert {c.sharding_group_size for c in choices} == {2, 8}
     for choice in choices:
@@ -76,14 +73,7 @@ def test_rare_syncs_favour_small_groups() -> None:
         (choice,) = [
             c
             for c in group_choices(
-                Model(bags(SHAPES)),
-                None,
-                TOPOLOGY,
-                batch_size=64,
-                sync_interval=interval,
-                sizes=(4,),
-                constraints=GIVEN,
-                time_limit_s=0.3,
+                described(), TOPOLOGY, sync_interval=interval, sizes=(4,), time_limit_s=0.3
             )
             if c.use_inter_host_allreduce
         ]
@@ -95,9 +85,7 @@ def test_rare_syncs_favour_small_groups() -> None:
 @pytest.mark.parametrize(("sizes", "interval"), [((3,), 1), ((0,), 1), ((2,), 0)])
 def test_impossible_groups_are_refused(sizes: tuple[int, ...], interval: int) -> None:
     with pytest.raises(InvalidInputError, match="must divide 8 ranks"):
-        group_choices(
-            Model(bags(SHAPES)), None, TOPOLOGY, batch_size=8, sync_interval=interval, sizes=sizes
-        )
+        group_choices(described(), TOPOLOGY, sync_interval=interval, sizes=sizes)
 
 
 # ------------------------------------------------------------------ cache statistics

@@ -32,7 +32,7 @@ from costmodels.distribution.uniform import Uniform
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_2d import group_choices
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.torchrec_workload import WorkloadHints
+from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.module_factory import import_module
 from planner.io import save_plan
@@ -245,7 +245,9 @@ def test_a_plan_of_a_table_on_ssd_comes_back(tmp_path: Path) -> None:
 
 
 def test_where_only_a_stand_in_would_be_left_it_is_refused() -> None:
+    described = describe_model(Tables(), SHARDERS, batch_size=BATCH)
+    assert described is not None
     with pytest.raises(InvalidInputError, match="cannot hold key-value tables"):
-        group_choices(Tables(), SHARDERS, make_topology(), batch_size=BATCH, sync_interval=1)
+        group_choices(described, make_topology(), sync_interval=1)
     with pytest.raises(InvalidInputError, match="a workload file cannot hold key-value tables"):
         import_module(f"{__name__}:Tables", batch_size=BATCH)

@@ -26,7 +26,7 @@ from costmodels.sharding import (
 from costmodels.workload import DenseArch, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, our_kernel
-from planner.integrations.torchrec_workload import WorkloadHints, make_table
+from planner.integrations.torchrec_workload import TableOwner, WorkloadHints, make_table
 from planner.integrations.translate.modules import table_configs
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 
@@ -82,17 +82,8 @@ def workload_of(
             raise InvalidInputError(message)
         limit = given.get(option.name) or ParameterConstraints(pooling_factors=option.input_lengths)
         sharder = sharders.get(sharder_name(type(owner)))
-        table = make_table(
-            name,
-            key[0],
-            configs[option.name],
-            limit,
-            option.batch_size,
-            hints,
-            owner=owner,
-            sharder=sharder,
-        )
-        tables.append(table)
+        home = TableOwner(path=key[0], module=owner, sharder=sharder)
+        tables.append(make_table(name, configs[option.name], home, limit, option.batch_size, hints))
         optimizers.append(optimizer_name(option.tensor, sharder, owner))
     optimizer = planned_optimizer(optimizers).priced_as
     return Workload(
