@@ -88,7 +88,9 @@ class Operator:
     attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
     FlashAttention-3 and cuDNN's. ``deviation_ratio`` is the standard deviation of its work between
     the batches of ranks over the mean, where sequences differ in length. Ranks that share a layer
-    add up ``shared_bytes`` after it, and again in the backward pass.
+    add up ``shared_bytes`` after it, and again in the backward pass. ``function`` is PyTorch's name
+    of an operator that is no product, such as ``gelu``, where it is known: on a CPU core functions
+    of one kind differ in what an element takes.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Operator:
     flash_version: int = 2
     deviation_ratio: float = 0.0
     shared_bytes: float = 0.0
+    function: str = ""
 
     def __post_init__(self) -> None:
         """Check shape and amounts."""

@@ -44,7 +44,8 @@ class Effort:
 
     Lookups are measured ``num_passes`` times, each time among other tables and elsewhere in memory,
     ``repeats`` times in a row: two such places differ by 12 to 25 %. Steps run once, in
-    ``num_blocks`` blocks of ``iterations``, of which ``warm_up`` are dropped.
+    ``num_blocks`` blocks of ``iterations``, of which ``warm_up`` are dropped. ``num_operators``
+    single operators and ``num_chains`` chains of them are measured once on each rank.
     """
 
     num_lookups: int
@@ -52,14 +53,31 @@ class Effort:
     num_steps: int
     num_passes: int
     repeats: int
+    num_operators: int
+    num_chains: int
     num_blocks: int = 3
     iterations: int = 7
     warm_up: int = 3
 
 
-FULL = Effort(num_lookups=240, num_dense_lookups=180, num_steps=180, num_passes=12, repeats=3)
+FULL = Effort(
+    num_lookups=240,
+    num_dense_lookups=180,
+    num_steps=180,
+    num_passes=12,
+    repeats=3,
+    num_operators=480,
+    num_chains=240,
+)
 QUICK = Effort(
-    num_lookups=36, num_dense_lookups=12, num_steps=36, num_passes=3, repeats=3, num_blocks=2
+    num_lookups=36,
+    num_dense_lookups=12,
+    num_steps=36,
+    num_passes=3,
+    repeats=3,
+    num_operators=120,
+    num_chains=60,
+    num_blocks=2,
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.calibration.fit_lookup import Caches, fit_lookups
+from costmodels.calibration.fit_operators import fit_operators
 from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, FloatArray, fit_counts
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint
@@ -32,6 +33,7 @@ def fit_machine(
     replicated, replicated_errors = fit_lookups(points.lookups, caches, "dense")
     steps = fit_steps(points.steps, fused, replicated, caches)
     collective, collective_errors = _fit_collectives(points.collectives)
+    operators, operator_errors = fit_operators(points.operators)
     constants = CpuConstants(
         machine=machine,
         world_size=world_size,
@@ -50,8 +52,15 @@ def fit_machine(
         dense=steps.dense,
         gradient=steps.gradient,
         sigmas_ratio=steps.sigmas_ratio,
+        operators=operators,
     )
-    errors = (*steps.errors, *fused_errors, *replicated_errors, *collective_errors)
+    errors = (
+        *steps.errors,
+        *fused_errors,
+        *replicated_errors,
+        *collective_errors,
+        *operator_errors,
+    )
     return Fitted(constants=constants, errors=errors)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodels.operators import Operator
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 
@@ -56,9 +57,24 @@ class StepPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPoint:
+    """One operator, or a few in a row, forward, backward, and a step of the optimizer.
+
+    ``operators`` is what tracing the same module lists. ``update_s`` is 0 without parameters.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationPoints:
     """Everything measured on one machine."""
 
     lookups: tuple[LookupPoint, ...]
     steps: tuple[StepPoint, ...]
     collectives: tuple[CollectivePoint, ...]
+    operators: tuple[OperatorPoint, ...] = ()

@@ -98,6 +98,19 @@ class DenseConstants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorConstants:
+    """Single operators of any dense part, see :mod:`costmodels.cpu.operators`.
+
+    ``forward_s`` and ``backward_s`` hold seconds per count by class of operator; ``update_s`` those
+    of a step of the optimizer (stochastic gradient descent).
+    """
+
+    forward_s: tuple[tuple[str, tuple[float, ...]], ...]
+    backward_s: tuple[tuple[str, tuple[float, ...]], ...]
+    update_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GradientConstants:
     """Gradients that every rank holds: once where tables are replicated, and per byte."""
 
@@ -112,7 +125,7 @@ class CpuConstants:
     ``call_s`` is what a fused lookup costs without work, forward and backward together;
     ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
     number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
-    points held out.
+    points held out. ``operators`` are None in calibrations made before they were measured.
     """
 
     machine: str
@@ -132,3 +145,4 @@ class CpuConstants:
     dense: DenseConstants
     gradient: GradientConstants
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
+    operators: OperatorConstants | None = None

@@ -9,19 +9,32 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.cpu.constants import CpuConstants
-from costmodels.dense.base import AbstractDenseModel, DenseTimes, Layer, dense_layers
+from costmodels.cpu import operators
+from costmodels.cpu.constants import CpuConstants, OperatorConstants
+from costmodels.dense.base import (
+    AbstractDenseModel,
+    DenseLayers,
+    DenseTimes,
+    Layer,
+    dense_layers,
+)
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 
 _BOTTOM = slice(1, 6)
+_PLAIN = ("", "relu", "cat", "clone", "add")
+"""Functions of the dense parts that steps were calibrated with."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuDense(AbstractDenseModel):
     """Counts times calibrated seconds per count: operators, FLOPs, elements in, out and joined.
+
+    Those constants were fitted to the stages of training steps, whose dense parts are MLPs. Where
+    a dense part has other operators, each is priced by its own constants
+    (:mod:`costmodels.cpu.operators`), if the calibration measured them.
 
     What an optimizer's step costs per byte is part of the reduction of gradients
     (:mod:`costmodels.cpu.exchange`).
@@ -35,6 +48,9 @@ class CpuDense(AbstractDenseModel):
         """Bottom and top apart; what no operator causes is counted with the top."""
         del topology
         layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
+        single = self.constants.operators
+        if single is not None and not (workload.tables and _is_known(layers)):
+            return _by_operators(workload, layers, self.constants, single)
         bottom = layer_counts(layers.bottom, element)
         top = layer_counts(layers.top, element)
         top[0] = 1.0 if layers.bottom or layers.top else 0.0
@@ -48,6 +64,39 @@ class CpuDense(AbstractDenseModel):
             bottom_backward_s=float(update[_BOTTOM].sum()),
             optimizer_s=float(update.sum() - update[_BOTTOM].sum()),
         )
+
+
+def _is_known(layers: DenseLayers) -> bool:
+    """Whether there are only products of matrices, and functions that follow them or join them."""
+    listed = [o for layer in (*layers.bottom, *layers.top) for o in layer.operators]
+    plain = (OperatorKind.MATMUL, OperatorKind.ELEMENTWISE)
+    return all(o.kind in plain and o.function in _PLAIN for o in listed)
+
+
+def _by_operators(
+    workload: Workload, layers: DenseLayers, constants: CpuConstants, single: OperatorConstants
+) -> DenseTimes:
+    """Every operator by its class; beside tables, a step's own constants too.
+
+    Without tables nothing reduces gradients, so the optimizer's step is counted here.
+    """
+    bottom, top = ([o for x in part for o in x.operators] for part in (layers.bottom, layers.top))
+    once = np.zeros(2)
+    if workload.tables:
+        once = np.array([constants.dense.forward_s[0], constants.dense.backward_s[0]])
+        counts = update_counts(workload)
+        counts[_BOTTOM] = 0.0
+        update_s = float(counts @ np.array(constants.dense.update_s))
+    else:
+        visited = operators.update_counts((*bottom, *top))
+        update_s = float(visited @ np.array(single.update_s))
+    return DenseTimes(
+        bottom_forward_s=operators.forward_s(bottom, single),
+        top_forward_s=operators.forward_s(top, single) + float(once[0]),
+        top_backward_s=operators.backward_s(top, single) + float(once[1]),
+        bottom_backward_s=operators.backward_s(bottom, single),
+        optimizer_s=update_s,
+    )
 
 
 def dense_counts(products: Iterable[Product], joined_elements: float) -> np.ndarray:

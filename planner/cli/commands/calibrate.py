@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  shardplan calibrate -o my_cpu.yaml                 about four minutes
+  shardplan calibrate -o my_cpu.yaml                 about five minutes
   shardplan calibrate -o my_cpu.yaml --quick         under a minute, rougher
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 
@@ -37,9 +37,10 @@ Examples:
 def command(settings: Settings, *, output: Path, quick: bool, ranks: int, seed: int) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
-    Measures lookups of single tables, gloo collectives, and the stages of training steps of small
-    random models: lookups, exchanges, dense layers, update. Each stage is fitted by itself, never
-    an iteration, and none of these models is one that 'validate torchrec' trains.
+    Measures lookups of single tables, gloo collectives, single operators of dense parts (matrix
+    products, attention, norms, functions of single elements ...), and the stages of training steps
+    of small random models: lookups, exchanges, dense layers, update. Each stage is fitted by
+    itself, never an iteration, and none of these models is one that 'validate torchrec' trains.
 
     Writes the system file and, beside it, the constants with their fit errors and the points that
     look wrong. Times are processor times, so other jobs on the machine disturb little.

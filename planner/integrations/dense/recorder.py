@@ -141,6 +141,7 @@ class Recorder(TorchDispatchMode):
             kind=kind or OperatorKind.OTHER,
             shape=tuple(int(n) for n in largest.shape),
             dtype=kinds.data_type(largest),
+            function=name,
             **figures,
         )
 

@@ -20,6 +20,7 @@ from costmodels.calibration.points import CalibrationPoints, CollectivePoint, Lo
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
+from planner.integrations.measure.microbench_operators import measure_operators
 from planner.integrations.measure.microbench_step import measure_steps
 
 _GROUP = 6
@@ -36,6 +37,7 @@ def measure_machine(effort: Effort, *, world_size: int, seed: int) -> Calibratio
         collectives=tuple(
             _slowest(p) for p in zip(*(r.collectives for r in per_rank), strict=True)
         ),
+        operators=tuple(p for points in per_rank for p in points.operators),
     )
 
 
@@ -71,6 +73,7 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
         lookups=tuple(_typical(same) for same in lookups),
         steps=tuple(timed),
         collectives=tuple(_quietest(same) for same in zip(*collectives, strict=True)),
+        operators=measure_operators(effort, own),
     )
 
 

@@ -42,6 +42,7 @@ class OperatorSchema(Strict):
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
     deviation_ratio: _Amount = 0.0
     shared_bytes: _Amount = 0.0
+    function: Annotated[str, Field(max_length=64)] = ""
 
 
 class OperatorListSchema(Strict):

@@ -1,0 +1,212 @@
+"""Training steps of random modules on this CPU, predicted from operators and then run.
+
+    python -m benchmarks.real_steps                             calibrates quickly, 20 modules
+    python -m benchmarks.real_steps --system my_cpu.yaml --modules 60 --seed 1
+
+Modules are of the families that the tests write from their papers, with sizes and batches drawn at
+random; none of them, and nothing like a whole model, is measured by ``shardplan calibrate``. A step
+is forward, backward and an update by stochastic gradient descent, on one core, in processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from costmodels.calibration.fitting import geomean_error
+from costmodels.sharding import Plan
+from costmodels.topology import Topology
+from costmodels.workload import DenseArch, OperatorList, Pipeline, Workload
+from planner import estimate, load_system
+from planner.integrations.dense.trace import trace_dense
+from planner.integrations.measure.calibrate_cpu import calibrated_topology
+from planner.integrations.measure.gloo_ranks import run_on_ranks
+from planner.integrations.measure.microbench_operators import timed_passes
+from tests.integration import dense_modules as families
+
+Random = np.random.Generator
+_REPEATS = 9
+_INITIAL = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One module: what tracing lists, and the seconds of a step."""
+
+    family: str
+    operators: OperatorList
+    seconds: float
+
+
+def _log(rng: Random, low: int, high: int) -> int:
+    return int(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _mlp(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    width, count = int(rng.choice([13, 64, 256, 512])), int(rng.integers(2, 5))
+    sizes = [width, *map(int, rng.choice([32, 64, 128, 256, 512], count)), 1]
+    return families.mlp(*sizes), (torch.randn(_log(rng, 128, 4096), width),)
+
+
+def _deepfm(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    fields, width = int(rng.integers(4, 30)), int(rng.choice([8, 16, 32]))
+    module = families.DeepFm(fields, width, (int(rng.choice([64, 128, 256])), 64))
+    return module, (torch.randn(_log(rng, 128, 2048), fields, width),)
+
+
+def _din(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    width, length = int(rng.choice([16, 32, 64])), int(rng.integers(10, 100))
+    batch = _log(rng, 16, 256)
+    module = families.Din(width, (int(rng.choice([40, 80, 128])), int(rng.choice([20, 40]))))
+    return module, (torch.randn(batch, width), torch.randn(batch, length, width))
+
+
+def _mmoe(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    width = int(rng.choice([64, 128, 256]))
+    sizes = int(rng.choice([64, 128, 256])), int(rng.choice([32, 64]))
+    module = families.Mmoe(width, int(rng.integers(2, 9)), int(rng.integers(2, 5)), sizes)
+    return module, (torch.randn(_log(rng, 128, 2048), width),)
+
+
+def _two_tower(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    width, batch = int(rng.choice([64, 128, 256])), _log(rng, 128, 2048)
+    sizes = int(rng.choice([128, 256, 512])), int(rng.choice([32, 64, 128]))
+    return families.TwoTower(width, sizes), (torch.randn(batch, width), torch.randn(batch, width))
+
+
+def _transformer(rng: Random, *, causal: bool) -> tuple[nn.Module, tuple[Any, ...]]:
+    heads, length = int(rng.choice([1, 2, 4])), int(rng.integers(20, 200))
+    hidden, batch = heads * int(rng.choice([16, 32, 48])), max(1, _log(rng, 1600, 9600) // length)
+    words = min(_log(rng, 200, 4000), max(100, 6_000_000 // (batch * length)))
+    inner = hidden * int(rng.choice([1, 2, 4]))
+    layers = int(rng.integers(1, 5))
+    module = families.Transformer(layers, hidden, heads, inner, length, words, causal=causal)
+    ids = torch.randint(0, words, (2, batch, length))
+    return module, (ids[0], ids[1])
+
+
+def _bert4rec(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    return _transformer(rng, causal=False)
+
+
+def _sasrec(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    return _transformer(rng, causal=True)
+
+
+def _hstu(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    heads, length = int(rng.choice([1, 2, 4])), int(rng.integers(20, 150))
+    hidden, batch = heads * int(rng.choice([16, 32, 48])), max(1, _log(rng, 800, 4800) // length)
+    module = families.Hstu(int(rng.integers(1, 5)), hidden, heads, length)
+    return module, (torch.randn(batch, length, hidden),)
+
+
+def _moe(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    width, experts = int(rng.choice([32, 64, 128])), int(rng.choice([4, 8, 16]))
+    module = families.Moe(
+        width, width * int(rng.choice([1, 2, 4])), experts, int(rng.integers(1, 3))
+    )
+    return module, (torch.randn(_log(rng, 256, 4096), width),)
+
+
+def _encoder(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
+    """PyTorch's own encoder layers, with dropout and without a fused attention."""
+    heads, length = int(rng.choice([2, 4])), int(rng.integers(20, 100))
+    hidden = heads * int(rng.choice([16, 32]))
+    layer = nn.TransformerEncoderLayer(
+        hidden, heads, hidden * int(rng.choice([2, 4])), activation="gelu", batch_first=True
+    )
+    module = nn.TransformerEncoder(layer, int(rng.integers(1, 4)), enable_nested_tensor=False)
+    return module, (torch.randn(max(1, _log(rng, 400, 2400) // length), length, hidden),)
+
+
+_FAMILIES: dict[str, Callable[[Random], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "MLP": _mlp,
+    "DeepFM": _deepfm,
+    "DIN": _din,
+    "MMoE": _mmoe,
+    "two-tower": _two_tower,
+    "BERT4Rec": _bert4rec,
+    "SASRec": _sasrec,
+    "HSTU": _hstu,
+    "MoE": _moe,
+    "encoder": _encoder,
+}
+
+
+def _measured(rank: int, world_size: int, count: int, seed: int) -> list[Step]:
+    """Modules of every family in turn; only the first rank has any."""
+    del world_size
+    rng, names, found = np.random.default_rng([seed, 17]), list(_FAMILIES), list[Step]()
+    torch.manual_seed(seed)
+    for i in range(0 if rank else count):
+        name = names[i % len(names)]
+        module, inputs = _FAMILIES[name](rng)
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=_INITIAL)
+        given = tuple(x.requires_grad_() if x.is_floating_point() else x for x in inputs)
+        trace = trace_dense(module, given, batch_size=1)
+        seconds = sum(timed_passes(module, given, repeats=_REPEATS))
+        found.append(Step(family=name, operators=trace.operators, seconds=seconds))
+    return found
+
+
+def _predicted(step: Step, topology: Topology) -> tuple[float, float, float]:
+    """Seconds, with the ends of the interval."""
+    workload = Workload(
+        name=step.family,
+        tables=(),
+        local_batch_size=step.operators.local_batch_size,
+        dense=DenseArch(operators=step.operators),
+        pipeline=Pipeline.NONE,
+    )
+    time = estimate(workload, topology, Plan(placements=())).estimate.time
+    return time.time_s, time.low_s, time.high_s
+
+
+def main() -> None:
+    """Run the modules, print predicted and measured."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--system", type=Path, metavar="FILE")
+    parser.add_argument("--modules", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.system is None:
+        with tempfile.TemporaryDirectory() as folder:
+            topology = calibrated_topology(Path(folder), 2, print)
+            _report(options.modules, options.seed, topology)
+    else:
+        _report(options.modules, options.seed, load_system(options.system, gpus=1))
+
+
+def _report(count: int, seed: int, topology: Topology) -> None:
+    from scipy.stats import kendalltau
+
+    steps = run_on_ranks(_measured, 1, count, seed)[0]
+    rows = np.array([(*_predicted(s, topology), s.seconds) for s in steps])
+    for step, (predicted_s, low_s, high_s, seconds) in zip(steps, rows, strict=True):
+        print(
+            f"{step.family:10} {1e3 * seconds:9.3f} ms measured {1e3 * predicted_s:9.3f} ms "
+            f"predicted ({1e3 * low_s:.3f} to {1e3 * high_s:.3f})  {predicted_s / seconds:.2f}"
+        )
+    predicted, low, high, measured = rows.T
+    errors = np.log(predicted / measured)
+    inside = np.mean((low <= measured) & (measured <= high))
+    tau = kendalltau(predicted, measured)[0]
+    print(
+        f"{count} modules: geometric mean error {100 * geomean_error(errors):.1f} %, "
+        f"MAPE {100 * np.mean(np.abs(predicted / measured - 1)):.1f} %, "
+        f"bias {100 * np.expm1(errors.mean()):+.1f} %, tau {tau:.3f}, "
+        f"{100 * inside:.0f} % inside the interval"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Times single operators and chains of them: forward, backward, and a step of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from costmodels.calibration.designs import Effort
+from costmodels.calibration.fit_operators import CHAIN
+from costmodels.calibration.points import OperatorPoint
+from planner.integrations.dense.trace import trace_dense
+from planner.integrations.measure.microbench_clock import DeviceClock
+from planner.integrations.measure.snippets import Snippet, chain, single, single_names
+
+_WARM_UP = 2
+_REPEATS = 5
+_LEARNING_RATE = 1e-6
+
+
+def measure_operators(effort: Effort, rng: np.random.Generator) -> tuple[OperatorPoint, ...]:
+    """Every kind of operator in turn, then chains; sizes are drawn anew each time.
+
+    Args:
+        effort: how many of both.
+        rng: draws the sizes.
+    """
+    torch.manual_seed(int(rng.integers(2**31)))
+    names = single_names()
+    listed = [names[i % len(names)] for i in range(effort.num_operators)]
+    listed += [CHAIN] * effort.num_chains
+    found = [_measured(name, chain(rng) if name == CHAIN else single(name, rng)) for name in listed]
+    return tuple(p for p in found if p.operators)
+
+
+def _measured(name: str, snippet: Snippet) -> OperatorPoint:
+    gradients = any(x.requires_grad for x in snippet.inputs)
+    trace = trace_dense(
+        snippet.module, snippet.inputs, batch_size=1, inputs_need_gradients=gradients
+    )
+    forward_s, backward_s, update_s = timed_passes(snippet.module, snippet.inputs)
+    return OperatorPoint(
+        name=name,
+        operators=tuple(o for o in trace.all_operators if o.name != "loss"),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        update_s=update_s,
+    )
+
+
+def timed_passes(
+    module: nn.Module, inputs: Sequence[Any], *, repeats: int = _REPEATS
+) -> tuple[float, float, float]:
+    """Median seconds of a forward pass, a backward pass and an update, after some to warm up.
+
+    Args:
+        module: with or without parameters.
+        inputs: of ``forward``.
+        repeats: that are measured.
+
+    Returns:
+        Processor seconds of this thread; the last is 0 without parameters.
+    """
+    clock = DeviceClock(torch.device("cpu"))
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=_LEARNING_RATE) if parameters else None
+    times = []
+    for _ in range(_WARM_UP + repeats):
+        for tensor in (*inputs, *parameters):
+            tensor.grad = None
+        start = clock.now()
+        output = module(*inputs)
+        forward = clock.now()
+        found = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
+        given = [torch.ones_like(x) for x in found]
+        begun = clock.now()
+        torch.autograd.backward(found, given)
+        done = clock.now()
+        if optimizer is not None:
+            optimizer.step()
+        times.append((forward - start, done - begun, clock.now() - done))
+        del output, found, given
+    forward_s, backward_s, update_s = np.median(times[_WARM_UP:], axis=0).tolist()
+    return forward_s, backward_s, update_s if parameters else 0.0

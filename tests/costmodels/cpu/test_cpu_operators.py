@@ -1,0 +1,176 @@
+"""Operators of a dense part on a CPU core: counts worked out by hand, and constants found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.calibration.fit_operators import CHAIN, fit_operators
+from costmodels.calibration.points import OperatorPoint
+from costmodels.cpu import operators as cpu
+from costmodels.cpu.constants import OperatorConstants
+from costmodels.cpu.dense import CpuDense
+from costmodels.operators import Operator, OperatorKind
+from costmodels.workload import DenseArch, Interaction, OperatorList, Workload
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology
+from tests.strategies import make_table
+
+LINEAR = Operator(
+    name="linear",
+    kind=OperatorKind.MATMUL,
+    shape=(1, 100, 20, 30),
+    num_parameters=600,
+    parameter_bytes=2400.0,
+)
+GELU = Operator(
+    name="gelu",
+    kind=OperatorKind.ELEMENTWISE,
+    function="gelu",
+    shape=(100, 30),
+    read_bytes=12e3,
+    written_bytes=12e3,
+)
+ATTENTION = Operator(
+    name="attention", kind=OperatorKind.ATTENTION, shape=(8, 50, 40, 16, 24), is_causal=True
+)
+NAMES = ("matmul", "matmul left", "matmul right", "attention", "gelu", "elementwise", "once")
+
+
+def constants(seed: int) -> OperatorConstants:
+    rng = np.random.default_rng(seed)
+    forward, backward = (
+        tuple((n, tuple(10 ** rng.uniform(-12, -9, cpu.NUM_COUNTS))) for n in NAMES)
+        for _ in range(2)
+    )
+    return OperatorConstants(forward_s=forward, backward_s=backward, update_s=(1e-5, 1e-6, 1e-10))
+
+
+def drawn(rng: np.random.Generator) -> tuple[Operator, ...]:
+    """A few operators of random sizes."""
+
+    def size(low: int, high: int) -> int:
+        return int(rng.integers(low, high))
+
+    found = []
+    for _ in range(size(1, 6)):
+        rows, columns = size(10, 2000), size(4, 600)
+        num_bytes = 4.0 * rows * columns
+        kinds = (
+            replace(
+                LINEAR, shape=(1, rows, columns, size(4, 600)), left_gradient=rng.random() < 0.7
+            ),
+            replace(GELU, shape=(rows, columns), read_bytes=num_bytes, written_bytes=num_bytes),
+            replace(GELU, function="relu", shape=(rows, columns), read_bytes=num_bytes),
+            replace(ATTENTION, shape=(size(1, 99), size(4, 99), size(4, 99), 16, size(8, 64))),
+        )
+        found.append(kinds[size(0, len(kinds))])
+    return tuple(found)
+
+
+def timed(name: str, listed: tuple[Operator, ...], own: OperatorConstants) -> OperatorPoint:
+    return OperatorPoint(
+        name=name,
+        operators=listed,
+        forward_s=cpu.forward_s(listed, own),
+        backward_s=cpu.backward_s(listed, own),
+        update_s=float(cpu.update_counts(listed) @ np.array(own.update_s)),
+    )
+
+
+def test_counts_of_a_product_and_of_its_gradients() -> None:
+    forward = cpu.forward_counts([LINEAR])["matmul"]
+    assert forward.tolist() == [1, 1, 60_000, 3000, 2000, 600, 0, 0]
+    backward = cpu.backward_counts([LINEAR])
+    assert backward["matmul left"].tolist() == [1, 1, 60_000, 2000, 3000, 600, 0, 0]
+    assert backward["matmul right"].tolist() == [1, 1, 60_000, 600, 2000, 3000, 0, 0]
+    first = replace(LINEAR, left_gradient=False)
+    assert set(cpu.backward_counts([first])) == {"once", "matmul right"}
+
+
+def test_counts_of_an_attention_and_of_a_function() -> None:
+    attention = cpu.forward_counts([ATTENTION])["attention"]
+    assert attention.tolist() == [1, 8, 640_000, 320_000, 16_000, 6400, 400, 0]
+    gelu = cpu.forward_counts([GELU])["gelu"]
+    assert gelu.tolist() == [1, 24e3, 0, 0, 100, 0, 0, 0]
+    short = replace(GELU, shape=(300, 10))
+    assert cpu.forward_counts([short])["gelu"][6] == 3000
+    large = replace(GELU, read_bytes=40e6, written_bytes=40e6)
+    assert cpu.forward_counts([large])["gelu"].tolist() == [1, 80e6, 79e6, 64e6, 100, 0, 0, 40e6]
+
+
+def test_repeats_are_added_up_and_a_pass_starts_once() -> None:
+    counts = cpu.forward_counts([replace(GELU, num_repeats=3), GELU])
+    assert counts["gelu"][0] == 4
+    assert counts["once"][0] == 1
+    assert cpu.forward_counts([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "expected"),
+    [
+        ("silu", OperatorKind.ELEMENTWISE, "silu"),
+        ("mul", OperatorKind.ELEMENTWISE, "elementwise"),
+        ("_safe_softmax", OperatorKind.SOFTMAX, "_softmax"),
+        ("amax", OperatorKind.REDUCTION, "sum"),
+        ("", OperatorKind.NORM, "native_layer_norm"),
+        ("roll", OperatorKind.OTHER, "elementwise"),
+    ],
+)
+def test_a_function_counts_as_itself_or_as_one_typical_of_its_kind(
+    function: str, kind: OperatorKind, expected: str
+) -> None:
+    assert cpu.class_of(replace(GELU, function=function, kind=kind)) == expected
+
+
+def test_what_is_computed_again_costs_its_forward_pass_once_more() -> None:
+    own = constants(1)
+    again = cpu.backward_s([replace(ATTENTION, is_recomputed=True)], own)
+    forward = cpu.forward_s([ATTENTION], own)
+    once = dict(own.forward_s)["once"][0]
+    assert again == pytest.approx(cpu.backward_s([ATTENTION], own) + forward - once)
+
+
+def test_the_fit_predicts_operators_that_it_has_not_seen() -> None:
+    rng, own = np.random.default_rng(3), constants(3)
+    points = [timed(CHAIN if i % 3 else "single", drawn(rng), own) for i in range(150)]
+    found, errors = fit_operators(points)
+    assert found is not None
+    assert [e.name for e in errors] == [
+        "operators, forward",
+        "operators, backward",
+        "optimizer step",
+    ]
+    for _ in range(20):
+        listed = drawn(rng)
+        expected = timed("new", listed, own)
+        assert cpu.forward_s(listed, found) == pytest.approx(expected.forward_s, rel=0.02)
+        assert cpu.backward_s(listed, found) == pytest.approx(expected.backward_s, rel=0.02)
+    assert fit_operators(()) == (None, ())
+
+
+def test_only_dense_parts_like_those_of_steps_keep_the_constants_of_steps() -> None:
+    old, new = (
+        CpuDense(constants=MACHINE),
+        CpuDense(constants=replace(MACHINE, operators=constants(5))),
+    )
+    plain = Workload(
+        name="plain",
+        tables=(make_table(),),
+        local_batch_size=64,
+        dense=DenseArch(
+            num_dense_features=13, bottom_mlp=(32,), top_mlp=(16, 1), interaction=Interaction.CAT
+        ),
+    )
+    assert new.times(plain, cpu_topology()) == old.times(plain, cpu_topology())
+    listed = OperatorList(local_batch_size=64, after_tables=(LINEAR, ATTENTION, GELU))
+    other = replace(plain, dense=DenseArch(operators=listed))
+    own = constants(5)
+    times = new.times(other, cpu_topology())
+    step = MACHINE.dense.forward_s[0]
+    assert times.top_forward_s == pytest.approx(cpu.forward_s(listed.after_tables, own) + step)
+    assert old.times(other, cpu_topology()) != times
+    alone = new.times(replace(other, tables=()), cpu_topology())
+    assert alone.top_forward_s == pytest.approx(cpu.forward_s(listed.after_tables, own))
+    assert alone.optimizer_s == pytest.approx(1e-5 + 1e-6 + 2400 * 1e-10)

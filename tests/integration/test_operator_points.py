@@ -1,0 +1,58 @@
+"""Snippets that calibration measures operators by: each traces to what it is called, and runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torchrec")
+
+from costmodels.calibration.designs import QUICK
+from costmodels.cpu import operators as cpu
+from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.measure.microbench_operators import measure_operators, timed_passes
+from planner.integrations.measure.snippets import Snippet, chain, single, single_names
+
+pytestmark = pytest.mark.torchrec
+
+
+def traced(snippet: Snippet) -> DenseTrace:
+    return trace_dense(snippet.module, snippet.inputs, batch_size=1)
+
+
+@pytest.mark.parametrize("name", sorted(set(single_names())))
+def test_every_single_operator_is_known_to_the_trace(name: str) -> None:
+    rng = np.random.default_rng(sum(map(ord, name)))
+    trace = traced(single(name, rng))
+    assert trace.remarks == ()
+    assert len(trace.all_operators) <= 6
+
+
+def test_all_classes_with_constants_of_their_own_are_measured() -> None:
+    rng = np.random.default_rng(0)
+    snippets = [single(name, rng) for name in dict.fromkeys(single_names())]
+    snippets += [chain(rng) for _ in range(30)]
+    measured = {cpu.class_of(operator) for s in snippets for operator in traced(s).all_operators}
+    assert cpu.own_classes() - {"log"} <= measured
+    assert {"matmul", "batched_matmul", "attention", "elementwise"} <= measured
+
+
+def test_points_have_times_and_the_same_sizes_for_the_same_seed() -> None:
+    from dataclasses import replace
+
+    effort = replace(QUICK, num_operators=4, num_chains=2)
+    first, again = (measure_operators(effort, np.random.default_rng(1)) for _ in range(2))
+    assert [p.operators for p in first] == [p.operators for p in again]
+    assert all(p.forward_s > 0 and p.backward_s > 0 for p in first)
+    trained = [any(o.num_parameters for o in p.operators) for p in first]
+    assert [p.update_s > 0 for p in first] == trained
+
+
+def test_more_work_takes_longer() -> None:
+    import torch
+    from torch import nn
+
+    small, large = (
+        timed_passes(nn.Linear(n, n), (torch.randn(n, n, requires_grad=True),)) for n in (16, 512)
+    )
+    assert all(a < b for a, b in zip(small, large, strict=True))
