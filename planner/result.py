@@ -130,12 +130,14 @@ class Reshard:
 class MovePoint:
     """The best plan found with a number of tables moved, and what the move to it takes.
 
-    ``most_tables`` is None for as many as the limits of the question allow.
+    ``most_tables`` is None for as many as the limits of the question allow. No plan that keeps to
+    them takes less than ``bound_s``; None where the bound is not one of the iteration.
     """
 
     most_tables: int | None
     iteration_s: float
     move: Reshard
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def with_curve(
         if found is not None and (best is None or found.solver.value < best.solver.value):
             best = found
         if best is not None:
-            points.append(_point(count, best))
+            points.append(_point(count, best, _bound_s(found)))
     if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
         result = replace(
             result,
@@ -77,7 +77,7 @@ def with_curve(
             scenarios=best.scenarios,
             solver=replace(result.solver, value=best.solver.value),
         )
-    points.append(_point(None, result))
+    points.append(_point(None, result, _bound_s(result)))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
 
 
@@ -99,12 +99,19 @@ def _best(
         return None
 
 
-def _point(count: int | None, result: PlanningResult) -> MovePoint:
+def _bound_s(result: PlanningResult | None) -> float | None:
+    """What a search proved of the iteration; nothing where it looked at something else."""
+    if result is None or result.scenarios or result.solver.objective != "iteration":
+        return None
+    return result.bound
+
+
+def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
     if result.reshard is None:
         message = "a point of the curve needs the price of its move"
         raise InvalidInputError(message)
     time_s = result.estimate.time.time_s
-    return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard)
+    return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
 
 
 def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:

@@ -20,6 +20,7 @@ from planner.search.base import (
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan
+from planner.search.bounds.move_bound import bound_by_moves
 from planner.search.bounds.proving import Prover, left_s
 from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types, type_sets
 from planner.search.common.leave_out import SearchPart
@@ -160,6 +161,7 @@ class _Run:
         self._relax()
         if math.isinf(self._least().bound):
             return
+        bound_by_moves(self.model, self.record, self.bounds.cuts, self.relaxed)
         starts = [] if SearchPart.GREEDY in self.without else self._greedy_starts()
         for relaxation in self._promising():
             starts += self._round(relaxation)
@@ -280,7 +282,7 @@ class _Run:
             return []
         if self.branching is None:
             objective = self.record.evaluate.objective
-            self.branching = Branching(self.bounds, objective, self.relaxed, self._certain)
+            self.branching = Branching(self.bounds, objective, self.relaxed, self.bounds.certain)
         starts: list[Assignment] = []
         exact = self.space.num_tables <= _WHOLE_TABLES
         for step in range(steps):
@@ -299,10 +301,6 @@ class _Run:
     @property
     def _boxes(self) -> bool:
         return self.branching is not None and self.branching.possible
-
-    def _certain(self, types: TypeSet) -> TypeSet:
-        """Types that all plans of a set have."""
-        return types - self.bounds.optional
 
     def _least(self) -> Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)

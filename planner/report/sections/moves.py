@@ -30,6 +30,7 @@ class MovesSection(AbstractReportSection):
             Column(title="over the links", kind=Kind.TIME),
             Column(title="iteration", kind=Kind.TIME),
             Column(title="saves", kind=Kind.SHARE),
+            Column(title="at least", kind=Kind.TIME),
             Column(title="paid back after"),
         )
         rows = tuple(
@@ -40,13 +41,15 @@ class MovesSection(AbstractReportSection):
                 p.move.time_s,
                 p.iteration_s,
                 1.0 - p.iteration_s / before_s,
+                p.bound_s,
                 _payback(p.move.payback_s),
             )
             for p in result.curve
         )
         notes = [
             "paid back after: training on the new plan, until the time saved is that of the move. "
-            "Tables that are cut anew without a rank receiving anything do not count as moved.",
+            "Tables that are cut anew without a rank receiving anything do not count as moved. "
+            "at least: proven, no plan within the limits of the row has a shorter iteration.",
         ]
         blocked = result.blocked
         if blocked is not None:

@@ -177,6 +177,10 @@ class RankFreeBound:
                 break
         return best
 
+    def certain(self, types: TypeSet) -> TypeSet:
+        """Types that all plans of a set have."""
+        return types - self.optional
+
     @property
     def uniform(self) -> BoolArray:
         """``[n]`` options that load every rank."""

@@ -16,6 +16,7 @@ from costmodels.sharding import Spread
 from planner.problem import Level
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
+from planner.search.common.home import Choice, home_choices
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.improve.budget_moves import follow_chains
 from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
@@ -36,8 +37,6 @@ _MOST_RETURNS: Final = 4
 _FIRST_SHARE: Final = 0.3
 """Share of all work for the first descent, before bounds and other starts."""
 
-Choice = tuple[int, tuple[int, ...]]
-"""An option of a table, and its places."""
 Recut = dict[int, Choice]
 """New choices by table."""
 
@@ -355,14 +354,3 @@ def units(space: SearchSpace) -> list[tuple[int, ...]]:
             label[np.isin(label, label[members])] = label[members[0]]
     groups = [tuple(int(t) for t in np.flatnonzero(label == i)) for i in np.unique(label)]
     return groups + [(t,) for group in groups if len(group) > 1 for t in group]
-
-
-def home_choices(space: SearchSpace) -> list[Choice | None] | None:
-    """Each table as the plan in use has it; None without such a plan, or where it is no option."""
-    limit = space.problem.move_limit
-    if limit is None:
-        return None
-    found: list[Choice | None] = []
-    for table, item in enumerate(space.tables):
-        found.append(space.located(table, limit.start.placement(item.table)))
-    return found

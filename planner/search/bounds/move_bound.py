@@ -1,0 +1,260 @@
+"""A bound for plans under a limit on what moves away from a plan in use.
+
+Tables that stay load the ranks on which they are. With few moves the busiest ranks therefore keep
+most of their load, however well the moved tables are spread. Variables: ``stay[s]``, whether a
+table is cut and placed so that nothing has to move, where there is one place for each piece to be
+so; ``y[o]``, whether a table gets option o in any other places; ``z[k]``, the maximum of phase k
+over ranks; ``v``, the objective. Every plan within the limit satisfies, for each tangent c of
+phase k:
+
+- every table stays or gets one option;
+- on every rank r: ``sum_s load[s, r, c] stay[s] + sum_o load[o, r, c] y[o] <= z[k]``, where the
+  second sum runs over options that load every rank;
+- the means over ranks of all loads are at most ``z[k]``;
+- at most so many tables move, and so many bytes: an option counts with the bytes that it has to
+  receive at least, which are none where several ranks hold what it needs;
+
+and ``v >= base + slopes @ z`` for each cut of the objective. Cuts hold for a set of sharding types,
+so there is one such program per set, and the least of their solutions is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingOption
+from planner.rules.moved_bytes import MoveBudget
+from planner.search.base import Record
+from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
+from planner.search.common.home import home_choices
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
+from planner.space.effort import Meter
+from planner.space.evaluation import FloatArray
+from planner.space.objective import Cut
+
+_MOVED_BYTES: Final = 0.5
+"""From here on a table counts as moved."""
+_MOST_ENTRIES: Final = 400_000
+"""Of loads on ranks; ranks beyond it, those with the least load now, are left out."""
+_MOST_PLACED: Final = 1_000_000
+"""Options times ranks beyond which counting what each would move takes too long."""
+_WHOLE_TABLES: Final = 150
+"""Up to so many tables, whole tables stay or move."""
+_MOST_NODES: Final = 60
+_ROUNDING: Final = 1e-9
+_ROOM: Final = 1e3
+"""How much longer than the best plan programs may have phases and plans: limits for the solver."""
+
+
+class MoveBound:
+    """The programs of one search."""
+
+    def __init__(self, model: LinearModel, budget: MoveBudget, meter: Meter) -> None:
+        """Count what tables that stay put on every rank, and what each option has to move.
+
+        Args:
+            model: tangents and options; tangents at the ranks of the plan in use are added.
+            budget: the limit.
+            meter: told of the work done.
+        """
+        self._model, self._space = model, model.space
+        self._budget, self._meter = budget, meter
+        found = [_least_move(budget, option) for option in self._space.options]
+        self._moved = np.array([moved for moved, _ in found])
+        self._staying = np.flatnonzero([places is not None for _, places in found])
+        work = self._work([found[i][1] or () for i in self._staying])
+        now = self._work_now(work)
+        for rank in np.unique(np.argmax(self._loads(now), axis=0)):
+            model.add_tangents(now[rank])
+        loads = self._loads(work)
+        most = max(_MOST_ENTRIES // max(len(loads) * loads.shape[-1], 1), 1)
+        total = self._loads(now)
+        busiest = (total / np.maximum(total.max(axis=0), 1e-300)).max(axis=-1)
+        self._ranks = np.sort(np.argsort(-busiest, kind="stable")[:most])
+        self._stay = loads[:, self._ranks]
+        self._stay_mean = loads.mean(axis=1)
+
+    def bound(self, types: TypeSet | None, cuts: Sequence[Cut], most: float) -> float:
+        """A value that no plan within the limit is below.
+
+        Args:
+            types: the only sharding types that its tables have; None for all.
+            cuts: of the objective, that hold for these plans.
+            most: a value near which solutions lie, to scale by.
+
+        Returns:
+            Infinite where no plan within the limit has these types.
+        """
+        program = self._program(types, cuts, most)
+        found = solve(program)
+        self._meter.spend(effort_of(program, found))
+        best = found.bound
+        whole = self._space.num_tables <= _WHOLE_TABLES
+        if whole and not found.infeasible and best * most < most:
+            integer = np.zeros(len(program.cost), dtype=bool)
+            integer[: len(self._space.options) + len(self._staying)] = True
+            program = replace(program, integer=integer, max_nodes=_MOST_NODES)
+            found = solve(program)
+            self._meter.spend(effort_of(program, found))
+            best = max(best, found.bound)
+        return best * most * (1 - _ROUNDING) if math.isfinite(best) else best
+
+    # -- building ---------------------------------------------------------------------------------
+
+    def _loads(self, work: FloatArray) -> FloatArray:
+        """Loads of work by tangent, ``[..., P]``."""
+        return np.asarray(self._model.loads(work)[..., : self._model.num_tangents])
+
+    def _work(self, places: Sequence[tuple[int, ...]]) -> FloatArray:
+        """Work on each rank of the options that stay, ``[S, W, F]``."""
+        space = self._space
+        work = np.zeros((len(self._staying), space.world_size, space.pool.shape[1]))
+        for i, (flat, where) in enumerate(zip(self._staying.tolist(), places, strict=True)):
+            table = int(space.table_of[flat])
+            index = flat - int(space.first[table])
+            ranks, rows = space.placed_rows(table, index, where)
+            np.add.at(work[i], ranks, rows)
+        return work
+
+    def _work_now(self, work: FloatArray) -> FloatArray:
+        """Work of the plan in use, ``[W, F]``, as far as its tables are among those that stay."""
+        home = home_choices(self._space) or []
+        kept = {
+            int(self._space.first[table]) + choice[0]
+            for table, choice in enumerate(home)
+            if choice is not None
+        }
+        return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
+
+    def _program(self, types: TypeSet | None, cuts: Sequence[Cut], most: float) -> MilpProgram:
+        space, model = self._space, self._model
+        tables, chosen = space.num_tables, len(space.options) + len(self._staying)
+        size = chosen + len(model.used) + 1
+        inside = uses(types, space).astype(float)
+        slopes = model.objective.always().slopes[model.used]
+        largest = np.where(slopes > 0, _ROOM / np.maximum(slopes, 1.0 / _ROOM), _ROOM**2)
+        upper = np.concatenate([inside, inside[self._staying], largest, [_ROOM]])
+        one_each = Rows(
+            row=np.concatenate([space.table_of, space.table_of[self._staying]]),
+            column=np.arange(chosen),
+            values=np.ones(chosen),
+            lower=np.ones(tables),
+            upper=np.ones(tables),
+        )
+        matrix = np.vstack([self._rank_rows(most), self._mean_rows(most)])
+        limits = np.zeros(len(matrix))
+        rules = self._limit_rows()
+        cut_rows = np.zeros((len(cuts), size))
+        for i, cut in enumerate(cuts):
+            cut_rows[i, chosen:-1] = cut.slopes[model.used]
+            cut_rows[i, -1] = -1.0
+        bases = np.array([-cut.base / most for cut in cuts])
+        below = np.vstack([matrix, rules[0], cut_rows])
+        at_most = np.concatenate([limits, rules[1], bases])
+        rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])
+        cost = np.zeros(size)
+        cost[-1] = 1.0
+        return MilpProgram(cost=cost, upper=upper, rows=rows, integer=np.zeros(size, dtype=bool))
+
+    def _row(self, number: int) -> FloatArray:
+        space = self._space
+        size = len(space.options) + len(self._staying) + len(self._model.used) + 1
+        return np.zeros((number, size))
+
+    def _rank_rows(self, most: float) -> FloatArray:
+        """On each rank: what stays there and what loads every rank, less the phase's maximum."""
+        space, model = self._space, self._model
+        count, tangents = len(space.options), model.num_tangents
+        rows = self._row(len(self._ranks) * tangents).reshape(len(self._ranks), tangents, -1)
+        stay = slice(count, count + len(self._staying))
+        rows[:, :, stay] = self._stay.transpose(1, 2, 0) / most
+        for flat in np.flatnonzero(space.is_uniform):
+            rows[:, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents] / most
+        self._less_maxima(rows)
+        return rows.reshape(-1, rows.shape[-1])
+
+    def _mean_rows(self, most: float) -> FloatArray:
+        model, count = self._model, len(self._space.options)
+        tangents = model.num_tangents
+        rows = self._row(tangents)
+        rows[:, :count] = model.mean[:, :tangents].T / most
+        rows[:, count : count + len(self._staying)] = self._stay_mean.T / most
+        self._less_maxima(rows)
+        return rows
+
+    def _less_maxima(self, rows: FloatArray) -> None:
+        start = len(self._space.options) + len(self._staying)
+        tangents = np.arange(self._model.num_tangents)
+        rows[..., tangents, start + self._model.phase_index] = -1.0
+
+    def _limit_rows(self) -> tuple[FloatArray, FloatArray]:
+        """Tables and bytes that move, and how many may; the second in parts of its limit."""
+        rows, limits = [], []
+        count = len(self._space.options)
+        if math.isfinite(self._budget.max_tables):
+            rows.append(self._row(1))
+            rows[-1][0, :count] = self._moved > _MOVED_BYTES
+            limits.append(float(self._budget.max_tables))
+        if math.isfinite(self._budget.max_bytes):
+            unit = max(self._budget.max_bytes, 1.0)
+            rows.append(self._row(1))
+            rows[-1][0, :count] = self._moved / unit
+            limits.append(self._budget.max_bytes / unit)
+        return np.vstack([self._row(0), *rows]), np.array(limits)
+
+
+def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tuple[int, ...] | None]:
+    """Bytes that an option receives at least, and the places where it would receive none.
+
+    The places are None where it always receives some, and where pieces can go to several places for
+    nothing; else the bytes are those of any other places.
+    """
+    received = budget.piece_bytes(option)
+    if option.is_uniform:
+        return float(received[0]), None
+    ordered = np.sort(received, axis=-1)
+    least = float(ordered[:, 0].sum())
+    if least > _MOVED_BYTES or ordered.shape[-1] == 1:
+        return least, None
+    elsewhere = float(ordered[:, 1].min())
+    if elsewhere <= _MOVED_BYTES:
+        return least, None
+    return elsewhere, tuple(np.argmin(received, axis=-1).tolist())
+
+
+def bound_by_moves(
+    model: LinearModel,
+    record: Record,
+    cuts: Mapping[TypeSet | None, Sequence[Cut]],
+    relaxed: Mapping[TypeSet | None, Relaxation],
+) -> None:
+    """Raise the bound of a search by its limit on moves.
+
+    Nothing without one, without a plan, or where options times ranks are very many.
+
+    Args:
+        model: tangents and options.
+        record: of the search.
+        cuts: of the objective, by set of sharding types.
+        relaxed: bounds of each set without a limit on moves; a set whose bound is no less than the
+            best plan holds no better one.
+    """
+    budget, best = model.space.rules.budget, record.value
+    size = len(model.space.options) * model.space.world_size
+    if budget is None or not math.isfinite(best) or size > _MOST_PLACED:
+        return
+    moves = MoveBound(model, budget, record.evaluate.meter)
+    always, least = record.evaluate.objective.always(), best
+    for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
+        if relaxation.bound >= least or record.stopped:
+            least = min(least, relaxation.bound)
+            break
+        own = moves.bound(types, [always, *cuts.get(types, ())], best)
+        least = min(least, max(own, relaxation.bound))
+    record.raise_bound(least, "limit on moves")
