@@ -10,24 +10,78 @@ import pytest
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.workload import Feature
 from planner import PlanningProblem, SearchSettings, load_system, plan, solve
-from planner.problem import MoveLimit
-from planner.rules.moved_bytes import MoveBudget
-from planner.search.bounds.move_bound import _least_move
-from tests.differential.problems import _with_plan_in_use, draw
-from tests.differential.run import Settings, checked
+from planner.objectives import objective_named
+from planner.problem import Constraints, MoveLimit
+from planner.rules.moved_bytes import MoveBudget, received_bytes
+from planner.search.bounds.move_bound import MoveBound, _least_move
+from planner.search.common.linear import LinearModel
+from planner.search.construct.walk import every_assignment
+from planner.space.effort import Meter
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from tests.planner import cases
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 TW = ShardingType.TABLE_WISE
 
 
-@pytest.mark.parametrize("seed", [200_007, 200_011, 200_042, 200_057, 200_101, 200_160])
+def small(rng: np.random.Generator) -> SearchSpace:
+    """Three tables on two hosts of one rank, or on one host of two."""
+    tables = tuple(
+        cases.table(f"t{i}", int(10 ** rng.uniform(3, 6)), 16 * int(rng.integers(1, 5)), pooling)
+        for i, pooling in enumerate(rng.uniform(1.0, 60.0, 3).tolist())
+    )
+    hosts = int(rng.integers(1, 3))
+    limits = Constraints(kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
+    return cases.space(
+        cases.workload(tables, batch=2048), cases.topology(hosts, 2 // hosts), limits
+    )
+
+
+def limited(space: SearchSpace, limit: MoveLimit) -> SearchSpace:
+    return SearchSpace(replace(space.problem, move_limit=limit), space.pipeline, space.listing)
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_no_bound_is_above_the_optimum_within_the_limit(seed: int) -> None:
-    case = draw(seed)
-    if case.moves is None:
-        case = _with_plan_in_use(np.random.default_rng(seed), case)
-    assert case.moves is not None
-    verdict = checked(case, Settings(max_evaluations=200))
-    assert verdict.faults == ()
+    rng = np.random.default_rng(seed)
+    free = small(rng)
+    evaluate = Evaluator(free, objective_named("phases", free), Budget())
+    plans, values = list[Plan](), list[float]()
+    for found, works in every_assignment(free):
+        plans += [free.plan(a) for a in found]
+        values += evaluate.values(works).tolist()
+    start = plans[int(rng.integers(len(plans)))]
+    tables = free.problem.workload.tables
+    moved = np.array(
+        [
+            [
+                received_bytes(
+                    start.placement(t.name), p.placement(t.name), t, free.problem.workload
+                )
+                for t in tables
+            ]
+            for p in plans
+        ]
+    )
+    total = float(sum(t.weight_bytes for t in tables))
+    limits = [MoveLimit(start=start, max_tables=k) for k in (1, 2)]
+    limits += [
+        MoveLimit(start=start, max_bytes=share * total)
+        for share in (0.0, *rng.uniform(0.1, 1.2, 6))
+    ]
+    for limit in limits:
+        few = (moved > 0.5).sum(axis=1) <= (
+            len(tables) if limit.max_tables is None else limit.max_tables
+        )
+        light = moved.sum(axis=1) <= (np.inf if limit.max_bytes is None else limit.max_bytes)
+        optimum = float(np.min(np.array(values)[few & light]))
+        space = limited(free, limit)
+        assert space.rules.budget is not None
+        objective = objective_named("phases", space)
+        moves = MoveBound(LinearModel(space, objective), space.rules.budget, Meter())
+        for scale in (1.0, 3.0):
+            bound = moves.bound(None, [objective.always()], scale * optimum)
+            assert 0.5 * optimum < bound <= optimum * (1 + 1e-9)
 
 
 def test_few_moves_leave_the_busiest_rank_its_load() -> None:
