@@ -66,7 +66,7 @@ _OTHER_SITE: Final = (2.0, 0.40)
 same device in one host, joined with the rest as independent (``benchmarks/fabrics.py``, one host).
 Over hosts the spread of clusters holds it already."""
 _BY_LAW: Final = (1.3, 1.0)
-"""Over a network that no curve of its kind crosses: within 2.2 and 1.7 times nine in ten points of
+"""Over a network that no curve of its kind crosses: within 2.2 and 1.9 times nine in ten points of
 sources that were left out (``benchmarks/fabrics.py``, several hosts), and no less than where a
 curve is carried over."""
 _ONE_CLUSTER: Final = 0.45

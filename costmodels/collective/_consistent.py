@@ -57,13 +57,14 @@ def agreed(found: Family, group: Group) -> Family:
     """With reduce-scatter and all-gather at 0.8 to 1.3 times the all-reduce.
 
     The better known of the two sides stays, see :func:`_strength`; where both are known alike, each
-    moves half of the way.
+    moves half of the way. Where no curve crosses the network the all-reduce stays: most sources of
+    a network's kind measured it.
     """
     if len(found) < len(RINGS) or measured_together(found, group):
         return found
     strong = _strength(found[Collective.ALL_REDUCE], group)
     halves = max(_strength(found[c], group) for c in HALVES)
-    stays = 0.5 if strong == halves else float(strong > halves)
+    stays = 0.5 if strong == halves and strong[1] else float(strong >= halves)
     grid, times = _on_sizes(found, group)
     whole = times[Collective.ALL_REDUCE]
     total = np.logaddexp(*(times[c] for c in HALVES))

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective.base import Collective, FloatArray, Level
+from costmodels.fabrics import protocol_of
 from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
@@ -48,6 +49,17 @@ _HOPS: Final = {
     Collective.ALL_REDUCE: 0.6,
 }
 """Network latencies that each doubling of the domains adds (A100 and V100, 2 to 32 hosts)."""
+
+_FIRST_CROSSING: Final = 2.0
+"""Start-ups of a network's kind from one domain to two; every further doubling adds one."""
+_PIPELINES: Final = {
+    Collective.ALL_TO_ALL: 1.0,
+    Collective.ALL_GATHER: 2.5,
+    Collective.REDUCE_SCATTER: 2.5,
+    Collective.ALL_REDUCE: 2.5,
+}
+"""Protocol times of one message that a collective loses: rings and trees pass a message on in
+pieces, each of which waits for the one before (B200 and MI355X, all-to-all beside the others)."""
 
 
 class Group(NamedTuple):
@@ -92,7 +104,9 @@ class Group(NamedTuple):
 class Law(NamedTuple):
     """Floor in seconds, and rate in bytes per second on the busiest link.
 
-    ``protocol_s`` says how slowly the rate is reached where the kind of network tells it.
+    ``protocol_s`` says how slowly the rate is reached where the kind of network tells it: the
+    seconds that large messages lose to filling the pipeline, of which small ones, which are sent
+    by cheaper protocols, lose a part.
     """
 
     floor_s: float
@@ -103,7 +117,8 @@ class Law(NamedTuple):
         """Seconds for bytes on the busiest link."""
         x = np.asarray(num_bytes, dtype=float) / self.rate
         if self.protocol_s is not None:
-            return np.asarray(self.floor_s + x + 2.0 * np.sqrt(self.protocol_s * x))
+            lost = np.divide(x, x + self.protocol_s, out=np.zeros_like(x), where=x > 0.0)
+            return np.asarray(self.floor_s + x + self.protocol_s * np.sqrt(lost))
         return np.asarray((self.floor_s**_SOFTNESS + x**_SOFTNESS) ** (1.0 / _SOFTNESS))
 
 
@@ -252,8 +267,10 @@ def _network_floor_s(
     if group.fabric:
         doublings = math.ceil(math.log2(group.domains))
         inside = fabric.floor_s if group.per_domain > 1 else 0.0
-        floor = max(inside + doublings * group.network_latency_s, _SMALLEST_FLOOR_S)
-        return floor, doublings * group.network_half_bytes / (4.0 * group.network_rate)
+        startups = _FIRST_CROSSING + doublings - 1.0
+        floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
+        message_s = protocol_of(group.network_half_bytes, group.network_rate)
+        return floor, doublings * _PIPELINES[collective] * message_s
     hop = max(group.network_latency_s - group.fabric_latency_s, 0.5 * group.network_latency_s)
     inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
     floor = inside + hop * _HOPS[collective] * math.log2(group.domains)

@@ -116,13 +116,15 @@ class Ramp(AbstractCollectiveModel):
 
     @staticmethod
     def _ring_times_s(num_bytes: FloatArray, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Reduce-scatter and all-reduce of a buffer by the law, each for itself."""
-        if group.ranks <= 1:
-            return np.zeros_like(num_bytes), np.zeros_like(num_bytes)
-        half, whole = (
-            _law(c, group).time_s(num_bytes * bus_factor(c, group.ranks))
-            for c in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
-        )
+        """Reduce-scatter and all-reduce of a buffer by the law, and no less than in one domain."""
+        half, whole = np.zeros_like(num_bytes), np.zeros_like(num_bytes)
+        for part in (group.within_domain, group):
+            if part.ranks > 1:
+                each = (
+                    _law(c, part).time_s(num_bytes * bus_factor(c, part.ranks))
+                    for c in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
+                )
+                half, whole = map(np.maximum, (half, whole), each)
         return half, whole
 
 

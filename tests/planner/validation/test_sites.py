@@ -69,9 +69,11 @@ def test_one_host_by_sources_left_out() -> None:
 
 @pytest.mark.slow
 def test_several_hosts_by_sources_left_out() -> None:
-    """The aim is a median of 15 %; start-ups differ by more than that between sites of a kind."""
+    """The aim is a median of 15 %: all-reduces reach it, their halves are held to them."""
     found: list[HeldOut] = [p for _, p in left_out(predicting_records())]
-    assert np.median([p.error_ratio for p in found]) <= 0.26
+    assert np.median([p.error_ratio for p in found]) <= 0.22
+    whole = [p.error_ratio for p in found if p.name == Collective.ALL_REDUCE]
+    assert np.median(whole) <= 0.15
     assert np.mean([p.inside for p in found]) >= 0.85
 
 
