@@ -218,7 +218,7 @@ def _logit(share: float) -> float:
 def without_each(records: tuple[CurveRecord, ...]) -> tuple[tuple[str, Point, Constants], ...]:
     """Every source's curves, with constants of their kind that were fitted without the source."""
     found = prepared(crossing(records))
-    told = []
+    told: list[tuple[str, Point, Constants]] = []
     for source in dict.fromkeys(source_of(p.record) for p in found):
         constants = fitted([p for p in found if source_of(p.record) != source])
         own = [p for p in found if source_of(p.record) == source]
@@ -298,7 +298,7 @@ def show_parts(records: Sequence[CurveRecord], told: Sequence[tuple[str, HeldOut
         (p.record.curve.collective, np.abs(np.expm1(p.log_error(constants))))
         for _, p, constants in without_each(tuple(records))
     ]
-    errors = {
+    errors: dict[str, Sequence[float] | FloatArray] = {
         **{f"  {c}": [p.error_ratio for _, p in told if p.name == c] for c in Collective},
         "the law alone, without that rule": [e for _, es in alone for e in es],
         **{

@@ -70,8 +70,8 @@ class FabricSchema(Strict):
     """A network by its kind and the network cards of a host.
 
     ``latency`` (start-up per doubling of the hosts; the first takes two), ``efficiency`` (share of
-    the cards' rate that large messages reach) and ``half_size`` (message of an exchange that reaches
-    half of it) are those of the kind unless given.
+    the cards' rate that large messages reach) and ``half_size`` (message of an exchange that
+    reaches half of it) are those of the kind unless given.
     """
 
     fabric: Annotated[str, AfterValidator(_fabric), Field(json_schema_extra={"enum": [*FABRICS]})]
