@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.deduplication import kept_bytes
@@ -83,7 +84,15 @@ def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
 
 def device_limits(workload: Workload, topology: Topology) -> FloatArray:
     """Device bytes left for embeddings on each rank, ``[W]``; may be negative."""
-    return topology.hbm_capacities() - workload.reserved_bytes - dense_bytes(workload, topology)
+    return topology.hbm_capacities() - workload.reserved_bytes - _dense_by_rank(workload, topology)
+
+
+def _dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
+    """Device bytes of the dense part on each rank, ``[W]``."""
+    ratios = batch_ratios(workload, topology)
+    if ratios is None:
+        return np.full(topology.world_size, dense_bytes(workload, topology))
+    return np.array([dense_bytes(with_batch(workload, ratio), topology) for ratio in ratios])
 
 
 def host_limits(topology: Topology) -> FloatArray:
@@ -94,7 +103,7 @@ def host_limits(topology: Topology) -> FloatArray:
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
     """The full account of a plan from its work ``[W, columns]``."""
     columns = work[:, MEMORY:]
-    dense = dense_bytes(workload, topology)
+    dense = _dense_by_rank(workload, topology)
     capacity = topology.hbm_capacities()
     ranks = tuple(
         RankMemory(
@@ -104,7 +113,7 @@ def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLe
             gradients_bytes=float(row[Memory.GRADIENTS]),
             cache_bytes=float(row[Memory.CACHE]),
             buffers_bytes=float(row[Memory.BUFFERS]),
-            dense_bytes=dense,
+            dense_bytes=float(dense[rank]),
             reserved_bytes=workload.reserved_bytes,
             capacity_bytes=float(capacity[rank]),
             host_bytes=float(row[Memory.HOST]),

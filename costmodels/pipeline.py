@@ -11,6 +11,7 @@ import numpy as np
 
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
+from costmodels.batch_shares import shares_remark
 from costmodels.dense.base import dense_layers, dense_parameters, is_sustained
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
 from costmodels.floors.floor import IterationFloor
@@ -287,6 +288,8 @@ class CostPipeline:
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))
+        if self.workload.batch_share_ratio:
+            notes.append(shares_remark(self.workload, self.topology))
         if program.floor_s >= time_s > 0:
             notes.append("input bound: the data source, not the plan, sets the iteration time")
         host_s = sum(float(np.max(s.host_s)) for s in program.steps)

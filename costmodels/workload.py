@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Literal
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -275,7 +276,7 @@ class Workload:
     There, groups of ``tensor_parallel`` ranks of a host may share each layer, with the samples of
     all of them.
     ``between_steps_s`` is host time between steps in which the device has no work, such as reading
-    the loss; None means that of the host profile.
+    the loss; None means that of the host profile. ``batch_share_ratio``: see ``batch_shares``.
     """
 
     name: str
@@ -296,6 +297,7 @@ class Workload:
     gradient_accumulation: int = 1
     tensor_parallel: int = 1
     input_samples_per_s: float | None = None
+    batch_share_ratio: tuple[float, ...] | Literal["proportional"] = ()
 
     def __post_init__(self) -> None:
         """Check batch and names."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
@@ -192,8 +193,10 @@ def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | Non
 def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
     """The same of a made-up plan that gives every rank the mean of this one's work."""
     best, space, objective = outcome.assignments[0], evaluate.space, evaluate.objective
-    speeds = space.problem.topology.speeds()
-    if outcome.bound is None or speeds.min() < speeds.max():
+    problem = space.problem
+    speeds = problem.topology.speeds()
+    unequal = batch_ratios(problem.workload, problem.topology) is not None
+    if outcome.bound is None or speeds.min() < speeds.max() or unequal:
         return None
     work = space.work(best)
     even = np.tile(work.mean(axis=0), (len(work), 1))

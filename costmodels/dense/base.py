@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.operators import Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, HostProfile, Pooling, Workload
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +95,13 @@ class DenseLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTimes:
-    """Seconds on the compute stream of one rank, without launch waits."""
+    """Seconds on the compute stream without launch waits, of one rank or of each, ``[W]``."""
 
-    bottom_forward_s: float
-    top_forward_s: float
-    top_backward_s: float
-    bottom_backward_s: float
-    optimizer_s: float
+    bottom_forward_s: FloatArray | float
+    top_forward_s: FloatArray | float
+    top_backward_s: FloatArray | float
+    bottom_backward_s: FloatArray | float
+    optimizer_s: FloatArray | float
 
 
 class AbstractDenseModel(ABC):

@@ -88,7 +88,8 @@ class IterationFloor:
     def is_even(self, types: frozenset[ShardingType]) -> bool:
         """Whether tables of uniform types load all ranks alike."""
         speeds = self._stages.speeds
-        return ShardingType.ROW_WISE not in types and bool((speeds == speeds[0]).all())
+        alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
+        return alike and ShardingType.ROW_WISE not in types
 
     def of(
         self, types: frozenset[ShardingType], *, fetches: bool, more_calls: int = 0

@@ -74,13 +74,13 @@ class PhaseModel:
     @cached_property
     def base_s(self) -> float:
         """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
-        dense, fastest = self._stages.dense, float(self._stages.speeds.max())
+        dense, fastest = self._stages.least_dense, float(self._stages.speeds.max())
         chain_s = dense.top_forward_s + dense.top_backward_s + dense.optimizer_s
         if self._pipeline.overlaps_bottom:
-            return chain_s / fastest
+            return float(chain_s / fastest)
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
-        copy_s = self._stages.input_copy_s if self._pipeline.exposes_input_dist else 0.0
-        return chain_s / fastest + copy_s + self._stages.tail_all_reduce_s()
+        copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
+        return float(chain_s / fastest) + copy_s + self._stages.tail_all_reduce_s()
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

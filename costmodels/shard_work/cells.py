@@ -42,6 +42,8 @@ class Cells:
         row_offset: 0 for tables whose hot rows are spread evenly: there it makes no difference.
         num_rows: of the shard.
         num_cols: of the shard.
+        batch_ratio: samples of the shard's rank over the mean rank's, where they are the rank's own
+            samples that it looks up: of replicated tables. 1 elsewhere.
     """
 
     table: IntArray
@@ -51,6 +53,7 @@ class Cells:
     row_offset: IntArray
     num_rows: IntArray
     num_cols: IntArray
+    batch_ratio: FloatArray
 
 
 # ------------------------------------------------------------------ options
@@ -65,19 +68,28 @@ class Layout(NamedTuple):
         where: which pair of width and block is where, counting blocks first: ``[W]``, ``[pieces]``
             or ``[pieces, L]``, as in :class:`costmodels.shard_work.option_work.OptionWork`.
         may_repeat: whether neighbouring blocks may cost the same all the same.
+        batch_ratio: of each block, as in :class:`Cells`; empty where all are 1.
     """
 
     blocks: tuple[_Block, ...]
     widths: tuple[int, ...]
     where: IntArray
     may_repeat: bool
+    batch_ratio: tuple[float, ...] = ()
 
 
 class OptionCells:
     """Cells of options before they are placed, on one topology."""
 
-    def __init__(self, columns: TableColumns, world_size: int, local_world_size: int) -> None:
-        """Nothing is laid out yet."""
+    def __init__(
+        self,
+        columns: TableColumns,
+        world_size: int,
+        local_world_size: int,
+        batch_ratio: FloatArray | None = None,
+    ) -> None:
+        """Nothing is laid out yet; ``batch_ratio`` of each rank ``[W]``, None where all are 1."""
+        self._batch_ratio = batch_ratio
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}
         self._parts = {
@@ -107,6 +119,7 @@ class OptionCells:
             if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
         pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
+        batch = [r for x in cuts for _ in x.widths for r in x.batch_ratio or (1.0,) * len(x.blocks)]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
         cut, counts = np.array(cut_of, dtype=np.int64), sizes[cut_of]
@@ -125,6 +138,7 @@ class OptionCells:
             row_offset=rectangles[:, 0],
             num_rows=rectangles[:, 1],
             num_cols=rectangles[:, 2],
+            batch_ratio=np.array(batch)[at],
         )
         return cells, [cuts[i] for i in cut_of]
 
@@ -134,6 +148,10 @@ class OptionCells:
         uniform = option.is_uniform
         widths, piece = _pieces((sum(option.column_widths),) if uniform else option.column_widths)
         parts = self._parts.get(kind)
+        if kind is ShardingType.DATA_PARALLEL and self._batch_ratio is not None:
+            ratios, index = np.unique(self._batch_ratio, return_inverse=True)
+            blocks = ((0, num_embeddings),) * len(ratios)
+            return Layout(blocks, widths, index, may_repeat=False, batch_ratio=tuple(ratios))
         if parts is None:
             index = _everywhere(self._world_size) if uniform else piece
             return Layout(((0, num_embeddings),), widths, index, may_repeat=False)
@@ -218,8 +236,14 @@ class Runs:
     length: IntArray
 
 
-def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size: int) -> Runs:
-    """The shards of a plan.
+def runs_of(
+    plan: Plan,
+    columns: TableColumns,
+    world_size: int,
+    local_world_size: int,
+    batch_ratio: FloatArray | None = None,
+) -> Runs:
+    """The shards of a plan; ``batch_ratio`` as in :class:`OptionCells`.
 
     Raises:
         InvalidValueError: a shard is on a rank that does not exist.
@@ -246,7 +270,9 @@ def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size
     outside = rank[(rank < 0) | (rank >= world_size)]
     require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
     offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
-    keys = (of, offset, rows, cols)
+    each = np.ones(world_size) if batch_ratio is None else batch_ratio
+    own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
+    keys = (of, offset, rows, cols, own)
     starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
     ends = np.append(starts[1:], len(rank))
     order = np.lexsort([key[starts] for key in keys])
@@ -264,13 +290,14 @@ def runs_of(plan: Plan, columns: TableColumns, world_size: int, local_world_size
         row_offset=offset[chosen],
         num_rows=rows[chosen],
         num_cols=cols[chosen],
+        batch_ratio=own[chosen],
     )
     return Runs(
         cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
     )
 
 
-def _changes(*keys: IntArray) -> NDArray[np.bool_]:
+def _changes(*keys: IntArray | FloatArray) -> NDArray[np.bool_]:
     """Where any of some columns differs from the entry before."""
     new = np.ones(len(keys[0]), dtype=bool)
     new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)

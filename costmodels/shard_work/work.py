@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.batch_shares import batch_ratios
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -151,6 +152,7 @@ class WorkModel:
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
+        self._batch_ratio = batch_ratios(workload, topology)
 
     @cached_property
     def columns(self) -> TableColumns:
@@ -160,7 +162,7 @@ class WorkModel:
     @cached_property
     def _layout(self) -> OptionCells:
         local = self.topology.local_world_size
-        return OptionCells(self.columns, self.topology.world_size, local)
+        return OptionCells(self.columns, self.topology.world_size, local, self._batch_ratio)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, all priced at once.
@@ -186,7 +188,7 @@ class WorkModel:
         """
         world, local = self.topology.world_size, self.topology.local_world_size
         work = np.zeros((world, self.num_columns))
-        runs = runs_of(plan, self.columns, world, local)
+        runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
         if not len(runs.cell):
             return work
         order = np.lexsort((runs.length, runs.first))
@@ -211,7 +213,8 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         world = self.topology.world_size
-        runs = runs_of(plan, self.columns, world, self.topology.local_world_size)
+        local = self.topology.local_world_size
+        runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
         rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
         rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
@@ -237,7 +240,7 @@ class WorkModel:
         work = np.zeros((len(table), self.num_columns))
         every = np.arange(len(table))
         replicated = cells.family == _REPLICATED_FAMILY
-        batch = float(workload.local_batch_size)
+        batch = workload.local_batch_size * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
         share = np.where(replicated, 1.0, share)

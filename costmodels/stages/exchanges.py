@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.exchange import Traffic
 from costmodels.iteration.base import FamilyTimes, FloatArray
@@ -45,6 +46,7 @@ class EmbeddingExchanges:
         self.topology = topology
         self.models = models
         self.wire = Wire.of(workload, topology)
+        self.batch_ratio = batch_ratios(workload, topology)
         self.lengths_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
@@ -71,7 +73,10 @@ class EmbeddingExchanges:
         return range(1 if alone else 0, 2)
 
     def growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Growing part per rank: first exchange, second exchange, index exchange."""
+        """Growing part per rank: first exchange, second exchange, index exchange.
+
+        Where batches are unequal, every rank has the smallest one, which is below all times.
+        """
         if self.models.exchange is not None:
             kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
             first = self.models.exchange.output_growth(kind, traffic)
@@ -79,19 +84,29 @@ class EmbeddingExchanges:
             indices = self.models.exchange.input_growth(kind, traffic, batch)
             return first, np.zeros_like(first), indices
         model = self.models.collective
-        sent = sent_bytes(work, family)
+        first, second = sent_bytes(work, family)
+        indices = work[..., INPUT + family]
+        if self.batch_ratio is not None:
+            first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
         kind = EXCHANGING_TYPES[family]
-        outputs = self._outputs(kind, sent, model.all_to_all, model.reduce_scatter)
-        return *outputs, self.index_exchange(work[..., INPUT + family], model.all_to_all)
+        outputs = self._outputs(kind, (first, second), model.all_to_all, model.reduce_scatter)
+        return *outputs, self.index_exchange(indices, model.all_to_all)
 
     def _outputs(
-        self, kind: ShardingType, sent: Sent, all_to_all: _AllToAll, reduce_scatter: _Reduction
+        self,
+        kind: ShardingType,
+        sent: Sent,
+        all_to_all: _AllToAll,
+        reduce_scatter: _Reduction,
+        ratio: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """First and second exchange per rank, as the two price them."""
         first, second = sent
         return (
-            self.first_exchange(kind, first, all_to_all, reduce_scatter),
-            self.across_hosts(second, all_to_all) if kind in BY_HOSTS else np.zeros_like(first),
+            self.first_exchange(kind, first, all_to_all, reduce_scatter, ratio),
+            self.across_hosts(second, all_to_all, ratio)
+            if kind in BY_HOSTS
+            else np.zeros_like(first),
         )
 
     def first_exchange(
@@ -100,8 +115,13 @@ class EmbeddingExchanges:
         out: FloatArray,
         all_to_all: _AllToAll,
         reduce_scatter: _Reduction,
+        ratio: FloatArray | None = None,
     ) -> FloatArray:
-        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank."""
+        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank.
+
+        To a rank of ``ratio`` times the mean batch, ``[W]``, so many times as much; the buffer of a
+        reduce-scatter is as large as with equal batches.
+        """
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
             return reduce_scatter(world_bytes, self.topology, within_host=False)
@@ -109,19 +129,25 @@ class EmbeddingExchanges:
             return np.zeros_like(out)
         if kind in BY_HOSTS:
             return reduce_scatter(world_bytes, self.topology, within_host=True)
-        own, others = self._by_level(out)
+        own, others = self._by_level(out, ratio)
         return all_to_all(own, others, self.topology)
 
-    def index_exchange(self, arriving: FloatArray, all_to_all: _AllToAll) -> FloatArray:
-        """Exchange of indices; ``arriving`` bytes from each rank."""
-        own, others = self._by_level(arriving)
+    def index_exchange(
+        self, arriving: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+    ) -> FloatArray:
+        """Exchange of indices; ``arriving`` bytes from each rank, times its ``ratio``."""
+        own, others = self._by_level(arriving, ratio)
         return all_to_all(others, own, self.topology)
 
-    def _by_level(self, per_peer: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _by_level(
+        self, per_peer: FloatArray, ratio: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]:
         local, domain = self.topology.local_world_size, self.topology.domain_size
-        return spread_by_level(per_peer, local=local, domain=domain)
+        return _weighted(per_peer, local, domain, ratio)
 
-    def across_hosts(self, per_peer: FloatArray, all_to_all: _AllToAll) -> FloatArray:
+    def across_hosts(
+        self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+    ) -> FloatArray:
         """All-to-all among ranks of the same local index, one per host; bytes to each."""
         topology = self.topology
         hosts, local = topology.num_hosts, topology.local_world_size
@@ -129,7 +155,8 @@ class EmbeddingExchanges:
             return np.zeros_like(per_peer)
         shape = (*per_peer.shape[:-1], hosts, local)
         lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
-        own, others = spread_by_level(lanes, local=1, domain=topology.domain_size // local)
+        weights = None if ratio is None else ratio.reshape(hosts, local).T
+        own, others = _weighted(lanes, 1, topology.domain_size // local, weights)
         seconds = all_to_all(own, others, topology)
         return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
 
@@ -164,7 +191,8 @@ class EmbeddingExchanges:
         sent = sent_bytes(work, family, way)
         kind = EXCHANGING_TYPES[family]
         if exchange is None:
-            return self._outputs(kind, sent, model.all_to_all_s, model.reduce_scatter_s)
+            times = model.all_to_all_s, model.reduce_scatter_s
+            return self._outputs(kind, sent, *times, self.batch_ratio)
         traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
@@ -174,10 +202,22 @@ class EmbeddingExchanges:
         exchange, model = self.models.exchange, self.models.collective
         if exchange is None:
             arriving = work[..., INPUT + family]
-            return self.index_exchange(arriving, model.all_to_all_s) + self.lengths_s
+            indices_s = self.index_exchange(arriving, model.all_to_all_s, self.batch_ratio)
+            return indices_s + self.lengths_s
         kind, batch = EXCHANGING_TYPES[family], self.workload.local_batch_size
         indices = exchange.input_growth(kind, _traffic(work, family), batch)
         return indices + exchange.fixed_s(kind)[0]
+
+
+def _weighted(
+    per_peer: FloatArray, local: int, domain: int, ratio: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """As ``spread_by_level``, where what concerns a rank's samples counts ``ratio`` times."""
+    own, others = spread_by_level(per_peer, local=local, domain=domain)
+    if ratio is None:
+        return own, others
+    _, peers = spread_by_level(ratio, local=local, domain=domain)
+    return per_peer[..., None] * peers, others * ratio[..., None]
 
 
 def _traffic(work: FloatArray, family: int) -> Traffic:

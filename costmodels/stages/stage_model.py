@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
+from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.dense.base import DenseTimes, dense_layers
 from costmodels.errors import require
 from costmodels.host import HostCosts, input_bytes
@@ -33,6 +35,7 @@ from costmodels.workload import DenseParallelism, Workload
 
 BACKWARD_KERNELS = 3.0
 """Kernels of a table-batched backward: sort, run lengths, update."""
+_ROUNDING = 1e-12
 CACHE_KERNELS = 25.0
 """Kernels that ask a cache in front of host memory: two sorts of several passes, find, insert."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
@@ -40,6 +43,14 @@ _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 _CACHED_CALLS = [
     call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
 ]
+
+
+class _Ranks(NamedTuple):
+    """Speeds ``[W]``, the dense part at the device's speed, and the copies of the batches."""
+
+    speeds: FloatArray
+    dense: DenseTimes
+    copy_s: FloatArray | float
 
 
 class StageModel:
@@ -56,14 +67,36 @@ class StageModel:
         self.topology = topology
         self.models = models
         self.speeds = topology.speeds()
-        dense = models.dense.times(workload, topology)
-        self.dense: DenseTimes = with_expansion(dense, workload, topology)
+        self._batch_ratio = batch_ratios(workload, topology)
+        self.dense = self._dense_times()
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(workload, topology, self._layers, models.collective)
         self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
         wire = self.exchanges.wire
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
+
+    def _dense_times(self) -> DenseTimes:
+        """The dense part of each rank at the device's speed; arrays where batches are unequal."""
+        if self._batch_ratio is None:
+            dense = self.models.dense.times(self.workload, self.topology)
+            return with_expansion(dense, self.workload, self.topology)
+        each = [
+            self.models.dense.times(with_batch(self.workload, ratio), self.topology)
+            for ratio in self._batch_ratio
+        ]
+        names = [field.name for field in fields(DenseTimes)]
+        return DenseTimes(**{n: np.array([getattr(t, n) for t in each]) for n in names})
+
+    @cached_property
+    def least_dense(self) -> DenseTimes:
+        """What no rank's dense part takes less than, at the speed of the fastest."""
+        if self._batch_ratio is None:
+            return self.dense
+        names = [field.name for field in fields(DenseTimes)]
+        fastest = float(self.speeds.max()) * (1.0 - _ROUNDING)
+        least = {n: float((getattr(self.dense, n) / self.speeds).min()) for n in names}
+        return DenseTimes(**{n: seconds * fastest for n, seconds in least.items()})
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
@@ -102,7 +135,7 @@ class StageModel:
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
         return replace(
-            self._without_tables(calls, self.speeds, scale),
+            self._without_tables(calls, self._ranks, scale),
             lookup_forward_s=(forward / self.speeds + gap) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + BACKWARD_KERNELS * gap)
             * scale.lookup_ratio,
@@ -120,23 +153,29 @@ class StageModel:
         slow compute.
         """
         gap = calls * self.topology.device.kernel_latency_s
-        times = self._without_tables(calls, self.speeds.max(keepdims=True), Scale())
+        fastest = _Ranks(self.speeds.max(keepdims=True), self.least_dense, self.least_copy_s)
+        times = self._without_tables(calls, fastest, Scale())
         return replace(times, lookup_forward_s=gap, lookup_backward_s=BACKWARD_KERNELS * gap)
 
-    def _without_tables(self, calls: FloatArray, speeds: FloatArray, scale: Scale) -> StageTimes:
+    @property
+    def _ranks(self) -> _Ranks:
+        return _Ranks(self.speeds, self.dense, self.input_copy_s)
+
+    def _without_tables(self, calls: FloatArray, ranks: _Ranks, scale: Scale) -> StageTimes:
         """Stage times with nothing to look up, to exchange or to replicate.
 
         Args:
             calls: fused calls of each rank, ``[..., W]``; the host issues them.
-            speeds: of the ranks, ``[W]``.
+            ranks: whose times.
             scale: factors on all times.
         """
+        speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
-        dense, host, none = self.dense, scale.host_ratio, np.zeros(1)
+        host, none = scale.host_ratio, np.zeros(1)
         bottom_s, top_s = (issue.repeats_s(part) * host for part in (layers.bottom, layers.top))
         between_s = issue.between_steps_s(self.workload)
 
-        def computed(seconds: float, issued_s: FloatArray) -> FloatArray:
+        def computed(seconds: FloatArray | float, issued_s: FloatArray) -> FloatArray:
             """Compute of a stage whose repeats the host issues meanwhile."""
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
@@ -174,7 +213,7 @@ class StageModel:
             lookup_host_s=calls * issue.lookup_s * host,
             lookup_backward_host_s=calls * issue.lookup_backward_s * host,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
-            input_copy_s=self.input_copy_s * host,
+            input_copy_s=copy_s * host,
             copy_host_s=(issue.copies_s(self.workload) + between_s) * host,
             copy_blocks_host=issue.profile.copies_block,
             overlap_slowdown_ratio=0.0,
@@ -214,13 +253,19 @@ class StageModel:
         return seconds * (num_bytes > 0)
 
     @cached_property
-    def input_copy_s(self) -> float:
+    def input_copy_s(self) -> FloatArray | float:
         """A rank's batch on its device, indices distinct; nothing where ranks are CPU cores."""
         if self.topology.device.single_stream:
             return 0.0
         copied_s = input_bytes(self.workload)
         copied_s /= self.topology.host.device_link_bandwidth_bytes_per_s
-        return copied_s + distinct_s(self.workload, self.topology)
+        copied_s += distinct_s(self.workload, self.topology)
+        return copied_s if self._batch_ratio is None else copied_s * self._batch_ratio
+
+    @property
+    def least_copy_s(self) -> float:
+        """That of the rank with the smallest batch."""
+        return float(np.min(self.input_copy_s))
 
     @property
     def _loss_s(self) -> float:

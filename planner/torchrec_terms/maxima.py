@@ -54,6 +54,12 @@ class ColumnMaxima(AbstractNamedObjective):
                 f"'shardplan plan --objective {self.name}' or planner.api.plan"
             )
             raise InvalidInputError(msg)
+        if pipeline.workload.batch_share_ratio:
+            msg = (
+                f"batch_shares contradict objective {self.name!r}: TorchRec's planner knows one "
+                "batch size for all ranks; remove one of them"
+            )
+            raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
         self._columns, self._weights = _phases(space.pool[:, TIMES:])
         self._gradient = np.zeros((len(self._columns), pipeline.num_features))

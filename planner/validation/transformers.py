@@ -266,7 +266,7 @@ def _parts(case: TransformerCase) -> _Parts:
         shares = Shares(product_ratio=product, memory_ratio=memory, flash_1_ratio=flash)
         t = Roofline(shares=shares).times(case.workload, case.topology)
         passes_s = t.bottom_forward_s + t.top_forward_s + t.top_backward_s + t.bottom_backward_s
-        return passes_s + t.optimizer_s / count
+        return float(passes_s + t.optimizer_s / count)
 
     product_s = np.array([dense_s(share, none, none) for share in _TRIED])
     alone_s = dense_s(1.0, none, none)

@@ -224,7 +224,7 @@ def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
 
 
 def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
-    training = schema.training
+    training, shares = schema.training, schema.training.batch_shares
     return Workload(
         name=schema.name,
         tables=tuple(tables),
@@ -244,6 +244,7 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         gradient_accumulation=training.gradient_accumulation,
         tensor_parallel=training.tensor_parallel,
         input_samples_per_s=training.input_samples_per_s,
+        batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
     )
 
 

@@ -38,6 +38,7 @@ _LAYERS: Final = WithJsonSchema(
     }
 )
 Amount = Annotated[float, Field(ge=0, le=2**53)]
+Shares = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 
 
 class DistributionSchema(Strict):
@@ -137,6 +138,11 @@ class TrainingSchema(Strict):
     gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
     tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+    batch_shares: Shares | Literal["proportional"] | None = Field(
+        default=None,
+        description="Each rank's share of the global batch in any unit, one per rank, or "
+        "proportional to how fast the ranks are. batch_size_per_rank is then their mean.",
+    )
 
 
 class DenseSchema(Strict):

@@ -150,6 +150,9 @@ def _training(workload: Workload) -> dict[str, Any]:
         values["tensor_parallel"] = workload.tensor_parallel
     if workload.input_samples_per_s is not None:
         values["input_samples_per_s"] = workload.input_samples_per_s
+    if workload.batch_share_ratio:
+        shares = workload.batch_share_ratio
+        values["batch_shares"] = shares if isinstance(shares, str) else list(shares)
     return values
 
 

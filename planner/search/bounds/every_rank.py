@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.batch_shares import batch_ratios
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import Rows
 from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
@@ -35,8 +36,10 @@ def ranks_interchangeable(space: SearchSpace) -> bool:
     hosts = space.pipeline.host_limits
     same = limits.min() == limits.max() and hosts.min() == hosts.max()
     anywhere = space.may_use_rank.all() and space.may_use_host.all()
-    speeds = space.problem.topology.speeds()
-    return bool(same and anywhere and speeds.min() == speeds.max())
+    topology, workload = space.problem.topology, space.problem.workload
+    speeds = topology.speeds()
+    alike = speeds.min() == speeds.max() and batch_ratios(workload, topology) is None
+    return bool(same and anywhere and alike)
 
 
 class EveryRank:
