@@ -94,15 +94,22 @@ class Link:
 
     ``half_size_bytes`` is the message that reaches half of the rate, and ``fabric`` the kind of
     network (:mod:`costmodels.fabrics`). Both are empty where only rate and latency are known.
+    ``pod_hosts`` hosts, such as those of a rack, reach one another at the full rate; what they send
+    beyond shares 1 / ``oversubscription_ratio`` of that. 0 stands for a network without pods.
     """
 
     latency_s: float
     bandwidth_bytes_per_s: float
     half_size_bytes: float = 0.0
     fabric: str = ""
+    pod_hosts: int = 0
+    oversubscription_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         """Check that times over it are finite."""
+        ratio = self.oversubscription_ratio
+        require(ratio >= 1, f"oversubscription must be at least 1, got {ratio}")
+        require(self.pod_hosts >= 0, "hosts of a pod must not be negative")
         require(self.bandwidth_bytes_per_s > 0, "a link needs a bandwidth above 0")
         require(self.latency_s >= 0, "a link latency must not be negative")
         require(self.half_size_bytes >= 0, "a half-size message must not be negative")

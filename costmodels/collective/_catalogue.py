@@ -107,6 +107,8 @@ class Catalogue:
                 network_rate=group.network_rate,
                 network_half_bytes=group.network_half_bytes,
                 fabric=group.fabric,
+                pod_ranks=group.pod_ranks,
+                oversubscription=group.oversubscription,
             )
         return self._family(family, group, None if there == group else there).get(collective)
 

@@ -66,7 +66,8 @@ class Group(NamedTuple):
     """Who takes part, and over which links; rates in bytes per second, per rank and direction.
 
     ``per_domain`` ranks of the group share a fabric, ``per_host`` of them a host. Those of
-    different domains meet on the network, where every rank has a link of its own.
+    different domains meet on the network, where every rank has a link of its own. ``pod_ranks`` of
+    them share a pod, 0 where there are none.
     """
 
     ranks: int
@@ -78,6 +79,8 @@ class Group(NamedTuple):
     network_rate: float
     network_half_bytes: float = 0.0
     fabric: str = ""
+    pod_ranks: int = 0
+    oversubscription: float = 1.0
 
     @property
     def domains(self) -> int:
@@ -155,7 +158,25 @@ def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
         network_rate=network.bandwidth_bytes_per_s,
         network_half_bytes=network.half_size_bytes,
         fabric=network.fabric,
+        pod_ranks=network.pod_hosts * per_host,
+        oversubscription=network.oversubscription_ratio,
     )
+
+
+def crowding(collective: Collective, group: Group) -> float:
+    """How many times longer a rank's bytes take on the network because of links above pods.
+
+    What an all-to-all sends beyond the pod goes through its share of those. A ring or tree crosses
+    from pod to pod with the cards of one domain, which slows it where the links above a pod carry
+    less than these.
+    """
+    pod, above = group.pod_ranks, group.oversubscription
+    if not pod or group.ranks <= pod:
+        return 1.0
+    if collective is Collective.ALL_TO_ALL:
+        beyond = (group.ranks - pod) / (group.ranks - min(group.per_domain, pod))
+        return max(1.0, above * beyond)
+    return max(1.0, above * group.per_domain / pod)
 
 
 def busiest_bytes(
@@ -250,8 +271,8 @@ def network_law(collective: Collective, group: Group, fabric: Law | None = None)
         fabric = fabric_law(collective, group)
     floor, protocol = _network_floor_s(collective, group, fabric)
     if collective is Collective.ALL_TO_ALL:
-        return Law(floor, group.network_rate, protocol)
-    together = group.per_domain * group.network_rate
+        return Law(floor, group.network_rate / crowding(collective, group), protocol)
+    together = group.per_domain * group.network_rate / crowding(collective, group)
     inner = fabric.rate if group.per_domain > 1 else math.inf
     if collective is Collective.ALL_REDUCE:
         domains = group.domains

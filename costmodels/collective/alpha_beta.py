@@ -7,8 +7,10 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from costmodels.collective._law import crowding, group_of, group_of_peers
 from costmodels.collective.base import (
     AbstractCollectiveModel,
+    Collective,
     FloatArray,
     Level,
     analytic_spread_ratio,
@@ -59,6 +61,7 @@ class AlphaBeta(AbstractCollectiveModel):
         )
         network, fabric_rate = busiest[..., Level.NETWORK], topology.host_link.bandwidth_bytes_per_s
         network_s = network / topology.network_link.bandwidth_bytes_per_s
+        network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
         if fabric_rate < _NVLINK * topology.network_link.bandwidth_bytes_per_s:
             fabric_s = fabric_s + network / fabric_rate
         return np.maximum(fabric_s, network_s)
@@ -73,7 +76,9 @@ class AlphaBeta(AbstractCollectiveModel):
         if min(members, domain) > local:
             bandwidth = min(bandwidth, topology.domain_link.bandwidth_bytes_per_s)
         if members > domain:
-            bandwidth = min(bandwidth, domain * topology.network_link.bandwidth_bytes_per_s)
+            slower = crowding(Collective.REDUCE_SCATTER, group_of(topology))
+            network_rate = topology.network_link.bandwidth_bytes_per_s / slower
+            bandwidth = min(bandwidth, domain * network_rate)
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)
 
     def plan_spread_ratio(self, topology: Topology) -> float:

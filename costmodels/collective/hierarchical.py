@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import numpy as np
@@ -125,7 +125,10 @@ def _one_domain(topology: Topology) -> Topology:
 
 
 def _domains_as_hosts(topology: Topology) -> Topology:
-    return topology.resized(topology.world_size // topology.domain_size, topology.domain_size)
+    link, local = topology.network_link, topology.local_world_size
+    pods = -(-link.pod_hosts * local // topology.domain_size)
+    whole = topology.resized(topology.world_size // topology.domain_size, topology.domain_size)
+    return replace(whole, network_link=replace(link, pod_hosts=pods))
 
 
 def _inside(moved: FloatArray, one: Topology) -> FloatArray:

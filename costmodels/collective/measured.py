@@ -258,4 +258,7 @@ def _changed(name: str, measured: Link, link: Link) -> list[str]:
     if link.latency_s != measured.latency_s:
         times = (link.latency_s, measured.latency_s)
         told.append("links.{}.latency is {} instead of {}".format(name, *map(format_time, times)))
+    pods, known = ((x.pod_hosts, x.oversubscription_ratio) for x in (link, measured))
+    if pods != known:
+        told.append(f"links.{name}.pods is (hosts, oversubscription) {pods} instead of {known}")
     return told

@@ -14,6 +14,7 @@ from costmodels.collective._law import (
     Law,
     bus_factor,
     busiest_bytes,
+    crowding,
     fabric_law,
     group_of,
     group_of_peers,
@@ -58,7 +59,8 @@ class Ramp(AbstractCollectiveModel):
         group = group_of_peers(send, topology)
         fabric, network = busiest_bytes(send, receive, topology, group)
         fabric_s = fabric / _law(Collective.ALL_TO_ALL, group.within_domain).rate
-        return np.maximum(fabric_s, network / group.network_rate)
+        rate = group.network_rate / crowding(Collective.ALL_TO_ALL, group)
+        return np.maximum(fabric_s, network / rate)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool

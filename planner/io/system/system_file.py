@@ -206,8 +206,14 @@ def _link(schema: LinkSchema) -> Link:
 def _network(schema: SystemSchema) -> Link:
     """A rank's link; its share of the cards is that of a full host, however many run."""
     network = schema.links.network
-    if isinstance(network, LinkSchema):
-        return _link(network)
+    link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema)
+    pods = network.pods
+    if pods is None:
+        return link
+    return replace(link, pod_hosts=pods.hosts, oversubscription_ratio=pods.oversubscription)
+
+
+def _of_kind(network: FabricSchema, schema: SystemSchema) -> Link:
     return fabric_link(
         network.fabric,
         nic_bytes_per_s=network.nic.value,

@@ -59,6 +59,22 @@ class LinkSchema(Strict):
     bandwidth: Bandwidth
 
 
+class PodsSchema(Strict):
+    """Hosts that share a rack or pod, and how far the links above it fall short.
+
+    ``oversubscription`` is the rate of a pod's cards together over that of its links to other pods.
+    """
+
+    hosts: Positive
+    oversubscription: Annotated[float, Field(ge=1, le=1000)]
+
+
+class NetworkLinkSchema(LinkSchema):
+    """The network by rate and latency."""
+
+    pods: PodsSchema | None = None
+
+
 def _fabric(kind: str) -> str:
     if kind not in FABRICS:
         message = f"must be one of {', '.join(FABRICS)}"
@@ -80,6 +96,7 @@ class FabricSchema(Strict):
     latency: Latency | None = None
     efficiency: Share | None = None
     half_size: Size | None = None
+    pods: PodsSchema | None = None
 
 
 def _way(network: Any) -> str:
@@ -89,7 +106,7 @@ def _way(network: Any) -> str:
 
 
 NetworkSchema = Annotated[
-    Annotated[LinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
+    Annotated[NetworkLinkSchema, Tag("link")] | Annotated[FabricSchema, Tag("fabric")],
     Discriminator(_way),
 ]
 
