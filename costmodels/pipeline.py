@@ -28,7 +28,7 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale, faster_probability, sampled_factors, sigmas
-from costmodels.workload import Workload
+from costmodels.workload import Pipeline, Workload
 
 
 class CostPipeline:
@@ -288,6 +288,11 @@ class CostPipeline:
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))
+        if self.workload.pipeline is Pipeline.LOOKAHEAD:
+            notes.append(
+                "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
+                "caches follow from each table's law, as if batches were drawn independently"
+            )
         if self.workload.batch_share_ratio:
             notes.append(shares_remark(self.workload, self.topology))
         if program.floor_s >= time_s > 0:

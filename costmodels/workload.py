@@ -13,6 +13,8 @@ from costmodels.errors import InvalidValueError, require
 from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator
 from costmodels.training.communication import NOT_COMPRESSED, Communication
+from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
+from costmodels.training.optimizers import Optimizer as Optimizer
 from costmodels.training.row_updates import RowUpdate
 
 
@@ -24,31 +26,6 @@ class Pooling(StrEnum):
     NONE = "none"
 
 
-class Optimizer(StrEnum):
-    """Optimizer of the embedding tables, fused into the backward pass."""
-
-    SGD = "sgd"
-    ROWWISE_ADAGRAD = "rowwise_adagrad"
-    ADAGRAD = "adagrad"
-    ADAM = "adam"
-    ROWWISE_ADAM = "partial_rowwise_adam"
-    NONE = "none"
-
-    def state_bytes_per_row(self, num_cols: int) -> float:
-        """State of one row of a shard ``num_cols`` wide, in bytes; states are kept in fp32.
-
-        Row-wise states are kept once per row *of each column shard*, as FBGEMM does.
-        """
-        return {
-            Optimizer.SGD: 0.0,
-            Optimizer.NONE: 0.0,
-            Optimizer.ROWWISE_ADAGRAD: 4.0,
-            Optimizer.ADAGRAD: 4.0 * num_cols,
-            Optimizer.ADAM: 8.0 * num_cols,
-            Optimizer.ROWWISE_ADAM: 4.0 * num_cols + 4.0,
-        }[self]
-
-
 class Interaction(StrEnum):
     """How dense and embedding vectors meet before the top MLP."""
 
@@ -58,12 +35,13 @@ class Interaction(StrEnum):
 
 
 class Pipeline(StrEnum):
-    """Training pipelines: TorchRec's three, and HugeCTR's with both overlaps on."""
+    """Training pipelines: TorchRec's three, HugeCTR's with both overlaps on, and BagPipe's."""
 
     NONE = "none"
     SPARSE_DIST = "sparse_dist"
     PREFETCH_SPARSE_DIST = "prefetch_sparse_dist"
     HUGECTR = "hugectr"
+    LOOKAHEAD = "lookahead"
 
 
 class HostProfile(StrEnum):
@@ -76,36 +54,6 @@ class HostProfile(StrEnum):
     EAGER = "eager"
     EAGER_2021 = "eager_2021"
     CUDA_GRAPH = "cuda_graph"
-
-
-class DenseOptimizer(StrEnum):
-    """Optimizer of the dense part.
-
-    ``adagrad`` has one state; ``adam`` is one fused kernel, ``adam_foreach`` PyTorch's default of
-    some kernels for all tensors; ``lamb`` also reads norms of every tensor.
-    """
-
-    SGD = "sgd"
-    ADAGRAD = "adagrad"
-    ADAM = "adam"
-    ADAM_FOREACH = "adam_foreach"
-    LAMB = "lamb"
-
-    @property
-    def num_states(self) -> int:
-        """States of 4 bytes that each parameter has."""
-        return {"sgd": 0, "adagrad": 1}.get(self.value, 2)
-
-    @property
-    def update_bytes(self) -> float:
-        """Bytes that a step reads and writes per parameter in fp32.
-
-        Adam reads weight, gradient and both states and writes all but the gradient. Its kernels
-        over all tensors read and write 18 times 4 bytes; LAMB reads and writes 15 times: those of
-        Adam into an update, norms of weight, gradient and update, and the update's application.
-        """
-        passes = {"sgd": 3, "adagrad": 4, "adam": 7, "adam_foreach": 18, "lamb": 15}
-        return 4.0 * passes[self.value]
 
 
 class DenseParallelism(StrEnum):
@@ -277,6 +225,7 @@ class Workload:
     all of them.
     ``between_steps_s`` is host time between steps in which the device has no work, such as reading
     the loss; None means that of the host profile. ``batch_share_ratio``: see ``batch_shares``.
+    Caches of the pipeline ``lookahead`` are filled from the next ``lookahead_batches``.
     """
 
     name: str
@@ -298,6 +247,7 @@ class Workload:
     tensor_parallel: int = 1
     input_samples_per_s: float | None = None
     batch_share_ratio: tuple[float, ...] | Literal["proportional"] = ()
+    lookahead_batches: int = 0
 
     def __post_init__(self) -> None:
         """Check batch and names."""
@@ -354,6 +304,7 @@ class Workload:
         require(between_s is None or 0 <= between_s <= 3600, "between_steps must be 0 to 1 hour")
         rate = self.input_samples_per_s
         require(rate is None or rate > 0, f"input rate must be positive, got {rate}")
+        _check_lookahead(self.lookahead_batches, self.pipeline)
 
     def table(self, name: str) -> Table:
         """The table of that name.
@@ -397,3 +348,11 @@ class Workload:
     def weight_bytes(self) -> int:
         """Bytes of all embedding weights."""
         return sum(t.weight_bytes for t in self.tables)
+
+
+def _check_lookahead(batches: int, pipeline: Pipeline) -> None:
+    require(0 <= batches <= 10_000, f"lookahead must be 0..10000 batches, got {batches}")
+    require(
+        not batches or pipeline is Pipeline.LOOKAHEAD,
+        f"lookahead {batches} needs pipeline lookahead, got {pipeline}; change one of them",
+    )

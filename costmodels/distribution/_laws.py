@@ -26,6 +26,7 @@ _FULL: Final = 14.0
 """After this many draws of its coldest row a law's cache curve ends: 1e-6 of the rows are left."""
 _CERTAIN: Final = 1.0 - 1e-12
 _COARSE: Final = 16
+_HALVINGS: Final = 40
 _FEW_BINS: Final = 64
 """Laws with no more bins have their whole cache curve computed at once."""
 _ROUNDING: Final = 1.0 + 1e-9
@@ -57,6 +58,11 @@ class _Bins:
         mass = self.drawn_rows * self.drawn_probability
         held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
         return held, hits
+
+    def kept(self, draws: float) -> float:
+        """Rows that are between two uses at most so many draws apart."""
+        apart = draws * self.drawn_probability
+        return float(self.drawn_rows @ -np.expm1(np.log1p(apart) - apart))
 
 
 class Laws:
@@ -139,10 +145,21 @@ class Laws:
         return misses
 
     def expected_unique_misses(
-        self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray
+        self,
+        law: IntArray,
+        num_indices: FloatArray,
+        cached_rows: FloatArray,
+        lookahead_batches: int = 0,
     ) -> FloatArray:
-        """Distinct rows of a batch that a warm LRU cache does not hold when the batch starts."""
+        """Distinct rows of a batch that a warm LRU cache does not hold when the batch starts.
+
+        A cache that knows the next batches keeps what they need for as long as
+        :meth:`lookahead_draws` says, or as an LRU cache would if that is longer.
+        """
         draws, effective = self._filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
+        if lookahead_batches:
+            ahead = self.lookahead_draws(law, num_indices, cached_rows, lookahead_batches)
+            draws = np.maximum(draws, ahead)
         first, back = _distinct(law, effective, draws)
         found = np.zeros(len(first))
         law, effective, draws = law[first], effective[first], draws[first]
@@ -151,6 +168,33 @@ class Laws:
             touched = bins.rows * bins.touched(count)
             cold = np.exp(np.outer(draws[chosen], -bins.probability))
             found[chosen] = (cold * touched).sum(axis=-1)
+        return found[back]
+
+    def lookahead_draws(
+        self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray, batches: int
+    ) -> FloatArray:
+        """Draws over which a cache keeps rows that it knows will be needed again.
+
+        Those of the next ``batches``, or fewer where the cache has no room. Beside the rows of the
+        batch to come it holds those that are between two uses at most T draws apart. Of a row of
+        probability p that is a share 1 - (1 + T p) exp(-T p) of all time.
+        """
+        first, back = _distinct(law, num_indices, cached_rows)
+        law, num_indices = law[first], num_indices[first]
+        most = self.effective_draws(law, batches * num_indices)
+        room = cached_rows[first] - self.unique_rows(law, num_indices)
+        found = np.zeros(len(law))
+        for at, (index, draws, left) in enumerate(zip(law.tolist(), most, room, strict=True)):
+            bins, high = self._bins[index], float(draws)
+            if bins.kept(high) <= left:
+                found[at] = high
+                continue
+            for _ in range(_HALVINGS):
+                middle = 0.5 * (found[at] + high)
+                if bins.kept(middle) <= left:
+                    found[at] = middle
+                else:
+                    high = middle
         return found[back]
 
     # -- private ----------------------------------------------------------------------------------

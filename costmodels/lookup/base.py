@@ -58,7 +58,8 @@ class LookupShard:
     """One shard as the lookup sees it, per iteration.
 
     ``num_indices`` lookups arrive at this shard out of ``num_table_indices`` drawn for the whole
-    table; ``num_bags`` output vectors of ``num_cols`` elements leave it.
+    table; ``num_bags`` output vectors of ``num_cols`` elements leave it. A cache is filled from the
+    next ``lookahead_batches``.
     """
 
     table: Table
@@ -73,6 +74,7 @@ class LookupShard:
     index_bytes: int
     optimizer: Optimizer
     cache_load_factor_ratio: float | None
+    lookahead_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,6 +146,7 @@ class LookupShards:
     output_element_bytes: int
     index_bytes: int
     optimizer: Optimizer
+    lookahead_batches: int = 0
 
     def __len__(self) -> int:
         """Number of shards."""
@@ -166,6 +169,7 @@ class LookupShards:
             output_element_bytes=shard.output_element_bytes,
             index_bytes=shard.index_bytes,
             optimizer=shard.optimizer,
+            lookahead_batches=shard.lookahead_batches,
         )
 
     def shard(self, index: int) -> LookupShard:
@@ -184,6 +188,7 @@ class LookupShards:
             output_element_bytes=self.output_element_bytes,
             index_bytes=self.index_bytes,
             optimizer=self.optimizer,
+            lookahead_batches=self.lookahead_batches,
             cache_load_factor_ratio=ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
         )
 
@@ -203,6 +208,7 @@ class LookupShards:
             output_element_bytes=self.output_element_bytes,
             index_bytes=self.index_bytes,
             optimizer=self.optimizer,
+            lookahead_batches=self.lookahead_batches,
         )
 
     @property

@@ -229,5 +229,7 @@ def _missing(shards: LookupShards) -> FloatArray:
     tables = shards.tables
     cached = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
     share = shards.num_rows / tables.num_embeddings[shards.table]
-    misses = shards.laws.expected_unique_misses(shards.law, shards.num_table_indices, cached)
+    misses = shards.laws.expected_unique_misses(
+        shards.law, shards.num_table_indices, cached, shards.lookahead_batches
+    )
     return np.asarray(share * misses)

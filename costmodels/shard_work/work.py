@@ -61,8 +61,9 @@ PIPELINE_DEPTH: Final = {
     Pipeline.SPARSE_DIST: 2.0,
     Pipeline.PREFETCH_SPARSE_DIST: 3.0,
     Pipeline.HUGECTR: 2.0,
+    Pipeline.LOOKAHEAD: 3.0,
 }
-"""Batches of indices in flight per pipeline (TorchRec train_pipeline)."""
+"""Batches of indices in flight per pipeline (TorchRec train_pipeline), without those ahead."""
 
 _LENGTH_BYTES: Final = 4.0
 _DISTINCT_LENGTH_BYTES: Final = 8.0
@@ -262,6 +263,7 @@ class WorkModel:
             output_element_bytes=workload.output_dtype.num_bytes,
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
+            lookahead_batches=workload.lookahead_batches,
         )
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
@@ -280,7 +282,7 @@ class WorkModel:
         family = _FAMILY_OF_TYPE[cells.family[moved]]
         work[moved, INPUT + family] = arriving[moved]
         work[moved, OUTPUT + family] = leaving[moved]
-        depth = PIPELINE_DEPTH[workload.pipeline]
+        depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
         _fill_memory(work[:, MEMORY:], shards)
         work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
         if self.wire is not None:

@@ -189,8 +189,15 @@ def test_pipelines_by_hand(name: str, seconds: float) -> None:
     assert time_of(pipeline_named(name).program(stage_times())) == seconds
 
 
+AHEAD = ("prefetch_sparse_dist", "lookahead")
+
+
 def test_every_pipeline_is_worked_by_hand() -> None:
-    assert set(PIPELINES) == {"sparse_dist", "none", "prefetch_sparse_dist", "hugectr"}
+    worked = {"sparse_dist", "none", "prefetch_sparse_dist", "hugectr"}
+    assert set(PIPELINES) == worked | {"lookahead"}
+    programs = [pipeline_named(n).program(stage_times()) for n in AHEAD]
+    steps = [[(s.name, s.stream, s.after) for s in p.steps] for p in programs]
+    assert steps[0] == steps[1]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -206,9 +213,9 @@ def test_a_cache_fetch_longer_than_all_else_sets_the_pace(name: str) -> None:
     """Beside the rest of the iteration only with prefetch, where it follows the splits."""
     program = pipeline_named(name).program(stage_times(cache_fetch_s=100.0))
     usual = time_of(pipeline_named(name).program(stage_times()))
-    expected = 100.5 if name == "prefetch_sparse_dist" else usual + 99.0
+    expected = 100.5 if name in AHEAD else usual + 99.0
     assert time_of(program) == expected
-    assert pipeline_named(name).exposes_fetch == (name != "prefetch_sparse_dist")
+    assert pipeline_named(name).exposes_fetch == (name not in AHEAD)
 
 
 def test_a_bucket_delays_the_gradient_exchange_on_their_common_stream() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from costmodels.dense.base import dense_layers
 from costmodels.layers.base import AbstractLayer
 from costmodels.training.communication import Communication
-from costmodels.workload import DenseArch, Feature, OperatorList, Pooling, Table, Workload
+from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
 from planner.io.constraint_schema import TableConstraintSchema
@@ -225,6 +225,9 @@ def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
 
 def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> Workload:
     training, shares = schema.training, schema.training.batch_shares
+    if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
+        msg = "pipeline lookahead needs lookahead, the number of batches; add lookahead: 8"
+        raise InvalidInputError(msg)
     return Workload(
         name=schema.name,
         tables=tuple(tables),
@@ -244,6 +247,7 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         gradient_accumulation=training.gradient_accumulation,
         tensor_parallel=training.tensor_parallel,
         input_samples_per_s=training.input_samples_per_s,
+        lookahead_batches=training.lookahead or 0,
         batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
     )
 

@@ -138,6 +138,9 @@ class TrainingSchema(Strict):
     gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
     tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+    lookahead: Annotated[Positive, Field(le=10_000)] | None = Field(
+        default=None, description="Batches that pipeline lookahead fills its caches from."
+    )
     batch_shares: Shares | Literal["proportional"] | None = Field(
         default=None,
         description="Each rank's share of the global batch in any unit, one per rank, or "

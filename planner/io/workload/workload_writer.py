@@ -144,16 +144,16 @@ def _training(workload: Workload) -> dict[str, Any]:
         values["dense_optimizer"] = workload.dense_optimizer.value
     if workload.dense_parallelism is not DenseParallelism.DDP:
         values["dense_parallelism"] = workload.dense_parallelism.value
-    if workload.gradient_accumulation > 1:
-        values["gradient_accumulation"] = workload.gradient_accumulation
-    if workload.tensor_parallel > 1:
-        values["tensor_parallel"] = workload.tensor_parallel
-    if workload.input_samples_per_s is not None:
-        values["input_samples_per_s"] = workload.input_samples_per_s
-    if workload.batch_share_ratio:
-        shares = workload.batch_share_ratio
-        values["batch_shares"] = shares if isinstance(shares, str) else list(shares)
-    return values
+    shares = workload.batch_share_ratio
+    seldom = {
+        "gradient_accumulation": workload.gradient_accumulation > 1
+        and workload.gradient_accumulation,
+        "tensor_parallel": workload.tensor_parallel > 1 and workload.tensor_parallel,
+        "input_samples_per_s": workload.input_samples_per_s,
+        "lookahead": workload.lookahead_batches,
+        "batch_shares": shares if isinstance(shares, str) else list(shares),
+    }
+    return values | {key: value for key, value in seldom.items() if value}
 
 
 def _shared(workload: Workload) -> Communication | None:

@@ -1,0 +1,105 @@
+"""Caches that know the next batches: what they hold and miss, against a simulation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodels.distribution._laws import Laws
+from costmodels.distribution.zipf import Zipf
+from costmodels.errors import InvalidValueError
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.workload import Pipeline, Workload
+from planner import io
+from planner.errors import InvalidInputError
+from tests.strategies import make_placement, make_table, make_topology, make_workload
+
+ROWS, INDICES = 5000, 400
+LAW = Zipf(num_embeddings=ROWS, exponent=1.05)
+FIRST, COUNT = np.zeros(1, dtype=np.int64), np.array([float(INDICES)])
+
+
+def simulated(batches: int, steps: int = 400) -> tuple[float, float]:
+    """Rows fetched per batch, and rows held between two uses, where rows needed soon stay."""
+    rows, probability = LAW.frequency_bins()
+    each = np.repeat(probability, rows.astype(int))
+    rng, uses = np.random.default_rng(0), defaultdict(list)
+    for step in range(steps):
+        for row in set(rng.choice(len(each), size=INDICES, p=each / each.sum()).tolist()):
+            uses[row].append(step)
+    begin, end = batches + 1, steps - batches - 1
+    gaps = [(a, b) for seen in uses.values() for a, b in pairwise([-steps, *seen])]
+    fetched = sum(begin <= b < end and b - a > batches for a, b in gaps)
+    looked_at = range(begin, end, 50)
+    held = [sum(a < at <= b <= a + batches for a, b in gaps) for at in looked_at]
+    return fetched / (end - begin), float(np.mean(held))
+
+
+@pytest.mark.parametrize("batches", [1, 4, 12])
+def test_what_is_held_and_missed_is_as_simulated(batches: int) -> None:
+    fetched, held = simulated(batches)
+    laws = Laws((LAW,))
+    draws = laws.lookahead_draws(FIRST, COUNT, np.array([float(ROWS)]), batches).item()
+    assert draws == pytest.approx(batches * INDICES)
+    bins = laws._bins[0]
+    kept, coming = bins.kept(draws), laws.unique_rows(FIRST, COUNT).item()
+    assert held <= kept + coming
+    assert batches == 1 or kept == pytest.approx(held, rel=0.12)
+    fits = np.array([kept + coming + 1.0])
+    missed = laws.expected_unique_misses(FIRST, COUNT, fits, batches).item()
+    assert missed <= 1.05 * fetched
+    assert missed <= laws.expected_unique_misses(FIRST, COUNT, fits).item()
+    touched = bins.rows * bins.touched(float(INDICES))
+    assert touched @ np.exp(-draws * bins.probability) == pytest.approx(fetched, rel=0.05)
+    half = laws.lookahead_draws(FIRST, COUNT, np.array([coming + 0.5 * kept]), batches).item()
+    assert bins.kept(half) == pytest.approx(0.5 * kept)
+    assert laws.lookahead_draws(FIRST, COUNT, np.array([0.5 * coming]), batches).item() < 1.0
+
+
+def cached(batches: int) -> tuple[Workload, CostPipeline, Plan]:
+    table = make_table(num_embeddings=10**6)
+    topology = make_topology(local_world_size=2)
+    workload = make_workload(
+        table, local_batch_size=4096, pipeline=Pipeline.LOOKAHEAD, lookahead_batches=batches
+    )
+    placement = make_placement(
+        table,
+        ShardingType.TABLE_WISE,
+        topology,
+        kernel=ComputeKernel.FUSED_UVM_CACHING,
+        cache_load_factor_ratio=0.05,
+    )
+    return workload, CostPipeline(workload, topology), Plan(placements=(placement,))
+
+
+def test_the_further_ahead_the_less_is_fetched_and_the_more_ids_are_held() -> None:
+    fetched, held = [], []
+    for batches in (0, 1, 2, 64):
+        _, pipeline, plan = cached(batches)
+        work = pipeline.plan_work(plan)
+        fetched.append(float(pipeline.stage_times(work).cache_fetch_s.max()))
+        held.append(pipeline.memory(plan).ranks[0].buffers_bytes)
+    assert fetched == sorted(fetched, reverse=True)
+    assert fetched[-1] < fetched[0]
+    assert held == sorted(held)
+    assert held[1] > held[0]
+    told = pipeline.estimate(plan).warnings
+    assert any("no counterpart in TorchRec" in w for w in told)
+
+
+def test_it_is_refused_where_it_says_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="lookahead 8 needs pipeline lookahead"):
+        make_workload(lookahead_batches=8)
+    text = "name: a\ntraining: {batch_size_per_rank: 64, pipeline: lookahead}\n"
+    text += "tables: [{name: t, num_embeddings: 1000, embedding_dim: 16}]\n"
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match="pipeline lookahead needs lookahead"):
+        io.load_workload(path)
+    path.write_text(text.replace("lookahead}", "lookahead, lookahead: 8}"))
+    assert io.load_workload(path).lookahead_batches == 8
