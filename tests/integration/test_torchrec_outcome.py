@@ -166,7 +166,7 @@ def test_small_models_get_little_work_and_large_ones_no_more_than_others() -> No
     sizes = [(2, 2), (10, 8), (26, 8), (100, 64), (3000, 512)]
     works = [planning_work_s(*size) for size in sizes]
     assert works == sorted(works)
-    assert works[1] < 0.5
+    assert works[1] < 0.6
     assert works[-1] == planning_work_s(1000, 128)
 
 

@@ -32,6 +32,11 @@ _BESIDE_S: Final = 2.0
 """Nominal seconds of a program beside one cycle of the search."""
 _WORTH_RANKED_RATIO: Final = 3e-3
 """Gap that is worth a program with every rank."""
+_BESIDE_SHARE: Final = 0.5
+"""The same as a share of the work that is left, if that is less."""
+_SHORT_S: Final = 0.6
+"""With a budget of fewer nominal seconds programs are begun once, and waited for at the end: one of
+them takes longer than such a search."""
 _BATCH: Final = 2
 """Programs solved in a row beside one cycle of the search."""
 _GAP_RATIO: Final = 1e-3
@@ -73,8 +78,10 @@ class Prover:
 
         It waits for programs that are not done yet, so that the outcome depends on no clock.
         """
-        self.collect(record)
         meter = record.evaluate.meter
+        if self._tasks and meter.most_s < _SHORT_S:
+            return False
+        self.collect(record)
         if record.stopped or not math.isfinite(record.value):
             return False
         self._begun_s, self._left_s = meter.spent_s, meter.left_s
@@ -106,7 +113,7 @@ class Prover:
                     return self._start_ranked(types, incumbent, time_limit_s)
                 break
             program, unit = self._bounds.program(types, special=special)
-            programs.append(_within(program, _BESIDE_S))
+            programs.append(_within(program, min(_BESIDE_S, _BESIDE_SHARE * self._left_s)))
             self._tasks.append((types, unit, program))
         if programs:
             self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -49,9 +50,25 @@ def count_assignments(space: SearchSpace, most: int) -> int:
     """Number of assignments; anything above ``most`` if there are more."""
     total = 1
     for t in range(space.num_tables):
-        total *= sum(1 for _ in itertools.islice(table_choices(space, t), most // total + 1))
+        total *= count_choices(space, t)
         if total > most:
             return total
+    return total
+
+
+def count_choices(space: SearchSpace, table: int) -> int:
+    """Number of :func:`table_choices`, without listing them."""
+    ordered = space.rules.budget is not None
+    total = 0
+    for option in space.tables[table].options:
+        if option.is_uniform:
+            total += 1
+            continue
+        runs = tuple(len(list(group)) for _, group in itertools.groupby(option.column_widths))
+        hosts = option.spread is Spread.HOSTS
+        mask = space.may_use_host[table] if hosts else space.may_use_rank[table]
+        near = mask.reshape(-1, space.local_world_size) if option.keeps_pieces_on_host else [mask]
+        total += sum(_count_placings(int(np.sum(part)), runs, ordered=ordered) for part in near)
     return total
 
 
@@ -67,8 +84,8 @@ def can_price_all(space: SearchSpace, left_s: float) -> bool:
     most = int(most_s / (priced_s(_BATCH, entries) / _BATCH))
     if count_assignments(space, most) > most:
         return False
-    each = (sum(1 for _ in table_choices(space, t)) for t in range(space.num_tables))
-    return sum(each) * entries <= _MOST_ENTRIES
+    each = sum(count_choices(space, t) for t in range(space.num_tables))
+    return each * entries <= _MOST_ENTRIES
 
 
 def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], FloatArray]]:
@@ -173,3 +190,24 @@ def _placings(
         on = {(p, width) for part, (width, _) in zip(combined, runs, strict=True) for p in part}
         if len({p for p, _ in on}) == len(on):
             yield tuple(p for part in combined for p in part)
+
+
+@lru_cache(maxsize=4096)
+def _count_placings(places: int, runs: tuple[int, ...], *, ordered: bool) -> int:
+    """How many :func:`_placings` there are of runs of so many equal pieces on so many places."""
+    if not runs:
+        return 1
+    first, *rest = runs
+    return sum(
+        math.comb(places, used)
+        * (_onto(first, used) if ordered else math.comb(first - 1, used - 1))
+        * _count_placings(places - used, tuple(rest), ordered=ordered)
+        for used in range(1, min(first, places) + 1)
+    )
+
+
+def _onto(pieces: int, places: int) -> int:
+    """Ways to put pieces that differ on places, none of which stays empty."""
+    return sum(
+        (-1) ** i * math.comb(places, i) * (places - i) ** pieces for i in range(places + 1)
+    )

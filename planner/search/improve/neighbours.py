@@ -14,7 +14,13 @@ from typing import Final
 import numpy as np
 
 from planner.search.base import Record
-from planner.search.construct.walk import Choice, Taken, choice_works, table_choices
+from planner.search.construct.walk import (
+    Choice,
+    Taken,
+    choice_works,
+    count_choices,
+    table_choices,
+)
 from planner.space.evaluation import Assignment, FloatArray, IntArray, SearchSpace
 
 _MOST_ENTRIES: Final = 4_000_000
@@ -68,15 +74,11 @@ class Neighbours:
 
     def _few_choices(self) -> list[list[Choice]]:
         """Choices by table; none at all where they are too many to look at each."""
-        left = _MOST_ENTRIES // self._entries
-        found: list[list[Choice]] = []
-        for table in range(self._space.num_tables):
-            some = list(itertools.islice(table_choices(self._space, table), left + 1))
-            left -= len(some)
-            if left < 0:
-                return []
-            found.append(some)
-        return found
+        tables = range(self._space.num_tables)
+        count = sum(count_choices(self._space, table) for table in tables)
+        if count * self._entries > _MOST_ENTRIES:
+            return []
+        return [list(table_choices(self._space, table)) for table in tables]
 
     def _place_of(self, plan: Assignment | None) -> tuple[int, ...] | None:
         """Index of the choice of each table, or None if a table's is not listed."""

@@ -10,6 +10,7 @@ from planner.objectives import objective_named
 from planner.problem import Constraints
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
+from planner.search.construct import walk
 from planner.search.construct.placer import Placer, Pressure, place_options
 from planner.search.construct.walk import count_assignments, every_assignment, table_choices
 from planner.search.improve.guide import Guide
@@ -154,3 +155,14 @@ def test_walking_a_tiny_space_meets_every_assignment_once() -> None:
     assert count_assignments(space, 3) > 3
     uniform = [c for c in table_choices(space, 0) if not c[1]]
     assert all(space.option(0, i).spread is Spread.UNIFORM for i, _ in uniform)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("runs", [(1,), (3,), (2, 1), (2, 2), (1, 1, 2)])
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_places_of_pieces_are_counted_without_listing_them(
+    places: int, runs: tuple[int, ...], ordered: bool
+) -> None:
+    widths = tuple(w for i, n in enumerate(runs) for w in [8 - 4 * (i % 2) + 16 * i] * n)
+    listed = list(walk._placings(widths, list(range(places)), ordered=ordered))
+    assert walk._count_placings(places, runs, ordered=ordered) == len(listed) == len(set(listed))
