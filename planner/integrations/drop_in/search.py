@@ -7,6 +7,7 @@ ledger the search runs again by TorchRec's count, with a warning that says what 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,7 @@ from planner.models import default_models, models_of
 from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
+from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
@@ -137,7 +139,8 @@ def best_plan(
         constraints: limits of the search.
         asked: strategy, objective, seed and limits of :func:`planner.api.plan`. Without
             ``max_evaluations`` the search has a budget of work that follows from the problem's
-            size, so that it ends at the same point every time; a time limit is a safety.
+            size, so that it ends at the same point every time; a time limit is a safety. With
+            ``beaten_by``, the value of a known plan, it ends once its bound is above that.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be as fast.
         key_values: how key-value tables are run, by name.
@@ -185,12 +188,20 @@ def _searched(
 ) -> PlanningResult:
     """One search, with the budget of work that was asked for or that follows from the size."""
     chosen = dict(asked)
+    beaten_by = float(chosen.pop("beaten_by", math.inf))
+    bounds = [-math.inf]
+
+    def note(step: SearchProgress) -> None:
+        bounds.append(-math.inf if step.bound is None else step.bound)
+
     if chosen.get("max_evaluations") is None:
         chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
     return api.solve(
         PlanningProblem(workload=workload, topology=topology, constraints=constraints),
         search=SearchSettings(with_baselines=False, **chosen),
         make_pipeline=make_pipeline,
+        progress=note,
+        should_stop=lambda: max(bounds) > beaten_by,
     )
 
 

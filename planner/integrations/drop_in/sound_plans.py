@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Pooling, Workload
+from planner.errors import NoPlanFoundError
 from planner.integrations.drop_in.search import RIVAL, Memories, best_plan
 from planner.integrations.translate.constraints import without_types
 from planner.integrations.translate.errors import ShardPlannerError
@@ -64,8 +65,11 @@ def soundest_plan(
         ShardPlannerError: there is no plan, whatever the rules here.
     """
 
-    def search(within: Constraints, against: Plan | None) -> PlanningResult:
-        return best_plan(workload, memories, within, asked(), against, **more)
+    def search(
+        within: Constraints, against: Plan | None, known: PlanningResult | None = None
+    ) -> PlanningResult:
+        beaten_by = {} if known is None else {"beaten_by": _value(known)}
+        return best_plan(workload, memories, within, {**asked(), **beaten_by}, against, **more)
 
     world_size = memories.ledger.world_size
     best = _best_pooling(workload, limits, rival, search)
@@ -87,22 +91,33 @@ def _best_pooling(
     workload: Workload,
     limits: Constraints,
     rival: Plan | None,
-    search: Callable[[Constraints, Plan | None], PlanningResult],
+    search: Callable[..., PlanningResult],
 ) -> PlanningResult:
+    """The better plan of both ways; its bound is the lower of theirs.
+
+    The second search ends as soon as its bound is above the plan of the first.
+    """
     ways = list(
         dict.fromkeys(_limited(workload, limits, by_rows=by_rows) for by_rows in (False, True))
     )
-    results = []
+    results: list[PlanningResult] = []
+    is_proven = True
     for way in ways:
         against = rival if len(ways) == 1 or _allows(way, workload, rival) else None
         try:
-            results.append(search(way, against))
-        except ShardPlannerError:
+            results.append(search(way, against, next(iter(results), None)))
+        except (ShardPlannerError, NoPlanFoundError) as error:
             if ways == [limits]:
                 raise
-    if len(results) <= 1:
-        return results[0] if results else search(limits, rival)
-    return min(results, key=lambda r: (_value(r), r.best.name != RIVAL))  # a draw is TorchRec's
+            is_proven &= bool(results) or isinstance(error, ShardPlannerError)
+    if not results:
+        return search(limits, rival)
+    if ways == [limits]:
+        return results[0]
+    best = min(results, key=lambda r: (_value(r), r.best.name != RIVAL))  # a draw is TorchRec's
+    bounds = [r.solver.bound for r in results if r.solver.bound is not None]
+    is_proven &= len(bounds) == len(results)
+    return replace(best, solver=replace(best.solver, bound=min(bounds) if is_proven else None))
 
 
 def _allows(limits: Constraints, workload: Workload, plan: Plan | None) -> bool:

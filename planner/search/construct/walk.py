@@ -208,6 +208,4 @@ def _count_placings(places: int, runs: tuple[int, ...], *, ordered: bool) -> int
 
 def _onto(pieces: int, places: int) -> int:
     """Ways to put pieces that differ on places, none of which stays empty."""
-    return sum(
-        (-1) ** i * math.comb(places, i) * (places - i) ** pieces for i in range(places + 1)
-    )
+    return sum((-1) ** i * math.comb(places, i) * (places - i) ** pieces for i in range(places + 1))
