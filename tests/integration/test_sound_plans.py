@@ -138,6 +138,14 @@ def test_means_that_fit_by_rows_alone_are_cut_by_rows() -> None:
     assert set(types.values()) <= BY_ROWS
 
 
+def test_means_are_not_cut_by_rows_over_hosts_that_ranks_do_not_fill() -> None:
+    """Cut by rows, table a has only a type that needs whole hosts: that way is left out."""
+    shapes = (("a", 5000, 64), ("b", 900, 16))
+    hosts = Topology(12, "cuda", local_world_size=8)
+    types = types_of(means(shapes=shapes), hosts, a="table_row_wise table_wise")
+    assert types["a"] == "table_wise"
+
+
 def test_a_request_that_changes_the_module_is_obeyed_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -380,7 +380,7 @@ def test_ranks_that_do_not_fill_hosts_are_planned(caplog: pytest.LogCaptureFixtu
 def test_types_that_need_whole_hosts_are_refused_without_them() -> None:
     own = {"a": ParameterConstraints(sharding_types=["table_row_wise"])}
     model = bags([("a", 5000, 64)])
-    with pytest.raises(ShardPlannerError, match=r"table 'a'.*leave it no option"):
+    with pytest.raises(ShardPlannerError, match=r"'a'.*table_row_wise.* do not fill hosts of 8"):
         planned(model, own, topology=torchrec_topology(12, 8))
     plan = planned(model, own, topology=torchrec_topology(16, 8))
     assert plan.plan[""]["a"].sharding_type == "table_row_wise"

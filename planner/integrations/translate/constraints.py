@@ -20,7 +20,12 @@ from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS, legal_types_and_kernels
+from planner.options.torchrec_rules import (
+    COLUMN_MULTIPLE,
+    SUMS_ROWS,
+    legal_types_and_kernels,
+    restrictions,
+)
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
@@ -97,10 +102,15 @@ def _one_table(
         if kernel in legal.get(kind, ())
     ]
     if not pairs:
-        message = (
-            f"no sharding option is left: its sharder offers {_listed(offered)}, rules allow "
-            f"{[str(t) for t in legal]}, constraints ask for types {given.sharding_types} and "
-            f"kernels {given.compute_kernels}; widen the constraints"
+        reasons = restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
+        message = "; ".join(
+            [
+                f"no sharding option is left: constraints ask for types {given.sharding_types} and "
+                f"kernels {given.compute_kernels}",
+                f"its sharder offers {_listed(offered)}",
+                *reasons,
+                "widen the constraints" + (", or change that" if reasons else ""),
+            ]
         )
         raise InvalidInputError(message)
     types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
@@ -120,11 +130,26 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
     """Without types that need whole intra-node groups, where the ranks do not fill them.
 
     TorchRec's runtime gives such a table every rank of a group of ``intra_group_size``.
+
+    Raises:
+        InvalidInputError: names each table that has no other type.
     """
-    if topology.world_size % topology.intra_group_size == 0:
+    world_size, group = topology.world_size, topology.intra_group_size
+    if world_size % group == 0:
         return constraints
-    left = tuple(t for t in constraints.sharding_types if SPREAD[t] is not Spread.HOSTS)
-    return replace(constraints, sharding_types=left)
+    whole = tuple(t for t in ShardingType if SPREAD[t] is Spread.HOSTS)
+    limits = [without_types(limit, whole) for limit in constraints.tables]
+    problems = [
+        f"table {before.pattern!r}: constraints and its sharder leave it "
+        f"{[str(t) for t in before.sharding_types]} alone, which need hosts that ranks fill, and "
+        f"{world_size} ranks do not fill hosts of {group}; use a multiple of {group} ranks, another "
+        "local_world_size, or allow table_wise"
+        for before, left in zip(constraints.tables, limits, strict=True)
+        if left is None
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    return replace(constraints, tables=tuple(limit for limit in limits if limit is not None))
 
 
 def runnable_on_cpu(
@@ -225,10 +250,13 @@ def _our_pair(pair: tuple[str, str]) -> tuple[ShardingType, ComputeKernel] | Non
 
 
 def _listed(pairs: Iterable[tuple[str, str]]) -> str:
-    found: dict[str, list[str]] = {}
+    kernels: dict[str, list[str]] = {}
     for kind, kernel in pairs:
-        found.setdefault(kind, []).append(kernel)
-    return "; ".join(f"{kind} with {', '.join(kernels)}" for kind, kernels in found.items())
+        kernels.setdefault(kind, []).append(kernel)
+    types: dict[str, list[str]] = {}
+    for kind, found in kernels.items():
+        types.setdefault(", ".join(found), []).append(kind)
+    return " and ".join(f"{', '.join(kinds)} with {found}" for found, kinds in types.items())
 
 
 def pinned_load_factor(
