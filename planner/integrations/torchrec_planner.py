@@ -43,7 +43,7 @@ from costmodels.topology import Topology
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.memory import counts_dense_part, default_reservation
+from planner.integrations.drop_in.memory import counts_dense_part, default_reservation, stateless
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
@@ -348,6 +348,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             outputs=narrow_outputs(model.tables, self._constraints),
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
+            stateless=stateless(model.tables),
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
         for warning in self.result.warnings:

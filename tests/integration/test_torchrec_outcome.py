@@ -12,12 +12,16 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.proposers import GreedyProposer
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
@@ -51,6 +55,24 @@ ENUMERATED = list(enumerate(TABLES))
 
 def made(world: int = 4, **arguments: Any) -> ShardPlanner:
     return ShardPlanner(torchrec_topology(world, world), 256, stats=[], **arguments)
+
+
+def test_state_that_torchrec_does_not_count_keeps_no_job_from_its_plan(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """3 GiB of weights on two ranks of 2 GiB: with their Adam state they do not fit."""
+    adam = EmbeddingBagCollectionSharder({"optimizer": EmbOptimType.ADAM})
+    limits = {"t": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["fused"])}
+    planner = ShardPlanner(
+        TorchrecTopology(2, "cuda", hbm_cap=2**31, local_world_size=2),
+        32,
+        stats=[],
+        constraints=limits,
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+    )
+    model = Model(bags([("t", 3 * 2**30 // 512, 128)]))
+    assert planner.plan(model, [adam]).plan["sparse.bags"]["t"].sharding_type == "row_wise"
+    assert "the state of optimizers among fused_params: it may run out of memory" in caplog.text
 
 
 # ------------------------------------------------------------------ TorchRec's plan beside ours

@@ -9,10 +9,10 @@ part and for inputs by its storage reservation.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
@@ -22,6 +22,7 @@ from costmodels.memory import FloatArray
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import Plan, ShardingOption
+from planner.integrations.torchrec_workload import ShardableTable
 from planner.integrations.translate.key_value import KeyValuePipeline
 
 MARGIN_RATIO: Final = 0.15
@@ -35,25 +36,44 @@ _GB: Final = 2.0**30
 class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
+    def __init__(self, *arguments: Any, stateless: Collection[str] = (), **more: Any) -> None:
+        """Arguments of :class:`KeyValuePipeline`; ``stateless`` are tables by name.
+
+        Their optimizer stands among ``fused_params``, where TorchRec's estimates do not see it.
+        """
+        super().__init__(*arguments, **more)
+        self._stateless = frozenset(stateless)
+
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of unplaced options, with smaller buffers."""
-        works = super().options_work(options)
-        return [replace(work, rows=self._recounted(work.rows)) for work in works]
+        works = zip(options, super().options_work(options), strict=True)
+        return [replace(work, rows=self._recounted(work.rows, o.table)) for o, work in works]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, with smaller buffers."""
-        return self._recounted(super().plan_work(plan))
+        work = super().plan_work(Plan(placements=()))
+        for placed in plan.placements:
+            one = super().plan_work(Plan(placements=(placed,)))
+            work = work + self._recounted(one, placed.table)
+        return work
 
     @cached_property
     def device_limits(self) -> FloatArray:
         """Bytes for embeddings on each rank, ``[W]``: all that the reservation left."""
         return np.asarray(self.topology.hbm_capacities() - self.workload.reserved_bytes)
 
-    def _recounted(self, work: FloatArray) -> FloatArray:
+    def _recounted(self, work: FloatArray, name: str) -> FloatArray:
         """Half of the buffers, for ours hold inputs twice and outputs with their gradients."""
         changed = work.copy()
         changed[..., MEMORY + Memory.BUFFERS] /= _HELD_TWICE
         changed[..., MEMORY + Memory.GRADIENTS] = 0.0
+        if name in self._stateless:
+            table = self.workload.table(name)
+            row_bytes = table.embedding_dim * table.dtype.num_bytes
+            state_bytes = self.workload.optimizer.state_bytes_per_row(table.embedding_dim)
+            changed[..., MEMORY + Memory.OPTIMIZER] = 0.0
+            for column in (Memory.CACHE, Memory.HOST):
+                changed[..., MEMORY + column] *= row_bytes / (row_bytes + state_bytes)
         return changed
 
 
@@ -70,6 +90,12 @@ def default_reservation() -> StorageReservation:
 def counts_dense_part(reservation: StorageReservation) -> bool:
     """Whether a storage reservation has kept room for the dense part, so that we must not again."""
     return getattr(reservation, "_dense_storage", None) is not None
+
+
+def stateless(tables: Iterable[ShardableTable]) -> frozenset[str]:
+    """Names of tables whose optimizer TorchRec's count of memory does not see."""
+    seen = "_optimizer_classes"
+    return frozenset(t.table.name for t in tables if not hasattr(t.parameter, seen))
 
 
 def is_shortage(pipeline: KeyValuePipeline) -> bool:

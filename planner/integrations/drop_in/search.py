@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -129,6 +129,7 @@ def best_plan(
     *,
     key_values: Mapping[str, KeyValueTable] | None = None,
     knows_optimizer: bool = True,
+    stateless: Collection[str] = (),
     rating: TorchrecPricing = _RATING,
 ) -> PlanningResult:
     """The best plan by our ledger, else by TorchRec's count of memory.
@@ -145,6 +146,7 @@ def best_plan(
             fits and is predicted to be as fast.
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
+        stateless: tables whose optimizer TorchRec's count of memory does not see, by name.
         rating: what an objective of TorchRec's is counted with.
 
     Raises:
@@ -165,7 +167,10 @@ def best_plan(
         raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
     by_their_count = partial(
-        TorchrecMemoryPipeline, key_values=kept, knows_optimizer=knows_optimizer
+        TorchrecMemoryPipeline,
+        key_values=kept,
+        knows_optimizer=knows_optimizer,
+        stateless=stateless,
     )
     try:
         result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
@@ -173,8 +178,9 @@ def best_plan(
         raise _nothing_fits(error, lighter, memories.torchrec, memories, kept) from error
     logger.warning(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
-        "inputs, gradients of outputs, and received embeddings: it may run out of memory",
+        "inputs, gradients of outputs, received embeddings%s: it may run out of memory",
         strict,
+        " and the state of optimizers among fused_params" if stateless else "",
     )
     return _roomiest(_against(rival, result, by_their_count), by_their_count, kept)
 
