@@ -131,7 +131,9 @@ def test_the_page_is_up_to_date() -> None:
 )
 def test_replaced_parts_are_warned_of(name: str, value: object) -> None:
     with pytest.warns(UserWarning, match=f"does not use {name}: "):
-        made(**{name: value})
+        planner = made(**{name: value})
+    kept = (*planner._proposers, planner._partitioner, planner._perf_model)
+    assert any(part is value for part in kept)
 
 
 @pytest.mark.parametrize("debug", [True, False])

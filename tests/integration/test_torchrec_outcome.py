@@ -25,16 +25,18 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
+from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Optimizer
+from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in import search as torchrec_search
 from planner.integrations.drop_in.effort import planning_evaluations, planning_work_s
 from planner.integrations.drop_in.headroom import fullest_ratio, roomier
 from planner.integrations.drop_in.rival import CountedProposer, quiet
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_workload import WorkloadHints
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.models import default_models
@@ -73,6 +75,25 @@ def test_state_that_torchrec_does_not_count_keeps_no_job_from_its_plan(
     model = Model(bags([("t", 3 * 2**30 // 512, 128)]))
     assert planner.plan(model, [adam]).plan["sparse.bags"]["t"].sharding_type == "row_wise"
     assert "the state of optimizers among fused_params: it may run out of memory" in caplog.text
+
+
+@pytest.mark.parametrize("objective", ["iteration", "torchrec"])
+def test_hints_reach_the_search(objective: str) -> None:
+    law = Zipf(num_embeddings=TABLES[0][1], exponent=1.0)
+    hints = WorkloadHints(
+        distributions={"t0": law},
+        dense=DenseArch(bottom_mlp=(4,), top_mlp=(1,)),
+        pipeline=Pipeline.NONE,
+        output_dtype=DataType.FP16,
+        reserved_bytes=5e6,
+    )
+    planner = made(2, hints=hints, objective=objective, max_evaluations=2)
+    planner.plan(bags(TABLES), SHARDERS)
+    assert planner.result is not None
+    workload = planner.result.problem.workload
+    assert workload.table("t0").distribution == law
+    assert (workload.dense, workload.pipeline) == (hints.dense, Pipeline.NONE)
+    assert (workload.output_dtype, workload.reserved_bytes) == (DataType.FP16, 5e6)
 
 
 # ------------------------------------------------------------------ TorchRec's plan beside ours

@@ -317,7 +317,7 @@ SET = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(REPLACED))
+@pytest.mark.parametrize("name", sorted(SET))
 def test_settings_that_change_nothing_are_warned_of(name: str) -> None:
     asked = configured(**{name: SET[name]})
     context = PlannerSessionContext(request=asked, results={})

@@ -186,12 +186,13 @@ def test_pairs_of_an_enumerator_are_obeyed() -> None:
     class Paired(EmbeddingEnumerator):
         def enumerate(self, module: nn.Module, sharders: Any) -> Any:
             found = super().enumerate(module, sharders)
-            return [o for o in found if (o.sharding_type, o.compute_kernel) in OFFERED]
+            return [o for o in found if (o.sharding_type, o.compute_kernel) == dear]
 
+    dear = ("column_wise", "fused_uvm")  # nobody takes that unasked: there is room
     topology = torchrec_topology(4, 2)
     tables = bags([(f"t{i}", 5000 * (i + 1), 64) for i in range(4)])
     plan = planned(tables, topology=topology, enumerator=Paired(topology, batch_size=64)).plan[""]
-    assert {(p.sharding_type, p.compute_kernel) for p in plan.values()} <= OFFERED
+    assert {(p.sharding_type, p.compute_kernel) for p in plan.values()} == {dear}
 
 
 class ByDevice(EmbeddingBagCollectionSharder):
@@ -208,9 +209,6 @@ def test_a_sharder_is_asked_for_the_device_that_is_planned() -> None:
             bags([("a", 500, 64)]), sharders=[ByDevice()], topology=torchrec_topology(2, 2, device)
         )
         assert plan.plan[""]["a"].sharding_type == kind
-
-
-def test_torchrecs_own_sharders_keep_rows_on_cpu() -> None:
     types = {t for t, _ in offered_pairs(EmbeddingBagCollectionSharder(), "cpu")}
     assert {"row_wise", "table_row_wise", "table_wise"} <= types
 
@@ -375,6 +373,9 @@ def test_ranks_that_do_not_fill_hosts_are_planned(caplog: pytest.LogCaptureFixtu
     plan = planned(tables, topology=torchrec_topology(12, 8)).plan[""]
     assert not {p.sharding_type for p in plan.values()} & {"table_row_wise", "grid_shard"}
     assert "12 ranks do not fill hosts of 8: planned and priced as hosts of 4" in caplog.text
+    whole = {"t0": ParameterConstraints(sharding_types=["table_row_wise"])}
+    with pytest.raises(ShardPlannerError, match=r"'t0'.*12 ranks do not fill hosts of 8"):
+        planned(tables, whole, topology=torchrec_topology(12, 8))
 
 
 def test_types_that_need_whole_hosts_are_refused_without_them() -> None:

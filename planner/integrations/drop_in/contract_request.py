@@ -105,7 +105,7 @@ CONFIG: Final = rows_of(
         _HONOURED,
         "`sku_aware`, which TorchRec does not build, fails by name",
         "provider",
-        _KEPT,
+        "a_policy_that_torchrec_does_not_build_fails_by_name",
     ),
     ("storage_reservation_percentage", _HONOURED, "alone: TorchRec's heuristic", "provider", _KEPT),
     *(

@@ -142,7 +142,7 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
     problems = [
         f"table {before.pattern!r}: constraints and its sharder leave it "
         f"{[str(t) for t in before.sharding_types]} alone, which need hosts that ranks fill, and "
-        f"{world_size} ranks do not fill hosts of {group}; use a multiple of {group} ranks, another "
+        f"{world_size} ranks do not fill hosts of {group}; take a multiple of that, another "
         "local_world_size, or allow table_wise"
         for before, left in zip(constraints.tables, limits, strict=True)
         if left is None
