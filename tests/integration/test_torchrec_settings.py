@@ -191,8 +191,12 @@ def test_pairs_of_an_enumerator_are_obeyed() -> None:
     dear = ("column_wise", "fused_uvm")  # nobody takes that unasked: there is room
     topology = torchrec_topology(4, 2)
     tables = bags([(f"t{i}", 5000 * (i + 1), 64) for i in range(4)])
-    plan = planned(tables, topology=topology, enumerator=Paired(topology, batch_size=64)).plan[""]
+    often = {f"t{i}": ParameterConstraints(pooling_factors=[200.0]) for i in range(4)}
+    enumerator = Paired(topology, batch_size=64, constraints=often)
+    plan = planned(tables, often, topology=topology, enumerator=enumerator).plan[""]
     assert {(p.sharding_type, p.compute_kernel) for p in plan.values()} == {dear}
+    plan = planned(tables, often, topology=topology).plan[""]
+    assert dear not in {(p.sharding_type, p.compute_kernel) for p in plan.values()}
 
 
 class ByDevice(EmbeddingBagCollectionSharder):
