@@ -17,7 +17,8 @@ from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectio
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ModuleSharder
-from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRMTrain
+from torchrec.models.deepfm import SimpleDeepFMNN
+from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, DLRMTrain
 from torchrec.modules.embedding_configs import EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
@@ -142,6 +143,18 @@ def dlrm(kind: type[DLRM], **more: Any) -> nn.Module:
             over_arch_layer_sizes=[32, 1],
             dense_device=CPU,
             **more,
+        )
+    )
+
+
+def deep_fm() -> nn.Module:
+    torch.manual_seed(0)
+    return DLRMTrain(
+        SimpleDeepFMNN(
+            num_dense_features=13,
+            embedding_bag_collection=EmbeddingBagCollection(pooled(DLRM_TABLES), device=META),
+            hidden_layer_size=16,
+            deep_fm_dimension=4,
         )
     )
 
@@ -343,6 +356,23 @@ SWAPS: Final = {
         batch=click_batch,
         loss=_first,
         sharders=every_sharder,
+    ),
+    "DLRM-Projection": Swap(
+        make=lambda: dlrm(
+            DLRM_Projection,
+            interaction_branch1_layer_sizes=[32, 16],
+            interaction_branch2_layer_sizes=[32, 16],
+        ),
+        batch=click_batch,
+        loss=_first,
+        sharders=every_sharder,
+    ),
+    "DeepFM": Swap(
+        make=deep_fm,
+        batch=click_batch,
+        loss=_first,
+        sharders=every_sharder,
+        limits=read_often("t1", "t4"),
     ),
     "two towers": Swap(
         make=TwoTower,
