@@ -74,6 +74,30 @@ class LazyEnumerator(EmbeddingEnumerator):
         return self._last_stored_search_space
 
 
+class OrderedEnumerator(Enumerator):
+    """An enumerator whose options of a table come by type and kernel.
+
+    TorchRec's takes them from sets, in an order that differs from one start of a job to the next,
+    and its planner keeps the first of options that cost the same.
+    """
+
+    def __init__(self, inner: Enumerator) -> None:
+        """Keep the enumerator that lists."""
+        self._inner = inner
+
+    def enumerate(
+        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
+    ) -> list[ShardingOption]:
+        """Its options: tables in its order, those of a table by name of type and kernel."""
+        found = self._inner.enumerate(module, sharders)
+        tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
+        return sorted(found, key=lambda o: (tables[o.fqn], o.sharding_type, o.compute_kernel))
+
+    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
+        """Hand them on."""
+        self._inner.populate_estimates(sharding_options)
+
+
 class CountedProposer(Proposer):
     """One of TorchRec's proposers, ended after a number of proposals."""
 
@@ -153,7 +177,7 @@ def rival_plan(
     theirs = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=request.batch_size,
-        enumerator=enumerator,
+        enumerator=OrderedEnumerator(enumerator),
         storage_reservation=request.reservation,
         proposer=counted_proposers(len(workload.tables), topology.world_size),
         stats=[],
