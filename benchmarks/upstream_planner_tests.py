@@ -86,6 +86,10 @@ MEANT: Final = {
 }
 """Tests that fail by design, and why."""
 
+DRAWS: Final = ("TestAutoPlannerWithScaleupProposer.test_auto_sharder_solution",)
+"""Those among them that ask for one of several plans of the same predicted time: ours is another
+with torchrec 1.8, and that one with 1.9, whose planner makes no plan of its own to compare with."""
+
 
 @dataclass
 class Tally:
@@ -210,7 +214,7 @@ def report(title: str, tally: Tally, *, is_default: bool) -> bool:
             print(f"        why: {MEANT[name]}")
     for name, reason in tally.skipped:
         print(f"    skipped  {name}: {reason}")
-    stale = [name for name in tally.passed if name in MEANT and is_default]
+    stale = [name for name in tally.passed if name in MEANT and name not in DRAWS and is_default]
     for name in stale:
         print(f"    OUT OF DATE  {name}: passes, though it is said to fail by design")
     return all(name in MEANT for name, _ in tally.failed) and not stale

@@ -83,26 +83,6 @@ def legal_types_and_kernels(
     }
 
 
-def restrictions(table: Table, device: str) -> list[str]:
-    """Why a table has fewer sharding types and kernels than others, a line for each reason.
-
-    Args:
-        table: as of :func:`legal_types_and_kernels`.
-        device: ``cuda`` or ``cpu``.
-    """
-    reasons = []
-    if table.embedding_dim % COLUMN_MULTIPLE:
-        reasons.append(
-            f"FBGEMM has no fused kernel for a width of {table.embedding_dim}, which is no "
-            f"multiple of {COLUMN_MULTIPLE}: such a table can only be data_parallel with dense"
-        )
-    if table.pooling is Pooling.NONE and device == "cpu":
-        reasons.append("FBGEMM cannot run an unpooled table on cpu that is data_parallel")
-    if words := unsummed_words(table):
-        reasons.append(f"it cannot be cut by rows, because {words}")
-    return reasons
-
-
 def layout_problems(
     plan: Plan, workload: Workload, topology: Topology, *, device: str = "cuda"
 ) -> list[str]:

@@ -21,7 +21,8 @@ from torchrec.distributed.types import ShardingPlan
 
 from planner.integrations.torchrec_planner import ShardPlanner
 from tests.integration import gloo_model as gm
-from tests.integration.swap_models import BATCH, SWAPS, Swap
+from tests.integration.swap_models import BATCH, Swap
+from tests.integration.swaps import SWAPS
 
 PLANNERS = {"theirs": EmbeddingShardingPlanner, "ours": ShardPlanner}
 STEPS = range(4)

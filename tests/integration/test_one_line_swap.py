@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torchrec", reason="trains with torchrec, which is not installed")
 
 from tests.integration.ranks import run_ranks
-from tests.integration.swap_models import SWAPS
+from tests.integration.swaps import SWAPS
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 

@@ -12,18 +12,12 @@ import pytest
 pytest.importorskip("torchrec")
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.proposers import GreedyProposer
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType
-from torchrec.distributed.planner.types import ShardingOption as TorchrecOption
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
@@ -61,24 +55,6 @@ def made(world: int = 4, **arguments: Any) -> ShardPlanner:
     return ShardPlanner(torchrec_topology(world, world), 256, stats=[], **arguments)
 
 
-def test_state_that_torchrec_does_not_count_keeps_no_job_from_its_plan(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """3 GiB of weights on two ranks of 2 GiB: with their Adam state they do not fit."""
-    adam = EmbeddingBagCollectionSharder({"optimizer": EmbOptimType.ADAM})
-    limits = {"t": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["fused"])}
-    planner = ShardPlanner(
-        TorchrecTopology(2, "cuda", hbm_cap=2**31, local_world_size=2),
-        32,
-        stats=[],
-        constraints=limits,
-        storage_reservation=FixedPercentageStorageReservation(0.0),
-    )
-    model = Model(bags([("t", 3 * 2**30 // 512, 128)]))
-    assert planner.plan(model, [adam]).plan["sparse.bags"]["t"].sharding_type == "row_wise"
-    assert "the state of optimizers among fused_params: it may run out of memory" in caplog.text
-
-
 @pytest.mark.parametrize("objective", ["iteration", "torchrec"])
 def test_hints_reach_the_search(objective: str) -> None:
     law = Zipf(num_embeddings=TABLES[0][1], exponent=1.0)
@@ -99,46 +75,6 @@ def test_hints_reach_the_search(objective: str) -> None:
 
 
 # ------------------------------------------------------------------ TorchRec's plan beside ours
-
-
-class TwoKernels(EmbeddingBagCollectionSharder):
-    """Offers two kernels that cost the same by TorchRec's estimates."""
-
-    def sharding_types(self, device: str) -> list[str]:
-        return ["row_wise", "table_wise"]
-
-    def compute_kernels(self, sharding_type: str, device: str) -> list[str]:
-        return ["fused", "fused_triton"]
-
-
-class InOrder(EmbeddingEnumerator):
-    """Lists the options of a table by kernel, from either end of the alphabet."""
-
-    from_end = False
-
-    def enumerate(self, *arguments: Any, **named: Any) -> list[TorchrecOption]:
-        found = super().enumerate(*arguments, **named)
-        by_kernel = sorted(found, key=lambda o: o.compute_kernel, reverse=self.from_end)
-        return sorted(by_kernel, key=lambda o: (o.fqn, o.sharding_type))
-
-
-class FromEnd(InOrder):
-    """The other order."""
-
-    from_end = True
-
-
-def test_the_order_of_torchrecs_options_does_not_change_its_plan() -> None:
-    """It takes kernels from a set, so that their order differs between starts of one job."""
-    topology = TorchrecTopology(2, "cuda", hbm_cap=2**21)
-    model = Model(bags([(f"t{i}", 100, 64) for i in range(4)]))
-    found = []
-    for kind in (InOrder, FromEnd):
-        planner = ShardPlanner(topology, 512, kind(topology, 512), stats=[], max_evaluations=2)
-        planner.plan(model, [TwoKernels()])
-        found.append(planner._rival)
-    assert found[0].plan is not None
-    assert found[0] == found[1]
 
 
 def test_a_plan_of_torchrecs_that_cannot_run_is_not_taken() -> None:

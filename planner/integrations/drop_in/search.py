@@ -156,7 +156,8 @@ def best_plan(
     kept = dict(key_values or {})
     if str(asked.get("objective", "")).startswith("torchrec"):
         return _best_by_torchrec(workload, memories, constraints, asked, rival, kept, rating)
-    strictly = partial(KeyValuePipeline, key_values=kept, knows_optimizer=knows_optimizer)
+    told = {"key_values": kept, "knows_optimizer": knows_optimizer}
+    strictly = partial(KeyValuePipeline, **told)
     try:
         result = _searched(workload, memories.ledger, constraints, strictly, asked)
     except InfeasibleError as error:
@@ -166,12 +167,7 @@ def best_plan(
     if memories.torchrec is None:
         raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
-    by_their_count = partial(
-        TorchrecMemoryPipeline,
-        key_values=kept,
-        knows_optimizer=knows_optimizer,
-        stateless=stateless,
-    )
+    by_their_count = partial(TorchrecMemoryPipeline, stateless=stateless, **told)
     try:
         result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
     except InfeasibleError as error:

@@ -16,7 +16,7 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from costmodels.workload import Table
+from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
@@ -24,7 +24,7 @@ from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     SUMS_ROWS,
     legal_types_and_kernels,
-    restrictions,
+    unsummed_words,
 )
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
@@ -102,7 +102,7 @@ def _one_table(
         if kernel in legal.get(kind, ())
     ]
     if not pairs:
-        reasons = restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
+        reasons = _restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
         message = "; ".join(
             [
                 f"no sharding option is left: constraints ask for types {given.sharding_types} and "
@@ -124,6 +124,26 @@ def _one_table(
         cache_load_factors=() if ratio is None else (ratio,),
         pairs=() if every == set(pairs) else tuple(pairs),
     )
+
+
+def _restrictions(table: Table, device: str) -> list[str]:
+    """Why a table has fewer sharding types and kernels than others, a line for each reason.
+
+    Args:
+        table: as of :func:`legal_types_and_kernels`.
+        device: ``cuda`` or ``cpu``.
+    """
+    reasons = []
+    if table.embedding_dim % COLUMN_MULTIPLE:
+        reasons.append(
+            f"FBGEMM has no fused kernel for a width of {table.embedding_dim}, which is no "
+            f"multiple of {COLUMN_MULTIPLE}: such a table can only be data_parallel with dense"
+        )
+    if table.pooling is Pooling.NONE and device == "cpu":
+        reasons.append("FBGEMM cannot run an unpooled table on cpu that is data_parallel")
+    if words := unsummed_words(table):
+        reasons.append(f"it cannot be cut by rows, because {words}")
+    return reasons
 
 
 def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
