@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
@@ -23,7 +24,7 @@ from torchrec.distributed.planner.types import (
     ShardingOption,
 )
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
-from torchrec.distributed.types import ModuleSharder, ShardingPlan
+from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -36,6 +37,9 @@ from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 
 logger: Final = logging.getLogger(__name__)
+
+_TYPES: Final = {t.value: i for i, t in enumerate(ShardingType)}
+_KERNELS: Final = {k.value: i for i, k in enumerate(EmbeddingComputeKernel)}
 
 MOST_SHARDS: Final = 512
 """Tables times ranks up to which TorchRec's planner is asked for a plan to compare with."""
@@ -88,10 +92,17 @@ class OrderedEnumerator(Enumerator):
     def enumerate(
         self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
     ) -> list[ShardingOption]:
-        """Its options: tables in its order, those of a table by name of type and kernel."""
+        """Its options: tables in its order, those of a table in that of TorchRec's own lists."""
         found = self._inner.enumerate(module, sharders)
         tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
-        return sorted(found, key=lambda o: (tables[o.fqn], o.sharding_type, o.compute_kernel))
+        return sorted(
+            found,
+            key=lambda o: (
+                tables[o.fqn],
+                _TYPES.get(o.sharding_type, len(_TYPES)),
+                _KERNELS.get(o.compute_kernel, len(_KERNELS)),
+            ),
+        )
 
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
         """Hand them on."""

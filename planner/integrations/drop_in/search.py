@@ -156,7 +156,7 @@ def best_plan(
     kept = dict(key_values or {})
     if str(asked.get("objective", "")).startswith("torchrec"):
         return _best_by_torchrec(workload, memories, constraints, asked, rival, kept, rating)
-    told = {"key_values": kept, "knows_optimizer": knows_optimizer}
+    told: dict[str, Any] = {"key_values": kept, "knows_optimizer": knows_optimizer}
     strictly = partial(KeyValuePipeline, **told)
     try:
         result = _searched(workload, memories.ledger, constraints, strictly, asked)
