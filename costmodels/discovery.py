@@ -17,6 +17,9 @@ from costmodels.errors import UnknownNameError
 
 T = TypeVar("T")
 
+_loaded: set[str] = set()
+"""Modules of plug-ins that :func:`load` has imported: their folders are not listed again."""
+
 
 def names(package: ModuleType) -> tuple[str, ...]:
     """File names in ``package`` that hold a plug-in: neither ``base`` nor private."""
@@ -30,11 +33,14 @@ def load(package: ModuleType, name: str, base: Callable[..., T]) -> Callable[[],
     Raises:
         UnknownNameError: no such file; the message lists those there are.
     """
-    known = names(package)
-    if name not in known:
-        msg = f"{name!r} is not one of {package.__name__}: {', '.join(known) or 'none'}"
-        raise UnknownNameError(msg)
-    module = importlib.import_module(f"{package.__name__}.{name}")
+    full_name = f"{package.__name__}.{name}"
+    if full_name not in _loaded:
+        known = names(package)
+        if name not in known:
+            msg = f"{name!r} is not one of {package.__name__}: {', '.join(known) or 'none'}"
+            raise UnknownNameError(msg)
+    module = importlib.import_module(full_name)
+    _loaded.add(full_name)
     return _plugin_of(module, base)
 
 

@@ -7,7 +7,7 @@ as columns they cost a few arrays, and what is counted over them is arithmetic o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final, Self, final, overload
 
 import numpy as np
@@ -76,7 +76,9 @@ class Shards(Sequence[Shard]):
         """
         if isinstance(shards, cls):
             return shards
-        rows = [astuple(s) for s in shards]
+        rows = [
+            (s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards
+        ]
         if any(not -_LARGEST < value < _LARGEST for row in rows for value in row):
             msg = "ranks, offsets and sizes of shards must be below 2^62"
             raise InvalidValueError(msg)

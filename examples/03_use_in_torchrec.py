@@ -117,4 +117,10 @@ def train(rank: int, store: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train, args=(str(Path(folder) / "store"),), nprocs=WORLD_SIZE)
+        # Ranks on GPUs need "spawn": a fork cannot use CUDA if this process has used it.
+        torch.multiprocessing.start_processes(
+            train,
+            args=(str(Path(folder) / "store"),),
+            nprocs=WORLD_SIZE,
+            start_method="fork",
+        )

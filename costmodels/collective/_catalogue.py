@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -289,6 +290,12 @@ class Catalogue:
         if not exact:
             table = _carried(table, known, law, same_link=alike)
         return Found(table, repeats, same_shape=exact)
+
+
+@functools.lru_cache(maxsize=32)
+def catalogue_of(curves: tuple[CollectiveCurve, ...]) -> Catalogue:
+    """The catalogue of these curves. Models of one system share it, so tables are made once."""
+    return Catalogue(curves)
 
 
 def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> TimeCurve:

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective._catalogue import Catalogue
+from costmodels.collective._catalogue import Catalogue, catalogue_of
 from costmodels.collective._consistent import Found
 from costmodels.collective._curve import TimeCurve
 from costmodels.collective._law import (
@@ -66,7 +66,7 @@ class Measured(AbstractCollectiveModel):
 
     def __post_init__(self) -> None:
         """Index the curves."""
-        object.__setattr__(self, "_catalogue", Catalogue(self.curves))
+        object.__setattr__(self, "_catalogue", catalogue_of(self.curves))
 
     # -- growing part ---------------------------------------------------------------------------
 

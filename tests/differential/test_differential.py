@@ -14,7 +14,7 @@ from tests.differential.problems import draw, draw_larger
 CHUNKS, CHUNK = 20, 10
 QUICK = 6
 """Chunks that run by default; the others are slow."""
-EVALUATIONS = 300
+EVALUATIONS = 100
 """Plans that the search may price for each of these: they are about promises, not quality."""
 
 ENGINE_EVERY = 3

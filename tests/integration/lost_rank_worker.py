@@ -52,7 +52,7 @@ def main(rank: int, world: int, folder: Path, case: str) -> None:
         answer["planned"] = sorted(plan.plan)
     except PlannerError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
-    answer["limit_s"] = planner._search.get("time_limit_s")
+    answer["limit_s"] = planner._planning_limit_s
     answer["seconds"] = time.monotonic() - start
     (folder / f"rank-{rank}.json").write_text(json.dumps(answer))
     os._exit(0)
