@@ -19,6 +19,7 @@ those; ``--write`` keeps it for the system if it helps.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from bisect import bisect_left
 from collections import defaultdict
@@ -110,6 +111,7 @@ def errors() -> Errors:
     return found
 
 
+@functools.cache
 def v100_groups() -> dict[tuple[str, str], list[Compared]]:
     """Kernels on V100 by (group, role); of group ``fbgemm`` the backward is without its sort."""
     topology = load_system(V100_SYSTEM, gpus=1)

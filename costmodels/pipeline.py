@@ -27,7 +27,7 @@ from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
-from costmodels.uncertainty import Scale, faster_probability, sampled_factors, sigmas
+from costmodels.uncertainty import UNSCALED, Scale, faster_probability, sampled_factors, sigmas
 from costmodels.workload import Pipeline, Workload
 
 
@@ -160,7 +160,7 @@ class CostPipeline:
 
     def stage_times(self, work: FloatArray) -> StageTimes:
         """Durations of every stage of one or many plans."""
-        return self._stages.times(work, Scale())
+        return self._stages.times(work, UNSCALED)
 
     def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
         """Seconds per iteration of plans with these stage times, ``[...]``; shape ``[..., W]``."""
@@ -284,7 +284,7 @@ class CostPipeline:
     # -- private --------------------------------------------------------------------------------
 
     def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
-        return self._pipeline.program(self._stages.times(work, scale or Scale()))
+        return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))

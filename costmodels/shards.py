@@ -76,9 +76,7 @@ class Shards(Sequence[Shard]):
         """
         if isinstance(shards, cls):
             return shards
-        rows = [
-            (s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards
-        ]
+        rows = [(s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards]
         if any(not -_LARGEST < value < _LARGEST for row in rows for value in row):
             msg = "ranks, offsets and sizes of shards must be below 2^62"
             raise InvalidValueError(msg)

@@ -41,6 +41,9 @@ class Scale:
     host_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
 
 
+UNSCALED: Final = Scale()
+"""Every kind of time as it is."""
+
 KINDS = ("lookup", "collective", "dense", "host")
 LOOKUP_GROUPS: Final = (0.048, 0.080, 0.043, 0.112)
 """Root mean square of ln(predicted / measured) per group of lookups in device memory: H100 adam,

@@ -30,7 +30,7 @@ from costmodels.stages.exchanges import EmbeddingExchanges
 from costmodels.stages.models import CostModels
 from costmodels.stages.reduction import DenseReduction
 from costmodels.topology import Topology
-from costmodels.uncertainty import Scale
+from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
 
 BACKWARD_KERNELS = 3.0
@@ -135,7 +135,9 @@ class StageModel:
         if self.codecs is not None:
             codecs = self.codecs.of_plans(work, families, self.speeds, scale)
         return replace(
-            self._without_tables(calls, self._ranks, scale),
+            self._without_tables if scale is UNSCALED else self._idle_times(self._ranks, scale),
+            lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
+            lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
             lookup_forward_s=(forward / self.speeds + gap) * scale.lookup_ratio,
             lookup_backward_s=(backward / self.speeds + BACKWARD_KERNELS * gap)
             * scale.lookup_ratio,
@@ -154,18 +156,27 @@ class StageModel:
         """
         gap = calls * self.topology.device.kernel_latency_s
         fastest = _Ranks(self.speeds.max(keepdims=True), self.least_dense, self.least_copy_s)
-        times = self._without_tables(calls, fastest, Scale())
-        return replace(times, lookup_forward_s=gap, lookup_backward_s=BACKWARD_KERNELS * gap)
+        return replace(
+            self._idle_times(fastest, UNSCALED),
+            lookup_host_s=calls * self._host.lookup_s,
+            lookup_backward_host_s=calls * self._host.lookup_backward_s,
+            lookup_forward_s=gap,
+            lookup_backward_s=BACKWARD_KERNELS * gap,
+        )
 
     @property
     def _ranks(self) -> _Ranks:
         return _Ranks(self.speeds, self.dense, self.input_copy_s)
 
-    def _without_tables(self, calls: FloatArray, ranks: _Ranks, scale: Scale) -> StageTimes:
+    @cached_property
+    def _without_tables(self) -> StageTimes:
+        """:meth:`_idle_times` of the ranks as they are: the same for every plan, so made once."""
+        return self._idle_times(self._ranks, UNSCALED)
+
+    def _idle_times(self, ranks: _Ranks, scale: Scale) -> StageTimes:
         """Stage times with nothing to look up, to exchange or to replicate.
 
         Args:
-            calls: fused calls of each rank, ``[..., W]``; the host issues them.
             ranks: whose times.
             scale: factors on all times.
         """
@@ -210,8 +221,8 @@ class StageModel:
             top_backward_host_s=(issue.backward_s(layers.top) + 0.6 * self._loss_s) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
             optimizer_host_s=issue.optimizer_s((*layers.bottom, *layers.top)) * host,
-            lookup_host_s=calls * issue.lookup_s * host,
-            lookup_backward_host_s=calls * issue.lookup_backward_s * host,
+            lookup_host_s=none,
+            lookup_backward_host_s=none,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=(issue.copies_s(self.workload) + between_s) * host,

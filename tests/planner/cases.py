@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
@@ -204,6 +205,14 @@ def least_value(space: SearchSpace, objective: AbstractObjective) -> float:
         values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
         best = min(best, float(values.min()))
     return best
+
+
+def first(values: Iterable[object], count: int) -> list[object]:
+    """Parameters of which the first few run by default and the others are slow."""
+    return [
+        pytest.param(value, marks=[] if i < count else pytest.mark.slow)
+        for i, value in enumerate(values)
+    ]
 
 
 def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:

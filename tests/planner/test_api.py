@@ -29,7 +29,7 @@ def small() -> tuple[object, object]:
 
 def test_plan_is_priced_bounded_and_compared() -> None:
     model, system = small()
-    result = planner.plan(model, system, max_evaluations=2000, seed=4)  # type: ignore[arg-type]
+    result = planner.plan(model, system, max_evaluations=300, seed=4)  # type: ignore[arg-type]
     assert result.solver.strategy == "auto"
     assert result.solver.seed == 4
     assert result.solver.value == pytest.approx(result.estimate.time.time_s, rel=1e-9)
@@ -52,7 +52,7 @@ def test_the_gap_is_the_sum_of_its_parts(objective: str) -> None:
     """Evenly spread work is no dearer than the plan's own, and no ranks are above a mean twice."""
     model = cases.synthetic(9, seed=5)
     result = planner.plan(  # type: ignore[call-arg]
-        model, cases.topology(1, 4), objective=objective, max_evaluations=300, time_limit_s=None
+        model, cases.topology(1, 4), objective=objective, max_evaluations=60, time_limit_s=None
     )
     solver = result.solver
     assert solver.balanced_value is not None

@@ -25,7 +25,7 @@ from tests.strategies import make_placement, make_table, make_topology, make_wor
 def explainer() -> Explainer:
     """A plan for two hosts."""
     workload, topology = load_workload("small_demo"), load_system("h100_sxm", gpus=16)
-    found = plan(workload, topology, time_limit_s=5, max_evaluations=300, with_baselines=False)
+    found = plan(workload, topology, time_limit_s=5, max_evaluations=60, with_baselines=False)
     return Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
 
 
@@ -85,7 +85,7 @@ def test_a_bad_plan_has_changes_that_help() -> None:
     workload, topology = load_workload("dlrm_dcnv2_mlperf"), load_system("h100_sxm", gpus=8)
     workload = replace(workload, tables=workload.tables[20:26])
     pinned = Constraints(tables=(TableConstraint(pattern="*", ranks=(3,)),))
-    found = plan(workload, topology, constraints=pinned, max_evaluations=100, with_baselines=False)
+    found = plan(workload, topology, constraints=pinned, max_evaluations=20, with_baselines=False)
     explainer = Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
     best = explainer.changes(limit=1)[0]
     assert best.plan_time_s < explainer.plan_time_s

@@ -71,7 +71,7 @@ def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
             assert values[at] == pytest.approx(merge(times), rel=1e-9)
             assert all(p.memory(plan).fits for p in alone)
     monkeypatch.setattr("planner.search.auto.can_price_all", lambda *_: False)
-    evaluate = Evaluator(space, objective, Budget(max_evaluations=600))
+    evaluate = Evaluator(space, objective, Budget(max_evaluations=200))
     outcome = api.strategy_named("auto").search(space, evaluate, seed=0)
     assert outcome.bound is not None
     assert outcome.bound <= best * (1 + 1e-9)
@@ -118,12 +118,12 @@ def test_scenarios_have_the_same_tables() -> None:
 def test_cost_is_time_at_a_price() -> None:
     model = cases.synthetic(6, seed=2)
     system = replace(cases.topology(1, 2), price_per_device_usd_per_hour=4.5)
-    by_time = api.plan(model, system, max_evaluations=600, time_limit_s=None, with_baselines=False)
+    by_time = api.plan(model, system, max_evaluations=100, time_limit_s=None, with_baselines=False)
     by_cost = api.plan(
         model,
         system,
         objective="cost",
-        max_evaluations=600,
+        max_evaluations=100,
         time_limit_s=None,
         with_baselines=False,
     )

@@ -18,8 +18,8 @@ from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
 
 PLANNED = ("small.yaml", "run/plan.json")
-SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "60")
-SWEPT = ("--system", "box.yaml", "--evaluations", "50", "--workers", "1")
+SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "20")
+SWEPT = ("--system", "box.yaml", "--evaluations", "10", "--workers", "1")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "small.yaml", *SEARCH, "-v"),

@@ -77,9 +77,7 @@ class Truth:
         return replace(run, traces=tuple(found))
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 12))]
-)
+@pytest.mark.parametrize("seed", cases.first(range(12), 1))
 def test_more_runs_predict_other_plans_better(seed: int) -> None:
     truth = Truth(seed, 6 + KEPT)
     assert truth.error(fit(truth.problem, truth.runs[:6])) < 0.03

@@ -162,7 +162,7 @@ def _in_union(space: SearchSpace, a: int, b: int) -> bool:
     return any(u.members[a] or u.members[b] for u in space.rules.unions)
 
 
-def search(name: str, space: SearchSpace, *, most: int | None = 1200) -> SearchOutcome:
+def search(name: str, space: SearchSpace, *, most: int | None = 300) -> SearchOutcome:
     """One strategy on one space."""
     evaluate = Evaluator(space, objective_named("iteration", space), Budget(max_evaluations=most))
     return strategy_named(name).search(space, evaluate, seed=0)

@@ -103,7 +103,7 @@ def test_auto_is_at_least_as_good_as_every_baseline() -> None:
 
 
 def test_auto_ends_by_itself_with_a_small_gap() -> None:
-    space = cases.space(cases.synthetic(5, seed=2), cases.topology(1, 2))
+    space = cases.space(cases.synthetic(4, seed=2), cases.topology(1, 2))
     outcome = run("auto", space, most=None)
     assert outcome.termination in (Termination.GAP, Termination.OPTIMAL)
     assert outcome.bound is not None

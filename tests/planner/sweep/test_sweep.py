@@ -32,7 +32,7 @@ def _tasks(**changes: object) -> list[Task]:
                 workload, NO_CONSTRAINTS, load_system(point.system, gpus=point.gpus)
             ),
             operation=Operation(),
-            max_evaluations=30,
+            max_evaluations=10,
             **changes,  # type: ignore[arg-type]
         )
         for point in grid.points()

@@ -128,7 +128,7 @@ def test_a_sync_costs_what_it_sends_and_what_lies_in_host_memory_counts() -> Non
     assert sync_time_s(system, 4, on_host) == pytest.approx(near + copied)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_is_reported_for_groups_fits_with_every_copy_counted(data: st.DataObject) -> None:
     hosts, local = data.draw(st.sampled_from([(1, 4), (2, 2), (2, 4), (4, 2), (3, 2), (1, 8)]))
