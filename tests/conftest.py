@@ -1,6 +1,6 @@
 """What every test runs under: examples of hypothesis are the same at every run, without a clock.
 
-``--hypothesis-profile thorough`` tries ten times as many of them.
+``--hypothesis-profile thorough`` tries 400 of each.
 
 The tests and what they import are a million objects that stay until the end. Python's collector is
 told so, and else goes through all of them again and again, a tenth of the time of the tests.
@@ -18,7 +18,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=40,
+    max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("thorough", settings.get_profile("shardplan"), max_examples=400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -150,14 +151,17 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
         width=arch.num_dense_features,
         has_old_bias=workload.issued_by is HostProfile.EAGER_2021,
     )
-    if arch.layers:
-        tables = Flow(
-            batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements
-        )
-        built = build_layers(arch.layers, before, tables)
-    else:
-        built = _dlrm(arch, before, num_vectors, num_elements)
+    built = _built(arch, before, num_vectors, num_elements)
     return built.before, built.after
+
+
+@functools.lru_cache(maxsize=64)
+def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
+    """What the layers of a dense part do; kept, for a search asks for the same ones many times."""
+    if not arch.layers:
+        return _dlrm(arch, before, num_vectors, num_elements)
+    tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
+    return build_layers(arch.layers, before, tables)
 
 
 def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:

@@ -66,7 +66,7 @@ def types_of(module: nn.Module, topology: Topology, **forced: str) -> dict[str, 
         t: ParameterConstraints(sharding_types=forced.get(t, "").split(), pooling_factors=[20.0])
         for t in "abcs"
     }
-    planner = ShardPlanner(topology, 64, constraints=limits, stats=[])
+    planner = ShardPlanner(topology, 64, constraints=limits, stats=[], max_evaluations=20)
     plan = planner.plan(module, SHARDERS).plan["sparse.bags"]
     return {name: sharding.sharding_type for name, sharding in plan.items()}
 
@@ -208,7 +208,7 @@ def test_fused_modules_are_not_replicated_on_cpu() -> None:
     tables = bags(SMALL).embedding_bag_configs()
     module = FusedEmbeddingBagCollection(tables, RowWiseAdagrad, {"lr": 0.1}, device=META)
     limits = {t.name: ParameterConstraints(pooling_factors=[20.0]) for t in tables}
-    planner = ShardPlanner(topology(2, "cpu"), 64, constraints=limits, stats=[])
+    planner = ShardPlanner(topology(2, "cpu"), 64, constraints=limits, stats=[], max_evaluations=20)
     plan = planner.plan(Model(module), [FusedEmbeddingBagCollectionSharder()])
     assert "data_parallel" not in {s.sharding_type for s in plan.plan["sparse.bags"].values()}
 
@@ -250,7 +250,7 @@ def test_modules_with_uneven_outputs_get_types_of_every_rank(
         "b": ParameterConstraints(sharding_types=types.split(), output_dtype=TorchrecDataType.FP16),
         "c": ParameterConstraints(sharding_types=["column_wise"]),
     }
-    planner = ShardPlanner(topology(2, "cpu"), 8, constraints=limits, stats=[])
+    planner = ShardPlanner(topology(2, "cpu"), 8, constraints=limits, stats=[], max_evaluations=20)
     plan = planner.plan(Model(bags(SMALL)), SHARDERS).plan["sparse.bags"]
     assert plan["b"].sharding_type == types.split()[0]
     assert ("training may fail" in caplog.text) is is_warned

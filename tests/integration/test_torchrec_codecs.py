@@ -151,7 +151,9 @@ def test_a_codec_of_unknown_type_is_warned_of() -> None:
 def rated(world: int, local: int, model: Model, sharders: Any, **more: Any) -> ShardPlanner:
     """A search for TorchRec's rating, whose value TorchRec's own code confirms."""
     topology = Topology(world, "cuda", local_world_size=local)
-    planner = ShardPlanner(topology, 512, stats=[], objective="torchrec", **more)
+    planner = ShardPlanner(
+        topology, 512, stats=[], objective="torchrec", **{"max_evaluations": 50, **more}
+    )
     planner.plan(model, sharders)
     assert planner.result is not None
     theirs = NoopPerfModel(topology).rate(planner.get_selected_options())

@@ -85,7 +85,7 @@ def planner_for(constraint: ParameterConstraints | None, **arguments: Any) -> Sh
     arguments.setdefault("topology", cluster())
     constraints = {} if constraint is None else {"v": constraint}
     return ShardPlanner(
-        batch_size=BATCH, constraints=constraints, stats=[], timeout_seconds=2, **arguments
+        batch_size=BATCH, constraints=constraints, stats=[], max_evaluations=20, **arguments
     )
 
 

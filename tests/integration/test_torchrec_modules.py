@@ -42,7 +42,7 @@ def tower(*names: str) -> EmbeddingTower:
 
 def planner(world: int, local: int, **arguments: object) -> ShardPlanner:
     topology = torchrec_topology(world, local)
-    return ShardPlanner(topology, 64, timeout_seconds=1, stats=[], **arguments)
+    return ShardPlanner(topology, 64, max_evaluations=20, stats=[], **arguments)
 
 
 def test_tables_of_a_tower_lie_on_one_host() -> None:

@@ -161,7 +161,7 @@ def test_a_callback_improves_a_plan() -> None:
 
 def test_a_good_plan_is_left_alone() -> None:
     given = constraints()
-    shard_planner = ShardPlanner(TOPOLOGY, BATCH, constraints=given, stats=[], timeout_seconds=1)
+    shard_planner = ShardPlanner(TOPOLOGY, BATCH, constraints=given, stats=[], max_evaluations=20)
     shard_planner.plan(model(), get_default_sharders())
     best = shard_planner.get_selected_options()
     improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=0.5)
@@ -189,7 +189,7 @@ def saved(folder: Path, given: dict[str, ParameterConstraints]) -> tuple[Path, S
         storage_reservation=FixedPercentageStorageReservation(percentage=0.15),
         constraints=given,
         stats=[],
-        timeout_seconds=1,
+        max_evaluations=20,
     )
     plan: ShardingPlan = shard_planner.plan(model(), get_default_sharders())
     assert shard_planner.result is not None

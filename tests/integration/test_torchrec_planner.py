@@ -110,7 +110,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
 
 def make(**arguments: Any) -> ShardPlanner:
     arguments.setdefault("topology", torchrec_topology(4, 2))
-    return ShardPlanner(**{"batch_size": 8, "system": SYSTEM, **arguments})
+    return ShardPlanner(**{"batch_size": 8, "system": SYSTEM, "max_evaluations": 20, **arguments})
 
 
 def model() -> Model:

@@ -66,7 +66,7 @@ def planned(
         64,
         stats=[],
         constraints=None if constraints is None else dict(constraints),
-        **more,
+        **{"max_evaluations": 20, **more},
     )
     return made.plan(model, list(SHARDERS if sharders is None else sharders))
 

@@ -174,7 +174,7 @@ def test_a_new_plan_is_never_worse_and_reports_the_move() -> None:
             model,
             system,
             moves=moves,
-            max_evaluations=500,
+            max_evaluations=100,
             time_limit_s=None,
             with_baselines=False,
         )
@@ -188,7 +188,7 @@ def test_a_new_plan_is_never_worse_and_reports_the_move() -> None:
         model,
         system,
         moves=MoveLimit(start=start.plan),
-        max_evaluations=500,
+        max_evaluations=20,
         time_limit_s=None,
         with_baselines=False,
     )

@@ -96,6 +96,7 @@ def replanned(problem: PlanningProblem, limit: MoveLimit) -> float:
         problem.topology,
         constraints=problem.constraints,
         moves=limit,
+        max_evaluations=300,
         with_baselines=False,
     )
     assert within(problem, limit, result.plan)

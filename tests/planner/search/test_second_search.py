@@ -116,7 +116,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "most", [300, pytest.param(None, marks=pytest.mark.slow)], ids=["by work", "by themselves"]
+    "most", [100, pytest.param(None, marks=pytest.mark.slow)], ids=["by work", "by themselves"]
 )
 def test_two_runs_are_the_same(monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
     """However the two processes take turns."""
