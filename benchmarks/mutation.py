@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 MODULES: Final[dict[str, tuple[str, str]]] = {
     "work": (
         "costmodels/shard_work/work.py",
-        "tests/costmodels/test_work.py tests/costmodels/test_columns.py "
+        "tests/costmodels/shard_work "
         "tests/costmodels/stages/test_codecs.py "
         "tests/costmodels/test_memory.py tests/costmodels/test_pipeline.py",
     ),
@@ -57,8 +57,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "iteration": (
         "costmodels/iteration",
-        "tests/costmodels/test_iteration.py tests/costmodels/test_critical_path.py "
-        "tests/costmodels/test_pipeline.py",
+        "tests/costmodels/iteration tests/costmodels/test_pipeline.py",
     ),
     "bounds": (
         "planner/search/bounds",
@@ -68,7 +67,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "explain": (
         "planner/explain.py",
-        "tests/planner/test_explain.py tests/planner/cli/test_explain_command.py",
+        "tests/planner/test_explain.py tests/planner/cli/commands/test_explain_command.py",
     ),
 }
 """Files of each module, and the tests that are meant to hold it, the quickest first."""

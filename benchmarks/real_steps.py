@@ -30,7 +30,7 @@ from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.calibrate_cpu import calibrated_topology
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_operators import timed_passes
-from tests.integration import dense_modules as families
+from tests.integration.dense import dense_modules as families
 
 Random = np.random.Generator
 _REPEATS = 9

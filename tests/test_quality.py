@@ -12,6 +12,7 @@ import subprocess
 import sys
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,7 @@ PACKAGES = ("costmodels", "planner")
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_TESTS_FOLDER_FILES = 20
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")
 
@@ -116,6 +118,14 @@ def test_function_sizes() -> None:
         if (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
     assert not too_long, f"functions above {MAX_FUNCTION_LINES} lines: {too_long}"
+
+
+def test_folders_of_tests() -> None:
+    """A folder with more files has to be divided; stored cases are data and may be many."""
+    found = (ROOT / "tests").rglob("*.py")
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in found)
+    too_full = {name: count for name, count in counts.items() if count > MAX_TESTS_FOLDER_FILES}
+    assert not too_full, f"folders with more than {MAX_TESTS_FOLDER_FILES} files: {too_full}"
 
 
 # ------------------------------------------------------------------ units in names

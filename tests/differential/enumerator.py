@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from costmodels.sharding import Plan
 from tests.differential.case import Case, limited_topology, received_bytes
+from tests.differential.drawing.options import placements
 from tests.differential.judge import FloatArray, Judge, judge_of
-from tests.differential.options import placements
 from tests.differential.rules import kept, shard_counts
 
 BoolArray = NDArray[np.bool_]
@@ -65,7 +65,7 @@ class Enumerator:
             wide: also cuts beyond the documented menu.
             mirrors: leave out mirror images.
             few: at most so many ways to cut and place a table, see
-                :func:`tests.differential.options.placements`.
+                :func:`tests.differential.drawing.options.placements`.
         """
         self.case = case
         self.judge: Judge = judge_of(case)

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from tests.differential.case import Case
 from tests.differential.check import Kind, Run, Verdict, check
+from tests.differential.drawing.problems import draw, draw_larger
 from tests.differential.named import has_every_plan, named
-from tests.differential.problems import draw, draw_larger
 from tests.differential.show import verdict_text
 from tests.differential.stored import save
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from tests.differential.check import Run, ask
-from tests.differential.problems import draw, draw_larger
+from tests.differential.drawing.problems import draw, draw_larger
 
 SAME_RATIO: Final = 1e-12
 """Prices and bounds that differ by less are the same."""

@@ -10,7 +10,7 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from tests.differential.case import Case
-from tests.differential.problems import draw, draw_larger
+from tests.differential.drawing.problems import draw, draw_larger
 
 _BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 

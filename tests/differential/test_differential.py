@@ -8,7 +8,7 @@ import pytest
 
 from tests.differential import named
 from tests.differential.check import Run, Verdict, check
-from tests.differential.problems import draw, draw_larger
+from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
 CHUNKS, CHUNK = 20, 10

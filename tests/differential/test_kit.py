@@ -19,12 +19,12 @@ from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableCons
 from tests.differential import same
 from tests.differential.case import Case, limited_topology
 from tests.differential.check import Kind, Run
+from tests.differential.drawing.options import arrangements, documented_cuts, placements
+from tests.differential.drawing.problems import MOST_PLANS, draw
+from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
 from tests.differential.enumerator import Enumerator
-from tests.differential.options import arrangements, documented_cuts, placements
-from tests.differential.problems import MOST_PLANS, draw
 from tests.differential.rules import broken_rules
 from tests.differential.run import Settings, check_seed, main, summary
-from tests.differential.small_cases import FUSED_ONLY, case_of
 from tests.differential.stored import load, save
 from tests.strategies import make_table
 

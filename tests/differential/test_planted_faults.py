@@ -13,9 +13,9 @@ from tests.differential import check as checking
 from tests.differential.case import Case
 from tests.differential.check import Answer, Kind, Run, ask, check, faults_of
 from tests.differential.descent import best_known
+from tests.differential.drawing.problems import draw
+from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
 from tests.differential.enumerator import Enumerator
-from tests.differential.problems import draw
-from tests.differential.small_cases import FUSED_ONLY, case_of
 
 # ------------------------------------------------------------------ planted faults
 

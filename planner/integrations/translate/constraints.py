@@ -228,7 +228,8 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 
     A sharder is asked for the device that is planned. TorchRec's own methods are the exception on
     cpu: they are asked for cuda, because their list for cpu leaves out row-wise types, which
-    TorchRec's cpu runtime trains with the same result (``tests/integration/test_shardings.py``).
+    TorchRec's cpu runtime trains with the same result
+    (``tests/integration/on_ranks/test_shardings.py``).
     """
     types = sharder.sharding_types(_device_to_ask(sharder.sharding_types, compute_device))
     device = _device_to_ask(sharder.compute_kernels, compute_device)
