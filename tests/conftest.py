@@ -3,15 +3,20 @@
 ``--hypothesis-profile thorough`` tries 400 of each.
 
 The tests and what they import are a million objects that stay until the end. Python's collector is
-told so, and else goes through all of them again and again, a tenth of the time of the tests.
+told so; otherwise it goes through all of them again and again. Libraries of linear algebra get one
+thread: theirs wait for each other by spinning, and the tests already run on every core.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and torch are imported
+    os.environ.setdefault(_name, "1")
 
 settings.register_profile(
     "shardplan",
