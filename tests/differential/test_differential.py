@@ -12,9 +12,9 @@ from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
 CHUNKS, CHUNK = 20, 10
-QUICK = 6
+QUICK = 5
 """Chunks that run by default; the others are slow."""
-EVALUATIONS = 100
+EVALUATIONS = 60
 """Plans that the search may price for each of these: they are about promises, not quality."""
 
 ENGINE_EVERY = 3

@@ -24,7 +24,10 @@ from tests.strategies import make_placement, make_table, make_topology, make_wor
 @pytest.fixture(scope="module")
 def explainer() -> Explainer:
     """A plan for two hosts."""
-    workload, topology = load_workload("small_demo"), load_system("h100_sxm", gpus=16)
+    workload, topology = (
+        load_workload("small_demo"),
+        load_system("h100_sxm", gpus=8, gpus_per_host=4),
+    )
     found = plan(workload, topology, time_limit_s=5, max_evaluations=60, with_baselines=False)
     return Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
 

@@ -45,7 +45,7 @@ from tests.strategies import make_workload
 pytestmark = pytest.mark.torchrec
 
 SHARDERS = get_default_sharders()
-TABLES = [(f"t{i}", 2000 * (i % 5 + 1), 32 * (i % 3 + 1)) for i in range(8)]
+TABLES = [(f"t{i}", 2000 * (i % 5 + 1), 32 * (i % 3 + 1)) for i in range(5)]
 
 
 ENUMERATED = list(enumerate(TABLES))

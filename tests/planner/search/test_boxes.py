@@ -90,7 +90,7 @@ def test_the_bound_of_all_boxes_is_below_the_best_plan(seed: int, slack: float) 
     optional = frozenset({ShardingType.DATA_PARALLEL} if seed % 2 else ())
     branching = _branching(space, objective, optional)
     before = branching.bound(math.inf)
-    for _ in range(40):
+    for _ in range(25):
         branching.step(best * slack, whole_limit_s=5.0)
         assert branching.bound(best * slack) <= best * slack
         if slack > 1:

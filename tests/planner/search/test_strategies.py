@@ -28,7 +28,7 @@ def run(
     *,
     objective: str = "iteration",
     seed: int = 0,
-    most: int | None = 4000,
+    most: int | None = 800,
     **hooks: object,
 ) -> SearchOutcome:
     target = objective_named(objective, space)
@@ -96,7 +96,7 @@ def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
 
 def test_auto_is_at_least_as_good_as_every_baseline() -> None:
     space = cases.space(cases.synthetic(12, seed=1), cases.topology(2, 2))
-    best = run("auto", space, most=1000).values[0]
+    best = run("auto", space, most=400).values[0]
     for name in BASELINES:
         outcome = run(name, space, most=200)
         assert not outcome.values or best <= outcome.values[0] * (1 + 1e-12), name
@@ -115,15 +115,15 @@ def test_auto_plans_around_tight_memory() -> None:
     roomy = cases.topology(2, 2)
     total = model.weight_bytes / cases.GIB
     space = cases.space(model, cases.topology(2, 2, hbm_gib=0.2 * total + 0.5))
-    outcome = run("auto", space, most=600)
+    outcome = run("auto", space, most=200)
     assert space.pipeline.memory(space.plan(outcome.assignments[0])).fits
-    free = run("auto", cases.space(model, roomy), most=600)
+    free = run("auto", cases.space(model, roomy), most=200)
     assert outcome.values[0] >= free.values[0] * 0.98
 
 
 def test_memory_objective_minimises_the_fullest_device() -> None:
     space = middling()
-    for_memory = run("auto", space, objective="memory", most=300)
+    for_memory = run("auto", space, objective="memory", most=100)
     for_time = run("auto", space, most=300)
     work = space.work(for_time.assignments[0])
     assert for_memory.values[0] <= float(space.pipeline.device_bytes(work).max())

@@ -175,7 +175,7 @@ def test_stopped_while_a_child_is_at_work(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("at_s", moments(13, 2, 3.0))
+@pytest.mark.parametrize("at_s", moments(13, 2, 1.6))
 def test_stopped_at_a_random_moment(tmp_path: Path, number: int, at_s: float) -> None:
     with started(tmp_path, *PLAN, "-o", "run") as process:
         time.sleep(at_s)

@@ -103,7 +103,7 @@ def test_nothing_is_too_wide_or_cut(
 ) -> None:
     words = COMMANDS[name]
     known: set[str] = set()
-    for columns in (100, 80, 60):
+    for columns in (100, 60):
         out, _ = call(run, monkeypatch, workplace, words, columns)
         lines = out.splitlines()
         assert lines
