@@ -67,7 +67,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "explain": (
         "planner/explain.py",
-        "tests/planner/test_explain.py tests/planner/cli/commands/test_explain_command.py",
+        "tests/planner/test_explain_placing.py tests/planner/test_explain.py "
+        "tests/planner/cli/commands/test_explain_command.py",
     ),
 }
 """Files of each module, and the tests that are meant to hold it, the quickest first."""

@@ -1,0 +1,70 @@
+"""What laws say of groups in one domain, and how far curves of other shapes are trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.collective._law import Group, fabric_law
+from costmodels.collective.base import Basis, Collective, CollectiveCurve
+from costmodels.collective.measured import Measured
+from costmodels.units import GB, US
+from tests.strategies import make_topology
+
+
+def group(ranks: int) -> Group:
+    """One domain with a latency of 10 us and 100 GB/s."""
+    return Group(
+        ranks=ranks,
+        per_domain=ranks,
+        per_host=ranks,
+        fabric_latency_s=10 * US,
+        fabric_rate=100 * GB,
+        network_latency_s=20 * US,
+        network_rate=10 * GB,
+    )
+
+
+@pytest.mark.parametrize(
+    ("collective", "ranks", "floor_us", "rate_gb"),
+    [
+        (Collective.ALL_TO_ALL, 8, 10.0, 100.0),  # one hop, at the rate of the links
+        (Collective.ALL_TO_ALL, 2, 10.0, 74.92),  # 2 ranks reach three quarters of it
+        (Collective.ALL_TO_ALL, 16, 10.0, 100.0),  # and more than 8 no more than it
+        (Collective.ALL_GATHER, 8, 12.73, 100.0),  # 0.45 of the latency, times the root of 8
+        (Collective.REDUCE_SCATTER, 2, 6.364, 74.92),
+        (Collective.ALL_REDUCE, 8, 20.14, 120.0),  # half of it times 8^0.67; 1.2 times the rate
+        (Collective.ALL_GATHER, 16, 14.96, 100.0),  # a doubling beyond 8 adds 0.35 of the root
+    ],
+)
+def test_laws_of_one_domain_by_hand(
+    collective: Collective, ranks: int, floor_us: float, rate_gb: float
+) -> None:
+    law = fabric_law(collective, group(ranks))
+    assert law.floor_s == pytest.approx(floor_us * US, rel=1e-3)
+    assert law.rate == pytest.approx(rate_gb * GB, rel=1e-3)
+
+
+def test_a_floor_is_never_nothing() -> None:
+    """Curves are moved by the ratio of two floors."""
+    law = fabric_law(Collective.ALL_TO_ALL, group(8)._replace(fabric_latency_s=0.0))
+    assert law.floor_s > 0
+
+
+@pytest.mark.parametrize(("hosts", "spread"), [(2, None), (4, 1.0)])
+def test_a_curve_of_other_domains_is_within_a_factor_of_two(
+    hosts: int, spread: float | None
+) -> None:
+    sizes = tuple(2.0**k for k in range(9, 30))
+    times = tuple(50 * US + s / (20 * GB) for s in sizes)
+    known = CollectiveCurve(
+        collective=Collective.ALL_GATHER, ranks=16, domains=2, size_bytes=sizes, time_s=times
+    )
+    trust = Measured(curves=(known,)).confidence(
+        Collective.ALL_GATHER, 1e6, make_topology(hosts, 8)
+    )
+    if spread is None:
+        assert trust.basis is Basis.MEASURED
+        assert trust.spread_ratio < 1.0
+    else:
+        assert trust.basis is Basis.EXTRAPOLATED
+        assert trust.spread_ratio == pytest.approx(spread)

@@ -1,0 +1,120 @@
+"""Where an explanation puts a table, and what it leaves out of the constraints: worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from planner.explain import Explainer, OptionCost, _describe, _relaxed, _with_more_memory
+from planner.problem import (
+    Constraints,
+    CountLimit,
+    Level,
+    MemoryLimit,
+    PlanningProblem,
+    TableConstraint,
+    TableGroup,
+)
+from tests.planner import cases
+from tests.strategies import make_placement
+
+GIB_ROWS = 2**30 // (64 * 4 + 4)
+"""Rows of 64 columns and one element of state that fill 1 GiB."""
+WHOLE = Constraints(kernels=(ComputeKernel.FUSED,), sharding_types=(ShardingType.TABLE_WISE,))
+
+
+def placed_anew(
+    sizes: dict[str, tuple[float, float, int]], *, num_ranks: int
+) -> tuple[OptionCost, ...]:
+    """The options of the first table, its own and table-wise.
+
+    ``sizes`` are GiB, pooling factor and rank of each table.
+
+    The first table is cut by columns, so that table-wise is another option than its own.
+    """
+    tables = tuple(
+        cases.table(name, int(gib * GIB_ROWS), 64, pooling)
+        for name, (gib, pooling, _) in sizes.items()
+    )
+    topology = cases.topology(1, num_ranks, hbm_gib=8)
+    first, *others = tables
+    halves = make_placement(
+        *(first, ShardingType.COLUMN_WISE, topology),
+        where=(0, 1),
+        column_widths=(32, 32),
+    )
+    whole = (
+        make_placement(t, ShardingType.TABLE_WISE, topology, where=(sizes[t.name][2],))
+        for t in others
+    )
+    problem = PlanningProblem(
+        workload=cases.workload(tables, batch=16_384), topology=topology, constraints=WHOLE
+    )
+    told = Explainer(problem, Plan(placements=(halves, *whole))).table(first.name)
+    assert len(told.options) == 2
+    return told.options
+
+
+def test_a_table_goes_where_it_fits_and_the_plan_is_fastest() -> None:
+    """Rank 0 is busy and rank 2 is full."""
+    sizes = {"t": (0.5, 5.0, 0), "busy": (0.5, 200.0, 0), "full": (7.7, 0.001, 2)}
+    option = placed_anew(sizes, num_ranks=3)[0]
+    assert not option.is_chosen
+    assert option.placement.ranks == (1,)
+    assert option.plan_time_s is not None
+
+
+def test_a_table_that_fits_nowhere_goes_to_the_emptiest_rank_and_has_no_time() -> None:
+    """8 GiB each: 3 more overflow the second by less than the first."""
+    sizes = {"t": (3.0, 5.0, 0), "fuller": (6.4, 1.0, 0), "emptier": (5.6, 1.0, 1)}
+    own, option = placed_anew(sizes, num_ranks=2)
+    assert own.is_chosen, "what fits comes first"
+    assert option.placement.ranks == (1,)
+    assert option.plan_time_s is None
+
+
+def test_each_constraint_is_dropped_alone_and_named() -> None:
+    tables = (
+        TableConstraint(pattern="a", ranks=(1, 2)),
+        TableConstraint(pattern="b", hosts=(0,), min_column_width=8),
+    )
+    given = Constraints(
+        tables=tables,
+        together=(TableGroup(patterns=("a", "b")),),
+        apart=(TableGroup(patterns=("c",)), TableGroup(patterns=("d", "e"))),
+        counts=(CountLimit(most=3, patterns=("x*",)),),
+        memory=(MemoryLimit(most_bytes=1e9, level=Level.RANK),),
+    )
+    found = dict(_relaxed(given))
+    assert list(found) == [
+        "a: ranks 1, 2",
+        "b: hosts 0 columns >= 8",
+        "keep together a, b",
+        "keep apart c",
+        "keep apart d, e",
+        "at most so many x*",
+        "memory limit",
+    ]
+    assert found["a: ranks 1, 2"] == replace(given, tables=tables[1:])
+    assert found["b: hosts 0 columns >= 8"] == replace(given, tables=tables[:1])
+    assert found["keep together a, b"] == replace(given, together=())
+    assert found["keep apart c"] == replace(given, apart=given.apart[1:])
+    assert found["keep apart d, e"] == replace(given, apart=given.apart[:1])
+    assert found["at most so many x*"] == replace(given, counts=())
+    assert found["memory limit"] == replace(given, memory=())
+
+
+@pytest.mark.parametrize(("width", "told"), [(4, "a: ranks 0"), (5, "a: ranks 0 columns >= 5")])
+def test_the_usual_least_width_is_not_told(width: int, told: str) -> None:
+    rule = TableConstraint(pattern="a", ranks=(0,), min_column_width=width)
+    assert _describe(rule) == told
+
+
+def test_one_gib_more_is_for_every_rank() -> None:
+    even = cases.topology(1, 2, hbm_gib=8)
+    assert _with_more_memory(even).hbm_capacities().tolist() == [9 * cases.GIB] * 2
+    uneven = replace(even, hbm_capacity_by_rank_bytes=(8.0 * cases.GIB, 4.0 * cases.GIB))
+    found = _with_more_memory(uneven).hbm_capacities().tolist()
+    assert found == [9 * cases.GIB, 5 * cases.GIB]
