@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from costmodels.collective._law import Group, fabric_law
-from costmodels.collective.base import Basis, Collective, CollectiveCurve
+from costmodels.collective.base import Basis, Collective, CollectiveCurve, GrowingPart
 from costmodels.collective.measured import Measured
+from costmodels.collective.ramp import Ramp
 from costmodels.units import GB, US
 from tests.strategies import make_topology
 
@@ -68,3 +72,51 @@ def test_a_curve_of_other_domains_is_within_a_factor_of_two(
     else:
         assert trust.basis is Basis.EXTRAPOLATED
         assert trust.spread_ratio == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(
+    ("versions", "small", "large"),
+    [
+        (("1",), math.hypot(0.10, 0.15), math.hypot(0.05, 0.08)),  # versions differ by so much
+        (("1", "2"), 0.10, 0.05),
+    ],
+)
+def test_curves_of_one_version_are_trusted_less(
+    versions: tuple[str, ...], small: float, large: float
+) -> None:
+    """Points on a straight line leave no error of their own."""
+    sizes = tuple(2.0**k for k in range(9, 30))
+    curves = tuple(
+        CollectiveCurve(
+            collective=Collective.ALL_TO_ALL,
+            ranks=8,
+            domains=1,
+            size_bytes=sizes,
+            time_s=tuple(10 * US + s * 7 / 8 / (200 * GB) for s in sizes),
+            version=version,
+        )
+        for version in versions
+    )
+    model = Measured(curves=curves)
+    for size_bytes, spread in ((1e4, small), (1e8, large)):
+        trust = model.confidence(Collective.ALL_TO_ALL, size_bytes, make_topology(1, 8))
+        assert trust.spread_ratio == pytest.approx(spread)
+
+
+def test_a_growing_part_is_the_models_without_what_is_fixed() -> None:
+    """Of any model whose times are its own."""
+    inner, topology = Ramp(), make_topology(2, 2)
+    part = GrowingPart(inner=inner)
+    own, others = np.full((3, 4), 1e6), np.full((3, 4), 2e6)
+    assert part.fixed_s(topology, ranks=4, across_hosts=True) == 0.0
+    np.testing.assert_array_equal(
+        part.all_to_all(own, others, topology), inner.all_to_all(own, others, topology)
+    )
+    size = np.array(1e8)
+    for within in (True, False):
+        assert part.reduce_scatter(size, topology, within_host=within) == inner.reduce_scatter(
+            size, topology, within_host=within
+        )
+        assert part.all_reduce(size, topology, within_host=within) == inner.all_reduce(
+            size, topology, within_host=within
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import numpy as np
@@ -68,6 +68,14 @@ def test_one_rank_issues_no_collectives() -> None:
     model = stage_model(system((1, 1, 1)))
     times = model.times(work_of(1, ShardingType.TABLE_WISE), UNSCALED)
     assert float(np.max(times.collective_host_s)) == 0.0
+
+
+def test_where_ranks_are_cores_there_is_no_copy_to_a_device() -> None:
+    """A batch is read where it is; on a device it is copied first."""
+    topology = system((1, 2, 1))
+    assert stage_model(topology).input_copy_s > 0.0
+    cores = replace(topology, device=replace(topology.device, single_stream=True))
+    assert stage_model(cores).input_copy_s == 0.0
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 1), (3, 4, 1), (4, 2, 2)])
@@ -149,3 +157,10 @@ def test_exchanges_priced_as_a_whole_are_growth_and_extra_and_fixed() -> None:
     ((_, output_s),) = family.outputs_s
     assert float(output_s.squeeze()) == 40.0 + 200.0 + 2000.0
     assert float(np.squeeze(times.input_splits_s)) == 5.0
+
+
+def test_nothing_to_reduce_takes_no_time() -> None:
+    reduction = stage_model(system((1, 4, 1))).reduction
+    nothing, some = reduction.all_reduce_s(np.array([0.0, 1e6]))
+    assert nothing == 0.0
+    assert some > 0.0
