@@ -120,3 +120,16 @@ def test_a_growing_part_is_the_models_without_what_is_fixed() -> None:
         assert part.all_reduce(size, topology, within_host=within) == inner.all_reduce(
             size, topology, within_host=within
         )
+
+
+def test_an_empty_all_to_all_inside_a_host_costs_what_was_measured_there() -> None:
+    """Among as many ranks as a host has; across hosts the network adds to it."""
+    sizes = tuple(2.0**k for k in range(9, 30))
+    times = tuple(10 * US + s * 7 / 8 / (200 * GB) for s in sizes)
+    curve = CollectiveCurve(
+        collective=Collective.ALL_TO_ALL, ranks=8, domains=1, size_bytes=sizes, time_s=times
+    )
+    model, topology = Measured(curves=(curve,)), make_topology(2, 8)
+    inside = model.fixed_s(topology, ranks=8, across_hosts=False)
+    assert inside == pytest.approx(10 * US, rel=0.01)
+    assert model.fixed_s(topology, ranks=16, across_hosts=True) > 1.5 * inside

@@ -23,6 +23,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.uncertainty import KINDS, UNSCALED, Scale
+from costmodels.workload import HostProfile
 from tests.costmodels.stages.stand_ins import Given, Weighted, stage_model, system
 from tests.strategies import make_workload
 
@@ -157,6 +158,7 @@ def test_exchanges_priced_as_a_whole_are_growth_and_extra_and_fixed() -> None:
     ((_, output_s),) = family.outputs_s
     assert float(output_s.squeeze()) == 40.0 + 200.0 + 2000.0
     assert float(np.squeeze(times.input_splits_s)) == 5.0
+    assert float(model.all_reduce_growth(np.array(3.0))) == 3.0
 
 
 def test_nothing_to_reduce_takes_no_time() -> None:
@@ -164,3 +166,13 @@ def test_nothing_to_reduce_takes_no_time() -> None:
     nothing, some = reduction.all_reduce_s(np.array([0.0, 1e6]))
     assert nothing == 0.0
     assert some > 0.0
+
+
+def test_the_loss_keeps_the_host_busy_in_both_passes() -> None:
+    model = stage_model(system((1, 2, 1)), host_profile=HostProfile.EAGER_2021)
+    times = model.times(work_of(2, ShardingType.TABLE_WISE), UNSCALED)
+    top = model._layers.top
+    forward_s = float(np.max(times.top_host_s)) - model._host.forward_s(top)
+    backward_s = float(np.max(times.top_backward_host_s)) - model._host.backward_s(top)
+    assert 0 < forward_s < backward_s
+    assert forward_s + backward_s == pytest.approx(model._host.loss_s)
