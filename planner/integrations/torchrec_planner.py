@@ -341,14 +341,13 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         self.result = soundest_plan(
             workload,
-            memories,
+            replace(memories, stateless=stateless(model.tables)),
             limits,
             lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             self._rival.plan,
             outputs=narrow_outputs(model.tables, self._constraints),
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
-            stateless=stateless(model.tables),
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
         for warning in self.result.warnings:

@@ -66,7 +66,8 @@ class Memories:
     None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
     is the memory before TorchRec's default reservation, which its objectives take off themselves;
     None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
-    the share that the user keeps free, which all of them lack already.
+    the share that the user keeps free, which all of them lack already. ``stateless`` are the tables
+    whose optimizer TorchRec's count of memory does not see, by name.
     """
 
     ledger: Topology
@@ -75,6 +76,7 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
+    stateless: Collection[str] = ()
 
 
 def memories_left(
@@ -129,7 +131,6 @@ def best_plan(
     *,
     key_values: Mapping[str, KeyValueTable] | None = None,
     knows_optimizer: bool = True,
-    stateless: Collection[str] = (),
     rating: TorchrecPricing = _RATING,
 ) -> PlanningResult:
     """The best plan by our ledger, else by TorchRec's count of memory.
@@ -146,7 +147,6 @@ def best_plan(
             fits and is predicted to be as fast.
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
-        stateless: tables whose optimizer TorchRec's count of memory does not see, by name.
         rating: what an objective of TorchRec's is counted with.
 
     Raises:
@@ -167,7 +167,7 @@ def best_plan(
     if memories.torchrec is None:
         raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
-    by_their_count = partial(TorchrecMemoryPipeline, stateless=stateless, **told)
+    by_their_count = partial(TorchrecMemoryPipeline, stateless=memories.stateless, **told)
     try:
         result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
     except InfeasibleError as error:
@@ -176,7 +176,7 @@ def best_plan(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
         "inputs, gradients of outputs, received embeddings%s: it may run out of memory",
         strict,
-        " and the state of optimizers among fused_params" if stateless else "",
+        " and the state of optimizers among fused_params" if memories.stateless else "",
     )
     return _roomiest(_against(rival, result, by_their_count), by_their_count, kept)
 

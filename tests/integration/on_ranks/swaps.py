@@ -18,8 +18,8 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection
 from torchrec.modules.embedding_configs import PoolingType
 
-from tests.integration.on_ranks.gloo_model import FUSED_PARAMS
 from tests.integration.models import META
+from tests.integration.on_ranks.gloo_model import FUSED_PARAMS
 from tests.integration.on_ranks.swap_models import (
     Bags,
     Everything,
