@@ -26,6 +26,8 @@ TINY = Effort(
     num_steps=24,
     num_passes=1,
     repeats=3,
+    num_operators=60,
+    num_chains=20,
     num_blocks=1,
 )
 FEW = RunSettings(num_blocks=2, iterations=4, warm_up=2)
