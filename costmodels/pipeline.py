@@ -231,6 +231,9 @@ class CostPipeline:
             collective_spread_ratio=spread,
             sustained_dtype=self.workload.dense.dtype if self._is_sustained else None,
         )
+        own = self.models.dense.sigma_ratio(self.workload)
+        if own is not None:
+            known = tuple((kind, own if kind == "dense" else sigma) for kind, sigma in known)
         factors = sampled_factors(known, self.models.spread_ratio)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size

@@ -7,7 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.fitting import FitError, FloatArray, fit_counts
+from costmodels.calibration.fitting import (
+    FitError,
+    FloatArray,
+    fit_counts,
+    held_out_seconds,
+    log_errors,
+)
 from costmodels.calibration.points import OperatorPoint
 from costmodels.cpu.constants import OperatorConstants
 from costmodels.cpu.operators import (
@@ -40,8 +46,12 @@ def fit_operators(
     if not points:
         return None, ()
     weighted = [p for p in points for _ in range(_CHAIN_WEIGHT if p.name == CHAIN else 1)]
-    forward, first = _fit(weighted, forward_counts, [p.forward_s for p in weighted], "forward")
-    backward, second = _fit(weighted, backward_counts, [p.backward_s for p in weighted], "backward")
+    measured = np.array([(p.forward_s, p.backward_s) for p in weighted])
+    forward, first, forward_s = _fit(weighted, forward_counts, measured[:, 0], "forward")
+    backward, second, backward_s = _fit(weighted, backward_counts, measured[:, 1], "backward")
+    errors = log_errors(forward_s + backward_s, measured.sum(axis=1))
+    typical = [p.name == CHAIN for p in weighted]
+    errors = errors[typical] if any(typical) else errors
     trained = [p for p in points if p.update_s > 0]
     update, third = fit_counts(
         np.array([update_counts(p.operators) for p in trained]),
@@ -49,17 +59,22 @@ def fit_operators(
         "optimizer step",
         describe=lambda i: trained[i].name,
     )
-    constants = OperatorConstants(forward_s=forward, backward_s=backward, update_s=update)
+    constants = OperatorConstants(
+        forward_s=forward,
+        backward_s=backward,
+        update_s=update,
+        sigma_ratio=float(np.sqrt(np.mean(np.square(errors)))),
+    )
     return constants, (first, second, third)
 
 
 def _fit(
     points: Sequence[OperatorPoint],
     counted: Callable[[Sequence[Operator]], Counts],
-    times_s: Sequence[float],
+    times_s: FloatArray,
     phase: str,
-) -> tuple[_ByClass, FitError]:
-    """Seconds per count of every class; a chain is held out with all its copies."""
+) -> tuple[_ByClass, FitError, FloatArray]:
+    """Seconds per count of every class, and of every point without it and its copies."""
     found = [counted(p.operators) for p in points]
     names = sorted({name for counts in found for name in counts})
     table: FloatArray = np.zeros((len(points), len(names), NUM_COUNTS))
@@ -69,14 +84,16 @@ def _fit(
     flat = table.reshape(len(points), -1)
     used = flat.any(axis=0)
     numbers = {id(p): i for i, p in enumerate(points)}
+    groups = [numbers[id(p)] for p in points]
     fitted, error = fit_counts(
         flat[:, used],
-        np.array(times_s),
+        times_s,
         f"operators, {phase}",
-        groups=[numbers[id(p)] for p in points],
+        groups=groups,
         describe=lambda i: f"{points[i].name} {points[i].operators[0].shape}",
     )
     coefficients = np.zeros(flat.shape[1])
     coefficients[used] = fitted
     rows = coefficients.reshape(len(names), NUM_COUNTS).tolist()
-    return tuple((n, tuple(row)) for n, row in zip(names, rows, strict=True)), error
+    by_class = tuple((n, tuple(row)) for n, row in zip(names, rows, strict=True))
+    return by_class, error, held_out_seconds(flat[:, used], times_s, groups)

@@ -102,12 +102,14 @@ class OperatorConstants:
     """Single operators of any dense part, see :mod:`costmodels.cpu.operators`.
 
     ``forward_s`` and ``backward_s`` hold seconds per count by class of operator; ``update_s`` those
-    of a step of the optimizer (stochastic gradient descent).
+    of a step of the optimizer (stochastic gradient descent). ``sigma_ratio`` is the log-standard
+    deviation of forward and backward together, from chains of operators held out.
     """
 
     forward_s: tuple[tuple[str, tuple[float, ...]], ...]
     backward_s: tuple[tuple[str, tuple[float, ...]], ...]
     update_s: tuple[float, ...]
+    sigma_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

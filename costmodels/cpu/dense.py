@@ -48,8 +48,8 @@ class CpuDense(AbstractDenseModel):
         """Bottom and top apart; what no operator causes is counted with the top."""
         del topology
         layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
-        single = self.constants.operators
-        if single is not None and not (workload.tables and _is_known(layers)):
+        single = self._operators(workload)
+        if single is not None:
             return _by_operators(workload, layers, self.constants, single)
         bottom = layer_counts(layers.bottom, element)
         top = layer_counts(layers.top, element)
@@ -64,6 +64,16 @@ class CpuDense(AbstractDenseModel):
             bottom_backward_s=float(update[_BOTTOM].sum()),
             optimizer_s=float(update.sum() - update[_BOTTOM].sum()),
         )
+
+    def sigma_ratio(self, workload: Workload) -> float | None:
+        """That of single operators, where they are what the times are made of."""
+        single = self._operators(workload)
+        return None if single is None else single.sigma_ratio
+
+    def _operators(self, workload: Workload) -> OperatorConstants | None:
+        """Constants of single operators; None where those of whole steps are used."""
+        in_steps = workload.tables and _is_known(dense_layers(workload))
+        return None if in_steps else self.constants.operators
 
 
 def _is_known(layers: DenseLayers) -> bool:

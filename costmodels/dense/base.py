@@ -116,6 +116,11 @@ class AbstractDenseModel(ABC):
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Times of the dense part for the workload's local batch size."""
 
+    def sigma_ratio(self, workload: Workload) -> float | None:
+        """Log-standard deviation of these times; None where it is that of all dense models."""
+        del workload
+        return None
+
 
 def dense_layers(workload: Workload) -> DenseLayers:
     """The layers of the workload's dense part.

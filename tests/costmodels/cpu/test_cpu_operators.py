@@ -13,7 +13,10 @@ from costmodels.cpu import operators as cpu
 from costmodels.cpu.constants import OperatorConstants
 from costmodels.cpu.dense import CpuDense
 from costmodels.operators import Operator, OperatorKind
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
 from costmodels.workload import DenseArch, Interaction, OperatorList, Workload
+from planner.models import cpu_models
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table
 
@@ -44,7 +47,10 @@ def constants(seed: int) -> OperatorConstants:
         tuple((n, tuple(10 ** rng.uniform(-12, -9, cpu.NUM_COUNTS))) for n in NAMES)
         for _ in range(2)
     )
-    return OperatorConstants(forward_s=forward, backward_s=backward, update_s=(1e-5, 1e-6, 1e-10))
+    update = (1e-5, 1e-6, 1e-10)
+    return OperatorConstants(
+        forward_s=forward, backward_s=backward, update_s=update, sigma_ratio=0.4
+    )
 
 
 def drawn(rng: np.random.Generator) -> tuple[Operator, ...]:
@@ -147,7 +153,34 @@ def test_the_fit_predicts_operators_that_it_has_not_seen() -> None:
         expected = timed("new", listed, own)
         assert cpu.forward_s(listed, found) == pytest.approx(expected.forward_s, rel=0.02)
         assert cpu.backward_s(listed, found) == pytest.approx(expected.backward_s, rel=0.02)
+    assert found.sigma_ratio < 0.01
     assert fit_operators(()) == (None, ())
+
+
+def test_intervals_are_as_wide_as_chains_that_were_held_out_say() -> None:
+    rng, own = np.random.default_rng(4), constants(4)
+    points = [timed(CHAIN, drawn(rng), own) for _ in range(120)]
+    noise = np.exp(rng.normal(0.0, 0.3, 120)).tolist()
+    points = [
+        replace(p, forward_s=p.forward_s * x, backward_s=p.backward_s * x)
+        for p, x in zip(points, noise, strict=True)
+    ]
+    found, _ = fit_operators(points)
+    assert found is not None
+    assert 0.25 < found.sigma_ratio < 0.5
+    listed = OperatorList(local_batch_size=64, after_tables=(LINEAR, ATTENTION))
+    alone = Workload(
+        name="alone", tables=(), local_batch_size=64, dense=DenseArch(operators=listed)
+    )
+
+    def width(sigma_ratio: float) -> float:
+        machine = replace(MACHINE, operators=replace(own, sigma_ratio=sigma_ratio))
+        models = cpu_models(machine)
+        pipeline = CostPipeline(alone, cpu_topology(), models)
+        time = pipeline.estimate(Plan(placements=())).time
+        return time.high_s / time.low_s
+
+    assert width(0.3) > 1.5 * width(0.05)
 
 
 def test_only_dense_parts_like_those_of_steps_keep_the_constants_of_steps() -> None:
