@@ -48,7 +48,7 @@ class HostProfile(StrEnum):
     """Software that issues the work of a training step, by what it costs the host.
 
     Today's eager PyTorch, that of 2021 with its optimizer of one update per tensor and copies that
-    the host waits for, and a captured CUDA graph. Figures are in :mod:`costmodels.host`.
+    the host waits for, and a captured CUDA graph. Figures are in :mod:`costmodels.stages.host`.
     """
 
     EAGER = "eager"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.host import HostCosts
 from costmodels.iteration.base import CodecTimes, FamilyTimes, FloatArray
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.shard_work.work import CODECS
 from costmodels.sharding import ShardingType
+from costmodels.stages.host import HostCosts
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale
 

@@ -11,7 +11,6 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.dense.base import DenseTimes, dense_layers
 from costmodels.errors import require
-from costmodels.host import HostCosts, input_bytes
 from costmodels.iteration.base import FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
 from costmodels.shard_work.deduplication import distinct_s, with_expansion
@@ -27,6 +26,7 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.codecs import CodecModel
 from costmodels.stages.exchanges import EmbeddingExchanges
+from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
 from costmodels.stages.reduction import DenseReduction
 from costmodels.topology import Topology

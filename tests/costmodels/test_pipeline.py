@@ -16,11 +16,11 @@ from costmodels.dense.base import dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
-from costmodels.host import HostCosts
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, NUM_COLUMNS, OUTPUT, REPLICATED
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.dense.base import dense_layers
-from costmodels.host import HostCosts
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -30,6 +29,7 @@ from costmodels.shard_work.work import (
     lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.stages.host import HostCosts
 from costmodels.uncertainty import Scale
 from costmodels.workload import DenseArch
 from tests.costmodels.stages.stand_ins import (

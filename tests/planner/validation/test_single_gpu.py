@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from costmodels.errors import InvalidValueError
-from costmodels.host import _UNPROFILED, PROFILES, input_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
+from costmodels.stages.host import _UNPROFILED, PROFILES, input_bytes
 from costmodels.workload import HostProfile, Pipeline, Workload
 from planner import io
 from planner.io.library import configs_folder
