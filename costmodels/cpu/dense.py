@@ -48,7 +48,7 @@ class CpuDense(AbstractDenseModel):
         """Bottom and top apart; what no operator causes is counted with the top."""
         del topology
         layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
-        single = self._operators(workload)
+        single = self._operators(workload, layers)
         if single is not None:
             return _by_operators(workload, layers, self.constants, single)
         bottom = layer_counts(layers.bottom, element)
@@ -67,12 +67,12 @@ class CpuDense(AbstractDenseModel):
 
     def sigma_ratio(self, workload: Workload) -> float | None:
         """That of single operators, where they are what the times are made of."""
-        single = self._operators(workload)
+        single = self._operators(workload, dense_layers(workload))
         return None if single is None else single.sigma_ratio
 
-    def _operators(self, workload: Workload) -> OperatorConstants | None:
+    def _operators(self, workload: Workload, layers: DenseLayers) -> OperatorConstants | None:
         """Constants of single operators; None where those of whole steps are used."""
-        in_steps = workload.tables and _is_known(dense_layers(workload))
+        in_steps = workload.tables and _is_known(layers)
         return None if in_steps else self.constants.operators
 
 
@@ -91,9 +91,9 @@ def _by_operators(
     Without tables nothing reduces gradients, so the optimizer's step is counted here.
     """
     bottom, top = ([o for x in part for o in x.operators] for part in (layers.bottom, layers.top))
-    once = np.zeros(2)
+    forward_s = backward_s = 0.0
     if workload.tables:
-        once = np.array([constants.dense.forward_s[0], constants.dense.backward_s[0]])
+        forward_s, backward_s = constants.dense.forward_s[0], constants.dense.backward_s[0]
         counts = update_counts(workload)
         counts[_BOTTOM] = 0.0
         update_s = float(counts @ np.array(constants.dense.update_s))
@@ -102,8 +102,8 @@ def _by_operators(
         update_s = float(visited @ np.array(single.update_s))
     return DenseTimes(
         bottom_forward_s=operators.forward_s(bottom, single),
-        top_forward_s=operators.forward_s(top, single) + float(once[0]),
-        top_backward_s=operators.backward_s(top, single) + float(once[1]),
+        top_forward_s=operators.forward_s(top, single) + forward_s,
+        top_backward_s=operators.backward_s(top, single) + backward_s,
         bottom_backward_s=operators.backward_s(bottom, single),
         optimizer_s=update_s,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,7 @@ _VECTOR: Final = 16
 _OWN_NAMES: Final = """gelu silu tanh sigmoid exp log pow bernoulli_ clone cat stack sum mean
     embedding index_select index_add topk nll_loss_forward native_layer_norm _softmax
     _log_softmax"""
-_OWN_CONSTANTS: Final = frozenset(_OWN_NAMES.split())
+OWN_CLASSES: Final = frozenset(_OWN_NAMES.split())
 """Functions that are measured apart from the others of their kind."""
 _SAME_AS: Final = {"_safe_softmax": "_softmax", "nll_loss": "nll_loss_forward", "sort": "topk"}
 _TYPICAL: Final = {
@@ -48,12 +48,7 @@ Counts = dict[str, FloatArray]
 def class_of(operator: Operator) -> str:
     """What an operator is measured as: its function, or one that is typical of its kind."""
     function = _SAME_AS.get(operator.function, operator.function)
-    return function if function in _OWN_CONSTANTS else _TYPICAL.get(operator.kind, "elementwise")
-
-
-def own_classes() -> frozenset[str]:
-    """Functions that are measured apart from the others of their kind."""
-    return _OWN_CONSTANTS
+    return function if function in OWN_CLASSES else _TYPICAL.get(operator.kind, "elementwise")
 
 
 def forward_counts(operators: Iterable[Operator]) -> Counts:
@@ -65,23 +60,16 @@ def forward_counts(operators: Iterable[Operator]) -> Counts:
 
 
 def backward_counts(operators: Iterable[Operator]) -> Counts:
-    """Counts of the backward pass; gradients of both operands of a product are classes apart."""
+    """Counts of the gradients; those of both operands of a product are classes apart."""
     found: Counts = {_ONCE: _first()}
     for operator in operators:
         name = class_of(operator)
-        if operator.is_recomputed:
-            _add(found, f"{name} again", operator.num_repeats * _forward(operator))
         if operator.product is None:
             _add(found, name, operator.num_repeats * _gradient(operator))
-            continue
-        count, m, k, n = operator.shape
-        left, right = Product(m=m, k=n, n=k, count=count), Product(m=k, k=m, n=n, count=count)
-        for side, product, needed in (
-            ("left", left, operator.left_gradient),
-            ("right", right, operator.right_gradient),
-        ):
-            if needed:
-                _add(found, f"{name} {side}", operator.num_repeats * _product(product))
+        needed = {"left": operator.left_gradient, "right": operator.right_gradient}
+        sides = [side for side, is_needed in needed.items() if is_needed]
+        for side, product in zip(sides, operator.backward_products, strict=False):
+            _add(found, f"{name} {side}", operator.num_repeats * _product(product))
     return found if len(found) > 1 else {}
 
 
@@ -99,15 +87,12 @@ def forward_s(operators: Iterable[Operator], constants: OperatorConstants) -> fl
     return _seconds(forward_counts(operators), dict(constants.forward_s))
 
 
-def backward_s(operators: Iterable[Operator], constants: OperatorConstants) -> float:
+def backward_s(operators: Sequence[Operator], constants: OperatorConstants) -> float:
     """Seconds of the backward pass; what it computes again costs what it did the first time."""
-    found = backward_counts(operators)
-    again = {n: c for n, c in found.items() if n.endswith(" again")}
-    repeated = {n.removesuffix(" again"): c for n, c in again.items()}
-    first = {n: c for n, c in found.items() if n not in again}
-    return _seconds(first, dict(constants.backward_s)) + _seconds(
-        repeated, dict(constants.forward_s)
-    )
+    again = forward_counts(o for o in operators if o.is_recomputed)
+    again.pop(_ONCE, None)
+    gradients_s = _seconds(backward_counts(operators), dict(constants.backward_s))
+    return gradients_s + _seconds(again, dict(constants.forward_s))
 
 
 def _seconds(counts: Counts, constants: dict[str, tuple[float, ...]]) -> float:

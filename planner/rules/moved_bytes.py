@@ -20,6 +20,8 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
+MOVED_BYTES = 0.5
+"""From here on a table counts as moved; below it lies the rounding of sums."""
 _ROUNDING = 1.0 + 1e-9
 
 
@@ -96,7 +98,7 @@ class MoveBudget:
 
     def keeps(self, moved_bytes: FloatArray) -> BoolArray:
         """Whether bytes per table ``[..., T]`` are within the limit, ``[...]``."""
-        few = (moved_bytes > 0.5).sum(axis=-1) <= self.max_tables
+        few = (moved_bytes > MOVED_BYTES).sum(axis=-1) <= self.max_tables
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
     def _piece_bytes(self, option: ShardingOption) -> FloatArray:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from costmodels.sharding import ShardingOption, Spread
 from costmodels.topology import Topology
 from planner.problem import Constraints, Level, PlanningProblem, TableGroup
-from planner.rules.moved_bytes import MoveBudget
+from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -32,9 +32,6 @@ Placed = tuple[ShardingOption, tuple[int, ...]]
 
 Relocation = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
 """Tables with their new options and places."""
-
-_MOVED_BYTES = 0.5
-"""From here on a table counts as moved; below it lies the rounding of sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -311,9 +308,9 @@ class Usage:
         budget = self.rules.budget
         if budget is None:
             return np.ones(change.shape, dtype=bool)
-        count = int((self.moved > _MOVED_BYTES).sum())
-        flips = np.greater(one + change, _MOVED_BYTES).astype(np.int64) - (one > _MOVED_BYTES)
-        flips = flips + np.greater(two + other, _MOVED_BYTES) - np.greater(two, _MOVED_BYTES)
+        count = int((self.moved > MOVED_BYTES).sum())
+        flips = np.greater(one + change, MOVED_BYTES).astype(np.int64) - (one > MOVED_BYTES)
+        flips = flips + np.greater(two + other, MOVED_BYTES) - np.greater(two, MOVED_BYTES)
         grown = change + other
         few = (count + flips <= budget.max_tables) | (flips <= 0)
         return np.asarray(few & ((self.moved.sum() + grown <= budget.max_bytes) | (grown <= 0)))

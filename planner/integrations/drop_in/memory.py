@@ -51,6 +51,8 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, with smaller buffers."""
+        if not self._stateless:
+            return self._recounted(super().plan_work(plan))
         work = super().plan_work(Plan(placements=()))
         for placed in plan.placements:
             one = super().plan_work(Plan(placements=(placed,)))
@@ -62,7 +64,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         """Bytes for embeddings on each rank, ``[W]``: all that the reservation left."""
         return np.asarray(self.topology.hbm_capacities() - self.workload.reserved_bytes)
 
-    def _recounted(self, work: FloatArray, name: str) -> FloatArray:
+    def _recounted(self, work: FloatArray, name: str = "") -> FloatArray:
         """Half of the buffers, for ours hold inputs twice and outputs with their gradients."""
         changed = work.copy()
         changed[..., MEMORY + Memory.BUFFERS] /= _HELD_TWICE

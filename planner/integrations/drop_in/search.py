@@ -191,10 +191,11 @@ def _searched(
     """One search, with the budget of work that was asked for or that follows from the size."""
     chosen = dict(asked)
     beaten_by = float(chosen.pop("beaten_by", math.inf))
-    bounds = [-math.inf]
+    proven = -math.inf
 
     def note(step: SearchProgress) -> None:
-        bounds.append(-math.inf if step.bound is None else step.bound)
+        nonlocal proven
+        proven = max(proven, -math.inf if step.bound is None else step.bound)
 
     if chosen.get("max_evaluations") is None:
         chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
@@ -203,7 +204,7 @@ def _searched(
         search=SearchSettings(with_baselines=False, **chosen),
         make_pipeline=make_pipeline,
         progress=note,
-        should_stop=lambda: max(bounds) > beaten_by,
+        should_stop=lambda: proven > beaten_by,
     )
 
 

@@ -23,12 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from costmodels.sharding import ShardingOption
-from planner.rules.moved_bytes import MoveBudget
+from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.home import home_choices
@@ -38,8 +39,6 @@ from planner.space.effort import Meter
 from planner.space.evaluation import FloatArray
 from planner.space.objective import Cut
 
-_MOVED_BYTES: Final = 0.5
-"""From here on a table counts as moved."""
 _MOST_ENTRIES: Final = 400_000
 """Of loads on ranks; ranks beyond it, those with the least load now, are left out."""
 _MOST_PLACED: Final = 1_000_000
@@ -55,14 +54,18 @@ _ROOM: Final = 1e3
 class MoveBound:
     """The programs of one search."""
 
-    def __init__(self, model: LinearModel, budget: MoveBudget, meter: Meter) -> None:
+    def __init__(
+        self, model: LinearModel, budget: MoveBudget, meter: Meter, *, most: float
+    ) -> None:
         """Count what tables that stay put on every rank, and what each option has to move.
 
         Args:
             model: tangents and options; tangents at the ranks of the plan in use are added.
             budget: the limit.
             meter: told of the work done.
+            most: a value near which solutions lie, to scale by.
         """
+        self._most = most
         self._model, self._space = model, model.space
         self._budget, self._meter = budget, meter
         found = [_least_move(budget, option) for option in self._space.options]
@@ -80,18 +83,17 @@ class MoveBound:
         self._stay = loads[:, self._ranks]
         self._stay_mean = loads.mean(axis=1)
 
-    def bound(self, types: TypeSet | None, cuts: Sequence[Cut], most: float) -> float:
+    def bound(self, types: TypeSet | None, cuts: Sequence[Cut]) -> float:
         """A value that no plan within the limit is below.
 
         Args:
             types: the only sharding types that its tables have; None for all.
             cuts: of the objective, that hold for these plans.
-            most: a value near which solutions lie, to scale by.
 
         Returns:
             Infinite where no plan within the limit has these types.
         """
-        program = self._program(types, cuts, most)
+        program, most = self._program(types, cuts), self._most
         found = solve(program)
         self._meter.spend(effort_of(program, found))
         best = found.bound
@@ -132,7 +134,7 @@ class MoveBound:
         }
         return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
 
-    def _program(self, types: TypeSet | None, cuts: Sequence[Cut], most: float) -> MilpProgram:
+    def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> MilpProgram:
         space, model = self._space, self._model
         tables, chosen = space.num_tables, len(space.options) + len(self._staying)
         size = chosen + len(model.used) + 1
@@ -147,44 +149,48 @@ class MoveBound:
             lower=np.ones(tables),
             upper=np.ones(tables),
         )
-        matrix = np.vstack([self._rank_rows(most), self._mean_rows(most)])
-        limits = np.zeros(len(matrix))
-        rules = self._limit_rows()
+        below, at_most = self._below
         cut_rows = np.zeros((len(cuts), size))
         for i, cut in enumerate(cuts):
             cut_rows[i, chosen:-1] = cut.slopes[model.used]
             cut_rows[i, -1] = -1.0
-        bases = np.array([-cut.base / most for cut in cuts])
-        below = np.vstack([matrix, rules[0], cut_rows])
-        at_most = np.concatenate([limits, rules[1], bases])
+        below = np.vstack([below, cut_rows])
+        at_most = np.concatenate([at_most, [-cut.base / self._most for cut in cuts]])
         rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])
         cost = np.zeros(size)
         cost[-1] = 1.0
         return MilpProgram(cost=cost, upper=upper, rows=rows, integer=np.zeros(size, dtype=bool))
+
+    @cached_property
+    def _below(self) -> tuple[FloatArray, FloatArray]:
+        """Rows that hold whatever the sharding types, and what each is at most."""
+        loads = np.vstack([self._rank_rows(), self._mean_rows()])
+        rules, limits = self._limit_rows()
+        return np.vstack([loads, rules]), np.concatenate([np.zeros(len(loads)), limits])
 
     def _row(self, number: int) -> FloatArray:
         space = self._space
         size = len(space.options) + len(self._staying) + len(self._model.used) + 1
         return np.zeros((number, size))
 
-    def _rank_rows(self, most: float) -> FloatArray:
+    def _rank_rows(self) -> FloatArray:
         """On each rank: what stays there and what loads every rank, less the phase's maximum."""
         space, model = self._space, self._model
         count, tangents = len(space.options), model.num_tangents
         rows = self._row(len(self._ranks) * tangents).reshape(len(self._ranks), tangents, -1)
         stay = slice(count, count + len(self._staying))
-        rows[:, :, stay] = self._stay.transpose(1, 2, 0) / most
+        rows[:, :, stay] = self._stay.transpose(1, 2, 0) / self._most
         for flat in np.flatnonzero(space.is_uniform):
-            rows[:, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents] / most
+            rows[:, :, flat] = model.option_rows(int(flat))[self._ranks, :tangents] / self._most
         self._less_maxima(rows)
         return rows.reshape(-1, rows.shape[-1])
 
-    def _mean_rows(self, most: float) -> FloatArray:
+    def _mean_rows(self) -> FloatArray:
         model, count = self._model, len(self._space.options)
         tangents = model.num_tangents
         rows = self._row(tangents)
-        rows[:, :count] = model.mean[:, :tangents].T / most
-        rows[:, count : count + len(self._staying)] = self._stay_mean.T / most
+        rows[:, :count] = model.mean[:, :tangents].T / self._most
+        rows[:, count : count + len(self._staying)] = self._stay_mean.T / self._most
         self._less_maxima(rows)
         return rows
 
@@ -199,7 +205,7 @@ class MoveBound:
         count = len(self._space.options)
         if math.isfinite(self._budget.max_tables):
             rows.append(self._row(1))
-            rows[-1][0, :count] = self._moved > _MOVED_BYTES
+            rows[-1][0, :count] = self._moved > MOVED_BYTES
             limits.append(float(self._budget.max_tables))
         if math.isfinite(self._budget.max_bytes):
             unit = max(self._budget.max_bytes, 1.0)
@@ -220,10 +226,10 @@ def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tupl
         return float(received[0]), None
     ordered = np.sort(received, axis=-1)
     least = float(ordered[:, 0].sum())
-    if least > _MOVED_BYTES or ordered.shape[-1] == 1:
+    if least > MOVED_BYTES or ordered.shape[-1] == 1:
         return least, None
     elsewhere = float(ordered[:, 1].min())
-    if elsewhere <= _MOVED_BYTES:
+    if elsewhere <= MOVED_BYTES:
         return least, None
     return elsewhere, tuple(np.argmin(received, axis=-1).tolist())
 
@@ -249,12 +255,12 @@ def bound_by_moves(
     size = len(model.space.options) * model.space.world_size
     if budget is None or not math.isfinite(best) or size > _MOST_PLACED:
         return
-    moves = MoveBound(model, budget, record.evaluate.meter)
+    moves = MoveBound(model, budget, record.evaluate.meter, most=best)
     always, least = record.evaluate.objective.always(), best
     for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
         if relaxation.bound >= least or record.stopped:
             least = min(least, relaxation.bound)
             break
-        own = moves.bound(types, [always, *cuts.get(types, ())], best)
+        own = moves.bound(types, [always, *cuts.get(types, ())])
         least = min(least, max(own, relaxation.bound))
     record.raise_bound(least, "limit on moves")

@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.sharding import Spread
 from planner.problem import Level
+from planner.rules.moved_bytes import MOVED_BYTES
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.common.home import Choice, home_choices
@@ -179,7 +180,11 @@ class RuleSearch:
             return
         if self.space.rules.budget is None or self.home is None:
             return
-        away = [int(t) for t in np.flatnonzero(self.usage.moved > 0.5) if int(t) not in candidate]
+        away = [
+            int(t)
+            for t in np.flatnonzero(self.usage.moved > MOVED_BYTES)
+            if int(t) not in candidate
+        ]
         for t in sorted(away, key=lambda t: -self.usage.moved[t])[:_MOST_RETURNS]:
             home = self.home[t]
             if home is not None and self._keeps(wider := candidate | {t: home}):

@@ -78,9 +78,10 @@ def test_no_bound_is_above_the_optimum_within_the_limit(seed: int) -> None:
         space = limited(free, limit)
         assert space.rules.budget is not None
         objective = objective_named("phases", space)
-        moves = MoveBound(LinearModel(space, objective), space.rules.budget, Meter())
         for scale in (1.0, 3.0):
-            bound = moves.bound(None, [objective.always()], scale * optimum)
+            model, most = LinearModel(space, objective), scale * optimum
+            moves = MoveBound(model, space.rules.budget, Meter(), most=most)
+            bound = moves.bound(None, [objective.always()])
             assert 0.5 * optimum < bound <= optimum * (1 + 1e-9)
 
 
