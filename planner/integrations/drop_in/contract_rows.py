@@ -245,6 +245,13 @@ MODULES: Final = rows_of(
         "quantized_tables_of_every_width_are_planned",
     ),
     (
+        "quantized EmbeddingCollection",
+        _HONOURED,
+        "likewise; on cpu not cut by columns, where TorchRec's runtime fails",
+        "settings",
+        "quantized_unpooled_tables_are_not_cut_by_columns_on_cpu",
+    ),
+    (
         "mean pooling",
         _HONOURED,
         "no plan that changes what a module computes: all its tables are cut by rows or no "

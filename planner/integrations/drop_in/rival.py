@@ -31,7 +31,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.integrations.drop_in.request import Request
 from planner.integrations.torchrec_plan import from_sharding_plan
-from planner.integrations.translate.constraints import OUR_DEVICE
+from planner.integrations.translate.constraints import OUR_DEVICE, refused_types
 from planner.options.mean_pooling import pooling_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
@@ -208,6 +208,9 @@ def rival_plan(
         return Rival(reason=f"cannot run: {problems[0]}")
     if problems := pooling_problems(plan, workload):
         return Rival(reason=f"changes the model: {problems[0]}")
+    if refused := refused_types(limits, plan):
+        table, kind = next(iter(refused.items()))
+        return Rival(reason=f"cannot run: table {table!r} as {kind} on {topology.compute_device}")
     return Rival(plan=plan, rating_ms=rating_ms)
 
 

@@ -23,7 +23,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Pooling, Workload
 from planner.errors import NoPlanFoundError
 from planner.integrations.drop_in.search import RIVAL, Memories, best_plan
-from planner.integrations.translate.constraints import without_types
+from planner.integrations.translate.constraints import refused_types, without_types
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.options.mean_pooling import (
     NOT_DIVIDED,
@@ -103,7 +103,7 @@ def _best_pooling(
     results: list[PlanningResult] = []
     is_proven = True
     for way in ways:
-        against = rival if len(ways) == 1 or _allows(way, workload, rival) else None
+        against = rival if rival and not refused_types(way, rival) else None
         try:
             results.append(search(way, against, next(iter(results), None)))
         except (ShardPlannerError, NoPlanFoundError) as error:
@@ -118,15 +118,6 @@ def _best_pooling(
     bounds = [r.solver.bound for r in results if r.solver.bound is not None]
     is_proven &= len(bounds) == len(results)
     return replace(best, solver=replace(best.solver, bound=min(bounds) if is_proven else None))
-
-
-def _allows(limits: Constraints, workload: Workload, plan: Plan | None) -> bool:
-    """Whether a plan goes by the types of all tables, so that it can be made better within them."""
-    if plan is None:
-        return False
-    types = {p.table: p.sharding_type for p in plan.placements}
-    rules = zip(workload.tables, limits.tables, strict=True)
-    return all(types.get(table.name) in rule.sharding_types for table, rule in rules)
 
 
 def _value(result: PlanningResult) -> float:

@@ -14,8 +14,9 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
-from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
+from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
@@ -180,6 +181,8 @@ def runnable_on_cpu(
     FBGEMM takes a rank without any weights for one of a GPU, and fails in its first lookup: no
     table is cut by rows if a rank gets none of them. ``FusedEmbeddingBagCollection`` cannot be
     replicated, because TorchRec names a device to ``DistributedDataParallel``, which refuses a CPU.
+    A quantized ``EmbeddingCollection`` is not cut by columns in the memory of a CPU, although its
+    sharder offers that.
 
     Args:
         constraints: one entry per table.
@@ -196,6 +199,8 @@ def runnable_on_cpu(
         gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
         if isinstance(entry.module, FusedEmbeddingBagCollection):
             gone.append(ShardingType.DATA_PARALLEL)
+        if isinstance(entry.module, QuantEmbeddingCollection):  # which looks up on empty ranks
+            gone = [ShardingType.COLUMN_WISE]
         limits.append(without_types(limit, gone) or limit)
     return replace(constraints, tables=tuple(limits))
 
@@ -208,6 +213,20 @@ def without_types(
     left = tuple(t for t in limit.sharding_types if t not in gone)
     pairs = tuple(pair for pair in limit.pairs if pair[0] in left)
     return replace(limit, sharding_types=left, pairs=pairs) if left else None
+
+
+def refused_types(constraints: Constraints, plan: Plan) -> dict[str, ShardingType]:
+    """Tables of a plan with a sharding type that their limits do not allow, and that type.
+
+    Args:
+        constraints: one entry per table, in the order of the plan.
+        plan: of the same tables.
+    """
+    return {
+        placed.table: placed.sharding_type
+        for placed, limit in zip(plan.placements, constraints.tables, strict=True)
+        if placed.sharding_type not in limit.sharding_types
+    }
 
 
 def has_other_groups(

@@ -15,9 +15,12 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import ShardingOption as TorchrecOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.quant_embedding import QuantEmbeddingCollectionSharder
+from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
+from torchrec.quant.embedding_modules import EmbeddingCollection as QuantSequences
 
 from planner.integrations.torchrec_planner import ShardPlanner
-from tests.integration.models import Model, bags
+from tests.integration.models import META, Model, bags
 
 pytestmark = pytest.mark.torchrec
 
@@ -78,3 +81,26 @@ def test_state_that_torchrec_does_not_count_keeps_no_job_from_its_plan(
     model = Model(bags([("t", 3 * 2**30 // 512, 128)]))
     assert planner.plan(model, [adam]).plan["sparse.bags"]["t"].sharding_type == "row_wise"
     assert "the state of optimizers among fused_params: it may run out of memory" in caplog.text
+
+
+def test_a_plan_of_torchrecs_that_its_runtime_refuses_is_not_taken() -> None:
+    """A quantized unpooled table cannot be cut by columns on cpu, and TorchRec plans just that."""
+    table = EmbeddingConfig(
+        name="t",
+        num_embeddings=500,
+        embedding_dim=64,
+        feature_names=["f"],
+        data_type=DataType.INT8,
+    )
+    limit = ParameterConstraints(sharding_types=["table_wise", "column_wise"], min_partition=16)
+    planner = ShardPlanner(
+        TorchrecTopology(8, "cpu", local_world_size=8),
+        32,
+        stats=[],
+        constraints={"t": limit},
+        max_evaluations=20,
+    )
+    model = Model(QuantSequences(tables=[table], device=META))
+    plan = planner.plan(model, [QuantEmbeddingCollectionSharder()]).plan["sparse.bags"]["t"]
+    assert planner._rival.reason == "cannot run: table 't' as column_wise on cpu"
+    assert plan.sharding_type == "table_wise"

@@ -15,7 +15,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensorBase
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed.global_settings import get_propogate_device, set_propogate_device
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.inference.modules import (
     DEFAULT_SHARDERS,
@@ -36,6 +36,11 @@ pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 POOLED = (("big", 4000, 64), ("small", 9, 16), ("wide", 100, 128), ("odd", 333, 16))
 UNPOOLED = (("clicks", 900, 16), ("pages", 50, 16))
 WORLD = 2
+BY_COLUMNS = {
+    "wide": ParameterConstraints(
+        sharding_types=["column_wise"], min_partition=32, pooling_factors=[10_000.0]
+    )
+}
 
 Answers = tuple[torch.Tensor, ...]
 
@@ -52,7 +57,10 @@ class Scorer(nn.Module):
     def forward(self, bags: KeyedJaggedTensor, history: KeyedJaggedTensor) -> Answers:
         seen = self.history(history)
         found = self.bags(bags)
-        return (*(found[f"f_{n}"] for n, *_ in POOLED), *(v.values() for v in seen.values()))
+        return (
+            *(found[f"f_{n}"] for n, *_ in POOLED),
+            *(seen[f"f_{n}"].values() for n, *_ in UNPOOLED),
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -87,21 +95,31 @@ def run(model: nn.Module, plan: ShardingPlan) -> Answers:
             continue
         if isinstance(target, ShardedTensorBase):
             for shard in target.local_shards():
-                row = shard.metadata.shard_offsets[0]
-                shard.tensor.copy_(source[name][row : row + len(shard.tensor)])
+                row, column = shard.metadata.shard_offsets
+                rows, columns = shard.tensor.shape
+                shard.tensor.copy_(source[name][row : row + rows, column : column + columns])
+        elif isinstance(target, list):  # of every piece of a row, the scale of the whole row
+            for piece in target:
+                piece.copy_(source[name])
         else:
             target.copy_(source[name])
     return sharded(*inputs())
 
 
+@pytest.mark.parametrize("cut", ["freely", "by columns"])
 @pytest.mark.parametrize("width", [torch.qint8, torch.quint4x2])
-def test_inference_answers_alike_under_both_planners(width: torch.dtype) -> None:
+def test_inference_answers_alike_under_both_planners(width: torch.dtype, cut: str) -> None:
     model = quantized(width)
     expected = model(*inputs())
     assert all(float(answer.abs().max()) > 0.001 for answer in expected)
     topology = Topology(WORLD, "cpu", local_world_size=WORLD)
+    limits = BY_COLUMNS if cut == "by columns" else {}
     for planner in (EmbeddingShardingPlanner, ShardPlanner):
-        plan = planner(topology, 8, stats=[]).plan(model, list(DEFAULT_SHARDERS))
+        made = planner(topology, 8, constraints=limits, stats=[])
+        plan = made.plan(model, list(DEFAULT_SHARDERS))
         assert {len(plan.plan[module]) for module in ("bags", "history")} == {4, 2}
+        for table in limits:
+            assert plan.plan["bags"][table].sharding_type == "column_wise"
+            assert len(plan.plan["bags"][table].sharding_spec.shards) > 1
         for answer, other in zip(run(model, plan), expected, strict=True):
             assert torch.allclose(answer, other, rtol=0, atol=1e-5)
