@@ -98,18 +98,21 @@ class IterationFloor:
 
         Args:
             types: the sharding types that some table has.
-            fetches: whether a kernel may fetch rows of a cache before the lookup; their time, part
-                of the same phase, is then counted at the fetch, the earlier of the two.
+            fetches: whether a kernel may fetch rows of a cache before the lookup; the time of both
+                is then counted at the fetch, the earlier of the two, on the rank where it is most,
+                and that of the lookup at the lookup, on the rank where that is most.
             more_calls: fused calls beyond :meth:`num_calls`.
         """
         key = (types, fetches, more_calls)
         if key not in self._known:
-            leaves, calls = self._leaves(types), self._calls(types) + more_calls
+            early = fetches and self._pipeline.exposes_fetch
+            leaves = self._leaves(types, early=early)
+            calls = self._calls(types, early=early) + more_calls
             size, ranks = len(leaves), len(calls)
             own = self._stages.least_times(calls)
             none, each = np.zeros((1, size)), np.eye(size)
-            made = self._times(types, none, own, fetches=fetches, empty=False)
-            unit = self._times(types, each, _nothing(own), fetches=fetches, empty=True)
+            made = self._times(types, none, own, early=early, empty=False)
+            unit = self._times(types, each, _nothing(own), early=early, empty=True)
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
@@ -118,25 +121,27 @@ class IterationFloor:
 
     def further_call_s(
         self, types: frozenset[ShardingType], *, fetches: bool
-    ) -> tuple[float, float]:
-        """Seconds by which one more fused call prolongs the forward and the backward lookup.
+    ) -> tuple[float, float, float]:
+        """Seconds by which one more fused call prolongs the lookups: forward, backward, and alone.
 
-        The device runs the kernels of a call in both. The host issues the forward one before that
-        starts: where the lookup waits for the host and nothing else, it starts that much later.
-        Nothing where :meth:`num_calls` does not count a call of a type that is on some ranks only,
-        for it is unknown then how many calls the slowest rank has beyond those counted.
+        The device runs the kernels of a call in both directions. The host issues the forward one
+        before that starts: where the lookup waits for the host and nothing else, it starts that
+        much later. The third is for the rank whose forward lookup without a fetch is counted.
+        Nothing on a single rank.
         """
-        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
-        if self._stages.topology.world_size == 1 or self.num_calls(types) == uniform:
-            return 0.0, 0.0
+        if self._stages.topology.world_size == 1:
+            return 0.0, 0.0, 0.0
         few = self.of(types, fetches=fetches)
         many = self.of(types, fetches=fetches, more_calls=1)
-        forward, backward = (
-            many.own_s(n) - few.own_s(n) for n in (LOOKUP_FORWARD, LOOKUP_BACKWARD)
+        device_s = many.own_s(LOOKUP_FORWARD) - few.own_s(LOOKUP_FORWARD)
+        backward_s = many.own_s(LOOKUP_BACKWARD) - few.own_s(LOOKUP_BACKWARD)
+        host_s = many.issue_s(LOOKUP_FORWARD) - few.issue_s(LOOKUP_FORWARD)
+        forward_s, alone_s = (
+            device_s + (host_s if few.waits_for_host(*at) and many.waits_for_host(*at) else 0.0)
+            for at in ((LOOKUP_FORWARD, 0), (LOOKUP_FORWARD, -1))
         )
-        if few.waits_for_host(LOOKUP_FORWARD) and many.waits_for_host(LOOKUP_FORWARD):
-            forward += many.issue_s(LOOKUP_FORWARD) - few.issue_s(LOOKUP_FORWARD)
-        return forward * (1.0 - _ROUNDING), backward * (1.0 - _ROUNDING)
+        kept = 1.0 - _ROUNDING
+        return forward_s * kept, backward_s * kept, alone_s * kept
 
     # -- leaves -----------------------------------------------------------------------------------
 
@@ -177,25 +182,31 @@ class IterationFloor:
         )
         return known
 
-    def _leaves(self, types: frozenset[ShardingType]) -> tuple[Leaf, ...]:
-        """Both lookups, every exchange that grows, and the last all-reduce if tables do."""
+    def _leaves(self, types: frozenset[ShardingType], *, early: bool) -> tuple[Leaf, ...]:
+        """Both lookups, every exchange that grows, the last all-reduce if tables do.
+
+        With ``early``, the forward lookup also without what is fetched before it.
+        """
         found = [_line(0), _line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
+        last = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
         if ShardingType.DATA_PARALLEL in types:
-            last = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
             found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
+        if early:
+            found.append(_line(last + 1))
         return tuple(found)
 
-    def _calls(self, types: frozenset[ShardingType]) -> FloatArray:
+    def _calls(self, types: frozenset[ShardingType], *, early: bool) -> FloatArray:
         """Fused calls of the made-up ranks: the slowest one, and one with a shard it may not have.
 
         Where the slowest rank may have no shard of the types that are on some ranks only, another
-        rank has, and with it a call more for its host to issue.
+        rank has, and with it a call more for its host to issue. With ``early`` the last one is the
+        slowest in the forward lookup alone.
         """
         slowest = self.num_calls(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         other = [uniform + 1.0] if slowest == uniform < len(types) else []
-        return np.array([float(slowest), *other])
+        return np.array([float(slowest), *other, *([float(slowest)] if early else [])])
 
     def _times(
         self,
@@ -203,7 +214,7 @@ class IterationFloor:
         leaves: FloatArray,
         own: StageTimes,
         *,
-        fetches: bool,
+        early: bool,
         empty: bool,
     ) -> StageTimes:
         """Stage times of the made-up ranks.
@@ -212,7 +223,7 @@ class IterationFloor:
             types: of the plans.
             leaves: ``[N, L]`` seconds.
             own: what the ranks take beside the leaves.
-            fetches: as in :meth:`of`.
+            early: the forward lookup is counted at the fetch, and again without it.
             empty: exchanges that are no leaves take no time, either.
         """
         columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
@@ -233,15 +244,16 @@ class IterationFloor:
                 families[known.name] = replace(known, outputs_s=outputs)
         replicates = ShardingType.DATA_PARALLEL in types
         tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
-        early, zero = fetches and self._pipeline.exposes_fetch, np.zeros_like(forward)
+        replicated_s = next(columns) if replicates else tail_s
+        alone = next(columns) * (np.arange(loaded.size) == loaded.size - 1) if early else forward
         return replace(
             own,
             codecs=self._codecs(types, loaded.size, empty=empty),
-            lookup_forward_s=own.lookup_forward_s + (zero if early else forward),
+            lookup_forward_s=own.lookup_forward_s + alone,
             lookup_backward_s=own.lookup_backward_s + backward,
-            cache_fetch_s=forward if early else zero,
+            cache_fetch_s=forward if early else np.zeros_like(forward),
             families=tuple(families.values()),
-            tail_bucket_s=next(columns) if replicates else tail_s,
+            tail_bucket_s=replicated_s,
         )
 
     def _codecs(

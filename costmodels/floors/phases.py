@@ -51,25 +51,26 @@ class PhaseModel:
 
         Phases: lookup forward, lookup backward, both with the codecs of what they exchange, then
         per sharding type each exchange, the mean of forward and backward, and (where exposed) of
-        indices; last, the all-reduce of replicated tables.
+        indices; the all-reduce of replicated tables; last, lookup forward again, but without the
+        cache fetch that the first phase has where the iteration waits for it.
         """
         lookup = self._lookup_phases(work, self._stages.speeds)
-        columns = [lookup[..., 0], lookup[..., 1]]
+        columns, alone = [lookup[..., 0], lookup[..., 1]], lookup[..., 2]
         if self._stages.codecs is not None:
-            for way, seconds in enumerate(self._stages.codecs.growth(work)):
-                columns[way] = columns[way] + seconds / self._stages.speeds
+            coded = [s / self._stages.speeds for s in self._stages.codecs.growth(work)]
+            columns, alone = [c + s for c, s in zip(columns, coded, strict=True)], alone + coded[0]
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
-        columns.append(self._stages.all_reduce_growth(work[..., REPLICATED]))
+        columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), alone]
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Times each phase is paid in an iteration, ``[K]``."""
+        """Times each phase is paid in an iteration, ``[K]``; the last is part of the first."""
         weights = [1.0, 1.0]
         for _ in EXCHANGING_TYPES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
-        return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0])
+        return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0, 0.0])
 
     @cached_property
     def base_s(self) -> float:
@@ -90,13 +91,13 @@ class PhaseModel:
         """
         size = len(self.weights)
         gradient = np.zeros((size, self._num_columns))
-        gradient[:2, :NUM_COLUMNS] = self._lookup_gradient(work_row[:NUM_COLUMNS])
+        columns, growth = self._exchange_gradient
+        gradient[2:, columns] = growth[2:]
+        gradient[[0, 1, -1], :NUM_COLUMNS] = self._lookup_gradient(work_row[:NUM_COLUMNS])
         codecs = self._stages.codecs
         if codecs is not None:
             fastest = codecs.rate_bytes_per_s * float(self._stages.speeds.max())
-            gradient[[0, 1], [CODECS, CODECS + 1]] = 1.0 / fastest
-        columns, growth = self._exchange_gradient
-        gradient[2:, columns] = growth[2:]
+            gradient[[0, 1, -1], [CODECS, CODECS + 1, CODECS]] = 1.0 / fastest
         return gradient
 
     @cached_property
@@ -140,7 +141,7 @@ class PhaseModel:
             down[i, start + column] *= 1.0 - _STEP
         rise = self._fastest_lookup_s(up) - self._fastest_lookup_s(down)
         width = 2.0 * _STEP * point.ravel()
-        gradient = np.zeros((2, NUM_COLUMNS))
+        gradient = np.zeros((rise.shape[-1], NUM_COLUMNS))
         gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
         value = self._fastest_lookup_s(work_row[None, :])[0]
         tangent = gradient @ work_row
@@ -148,14 +149,18 @@ class PhaseModel:
         return gradient * shrink[:, None]
 
     def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
-        """Both lookup phases on the fastest rank, ``[rows, 2]``."""
+        """The lookup phases on the fastest rank, ``[rows, 3]``."""
         return self._lookup_phases(rows, self._stages.speeds.max())
 
     def _lookup_phases(self, work: FloatArray, speeds: FloatArray | float) -> FloatArray:
-        """Lookup forward and backward, ``[..., 2]``; a cache fetch does not depend on the speed."""
+        """Lookup forward with the fetch it waits for, backward, and forward alone, ``[..., 3]``.
+
+        A cache fetch does not depend on the speed.
+        """
         forward, backward, fetch = self._stages.lookup_times(work)
         exposed = fetch if self._pipeline.exposes_fetch else 0.0
-        return np.stack([forward / speeds + exposed, backward / speeds], axis=-1)
+        alone = forward / speeds
+        return np.stack([alone + exposed, backward / speeds, alone], axis=-1)
 
 
 def _positive_blocks(work: FloatArray) -> FloatArray:

@@ -135,12 +135,12 @@ class TypeFloor:
         """Seconds in which the host issues a step of the first rank."""
         return float(self._host_s[self._named(step_name), 0])
 
-    def waits_for_host(self, step_name: str) -> bool:
-        """Whether the first rank starts a step when the host has issued it, however long leaves."""
+    def waits_for_host(self, step_name: str, rank: int) -> bool:
+        """Whether a rank starts a step when the host has issued it, however long leaves are."""
         forever = np.full(len(self.leaves), _FOREVER_S)
         walk = _Walk.of(self._steps, self._own_s + self._counts @ forever, self._host_s)
-        i = self._named(step_name)
-        return walk.before[True, i, 0] == (False, i, 0)
+        i, rank = self._named(step_name), rank % self._own_s.shape[1]
+        return walk.before[True, i, rank] == (False, i, rank)
 
     def _named(self, step_name: str) -> int:
         return next(i for i, step in enumerate(self._steps) if step.name == step_name)

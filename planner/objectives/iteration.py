@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import CALLS, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import FloatArray, SearchSpace
@@ -30,14 +31,20 @@ class IterationTime(AbstractNamedObjective):
     name = "iteration"
     unit = "s"
 
-    def __init__(self, pipeline: CostPipeline, calls: Iterable[Call] | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: CostPipeline,
+        calls: Iterable[Call] | None = None,
+        space: SearchSpace | None = None,
+    ) -> None:
         """Keep the pipeline that prices work.
 
         Args:
             pipeline: the judge.
             calls: sharding types with kernels that plans may have; all unless given.
+            space: the plans that are searched, if they are.
         """
-        self._pipeline = pipeline
+        self._pipeline, self._space = pipeline, space
         every = itertools.product(ShardingType, ComputeKernel)
         self._calls = sorted(set(every if calls is None else calls))
         self._fetches = any(k is ComputeKernel.FUSED_UVM_CACHING for _, k in self._calls)
@@ -45,12 +52,15 @@ class IterationTime(AbstractNamedObjective):
     @classmethod
     def of(cls, space: SearchSpace) -> Self:
         """The time under the types and kernels that options of the space have."""
-        return cls(space.pipeline, [(o.sharding_type, o.kernel) for o in space.options])
+        calls = [(o.sharding_type, o.kernel) for o in space.options]
+        return cls(space.pipeline, calls, space)
 
     @property
     def weights(self) -> FloatArray:
-        """The pipeline's own."""
-        return np.asarray(self._pipeline.phase_weights, dtype=float)
+        """The pipeline's own; the forward lookup alone counts where caches may be fetched first."""
+        weights = np.array(self._pipeline.phase_weights, dtype=float)
+        weights[-1] = float(self._fetches)
+        return weights
 
     def values(self, work: FloatArray) -> FloatArray:
         """The whole pipeline, in closed form."""
@@ -76,7 +86,7 @@ class IterationTime(AbstractNamedObjective):
 
     def always(self) -> Cut:
         """The path through all compute and all exchanges."""
-        return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
+        return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.phase_weights)
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
         """The shortest iteration with the largest phases of this plan."""
@@ -130,14 +140,33 @@ class IterationTime(AbstractNamedObjective):
         return self._pipeline.floor.of(types, fetches=self._fetches)
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
-        """What a further fused call on a rank costs at least."""
+        """What a further fused call on a rank costs at least.
+
+        Of the types that are on some ranks only, the slowest rank has one call, or is taken to have
+        none where tables cut by rows make ranks differ. Then calls are counted from the first one
+        on, which takes for granted that every rank makes the calls of the other types.
+        """
         seconds = np.zeros(len(floor.phases))
+        none = Launches(calls=(), seconds=seconds, num_counted=0)
         calls = tuple(
             c for c in self._calls if c[0] in types and SPREAD[c[0]] is not Spread.UNIFORM
         )
-        if len(calls) < 2:
-            return Launches(calls=(), seconds=seconds)
+        uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
+        counted = self._pipeline.floor.num_calls(types) - uniform
+        if len(calls) <= counted or not (counted or self._calls_everywhere):
+            return none
         further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
-        for phase, added_s in enumerate(further):
+        for phase, added_s in zip((0, 1, len(self.weights) - 1), further, strict=True):
             seconds[floor.phases == phase] = added_s
-        return Launches(calls=calls if seconds.any() else (), seconds=seconds)
+        if not seconds.any():
+            return none
+        return Launches(calls=calls, seconds=seconds, num_counted=counted)
+
+    @cached_property
+    def _calls_everywhere(self) -> bool:
+        """Whether every option that loads all ranks makes a fused call on each of them."""
+        space = self._space
+        if space is None:
+            return False
+        rows = [space.rows[i] for i in np.flatnonzero(space.is_uniform)]
+        return all((space.pool[r, CALLS:REPLICATED] > 0).any(axis=-1).all() for r in rows)

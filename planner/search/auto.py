@@ -161,7 +161,8 @@ class _Run:
         self._relax()
         if math.isinf(self._least().bound):
             return
-        bound_by_moves(self.model, self.record, self.bounds.cuts, self.relaxed)
+        bounds = self.bounds
+        bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
         starts = [] if SearchPart.GREEDY in self.without else self._greedy_starts()
         for relaxation in self._promising():
             starts += self._round(relaxation)

@@ -325,7 +325,7 @@ class RankFreeProgram:
         return [(g, used[int(p)]) for g, p in enumerate(box.first) if int(p) in used]
 
     def _launched(self, box: Box, scale: float, size: int) -> Rows:
-        """Calls are loads too: their mean, beyond the first on each rank, is part of the phase.
+        """Calls are loads too: their mean, beyond those counted, is part of the phase.
 
         A rank has a call if it has shards of it. No rank has more than a phase's limit, so the
         share of ranks with the call is at least the call's mean load over that limit.
@@ -339,7 +339,7 @@ class RankFreeProgram:
                 row = np.zeros(size)
                 row[:n], row[n + k], row[share] = self.model.mean[:, p] / scale, -1.0, own
                 rows.append(row)
-                upper.append(own)
+                upper.append(own * launches.num_counted)
             mean = self.model.mean[:, self.model.starts[k]] / scale
             for i, call in enumerate(launches.calls):
                 row = np.zeros(size)

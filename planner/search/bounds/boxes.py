@@ -39,11 +39,12 @@ class Launches:
 
     The shortest iterations count one call of the types that are on some ranks only. ``calls`` are
     the (type, kernel) a rank may have of these; ``seconds`` ``[L]`` is what one more of them adds
-    to the phase of each side.
+    to the phase of each side; the shortest iterations count ``num_counted`` of them already.
     """
 
     calls: tuple[Call, ...]
     seconds: FloatArray
+    num_counted: int
 
 
 class Box:

@@ -21,7 +21,7 @@ so there is one such program per set, and the least of their solutions is a boun
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -46,6 +46,9 @@ _MOST_PLACED: Final = 1_000_000
 _WHOLE_TABLES: Final = 150
 """Up to so many tables, whole tables stay or move."""
 _MOST_NODES: Final = 60
+_ROUNDS: Final = 4
+"""Linear programs, each with the longest path of the last one's solution."""
+_LONGER_RATIO: Final = 1e-5
 _ROUNDING: Final = 1e-9
 _ROOM: Final = 1e3
 """How much longer than the best plan programs may have phases and plans: limits for the solver."""
@@ -83,19 +86,26 @@ class MoveBound:
         self._stay = loads[:, self._ranks]
         self._stay_mean = loads.mean(axis=1)
 
-    def bound(self, types: TypeSet | None, cuts: Sequence[Cut]) -> float:
+    def bound(
+        self, types: TypeSet | None, cuts: Sequence[Cut], certain: TypeSet = frozenset()
+    ) -> float:
         """A value that no plan within the limit is below.
 
         Args:
             types: the only sharding types that its tables have; None for all.
-            cuts: of the objective, that hold for these plans.
+            cuts: of the objective, that hold for these plans; others are added where they say more.
+            certain: types that all these plans have.
 
         Returns:
             Infinite where no plan within the limit has these types.
         """
-        program, most = self._program(types, cuts), self._most
-        found = solve(program)
-        self._meter.spend(effort_of(program, found))
+        most, cuts = self._most, list(cuts)
+        for _ in range(_ROUNDS):
+            program = self._program(types, cuts)
+            found = solve(program)
+            self._meter.spend(effort_of(program, found))
+            if found.x is None or not self._add_cut(found.x, certain, cuts):
+                break
         best = found.bound
         whole = self._space.num_tables <= _WHOLE_TABLES
         if whole and not found.infeasible and best * most < most:
@@ -106,6 +116,17 @@ class MoveBound:
             self._meter.spend(effort_of(program, found))
             best = max(best, found.bound)
         return best * most * (1 - _ROUNDING) if math.isfinite(best) else best
+
+    def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
+        """Add the longest path at a solution's phases, if it is longer than all known ones."""
+        model = self._model
+        phases = model.all_phases(x[-1 - len(model.used) : -1] * self._most)
+        cut = model.objective.cut(phases, certain)
+        value = float(x[-1]) * self._most
+        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _LONGER_RATIO):
+            return False
+        cuts.append(cut)
+        return True
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -239,6 +260,7 @@ def bound_by_moves(
     record: Record,
     cuts: Mapping[TypeSet | None, Sequence[Cut]],
     relaxed: Mapping[TypeSet | None, Relaxation],
+    certain: Callable[[TypeSet], TypeSet],
 ) -> None:
     """Raise the bound of a search by its limit on moves.
 
@@ -250,6 +272,7 @@ def bound_by_moves(
         cuts: of the objective, by set of sharding types.
         relaxed: bounds of each set without a limit on moves; a set whose bound is no less than the
             best plan holds no better one.
+        certain: types of a set that all its plans have.
     """
     budget, best = model.space.rules.budget, record.value
     size = len(model.space.options) * model.space.world_size
@@ -261,6 +284,7 @@ def bound_by_moves(
         if relaxation.bound >= least or record.stopped:
             least = min(least, relaxation.bound)
             break
-        own = moves.bound(types, [always, *cuts.get(types, ())])
+        known = certain(types) if types is not None else frozenset()
+        own = moves.bound(types, [always, *cuts.get(types, ())], known)
         least = min(least, max(own, relaxation.bound))
     record.raise_bound(least, "limit on moves")

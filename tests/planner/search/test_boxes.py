@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodels.floors.type_floor import Leaf
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ShardingType
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system
@@ -30,6 +30,7 @@ from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from tests.planner import cases
+from tests.strategies import make_placement, make_table, make_workload, planned_workloads
 
 
 def _system(name: str, hosts: int, local: int) -> Topology:
@@ -205,3 +206,37 @@ def test_boxes_close_much_of_the_gap() -> None:
     for _ in range(40):
         branching.step(record.value, whole_limit_s=None)
     assert branching.bound(record.value) > 1.1 * before
+
+
+@given(planned_workloads())
+def test_the_shortest_iteration_of_a_plans_phases_is_no_longer_than_the_plans(
+    case: tuple[Workload, Topology, Plan],
+) -> None:
+    """Whether tables may be cached or not, with launches counted as boxes count them."""
+    workload, topology, plan = case
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(plan)
+    types = frozenset(p.sharding_type for p in plan.placements)
+    used = {(p.sharding_type, p.kernel) for p in plan.placements}
+    time_s = float(pipeline.iteration_times(work))
+    for calls in (None, used):
+        shortest_s = IterationTime(pipeline, calls).separable_value(work, types)
+        assert shortest_s is not None
+        assert shortest_s <= time_s * (1 + 1e-9)
+
+
+def test_lookups_wait_for_the_host_where_others_might_be_fetched() -> None:
+    """Two small tables: the host is still issuing when a fetch would be done."""
+    tables = [make_table(f"t{i}", num_embeddings=10**6, embedding_dim=64) for i in range(2)]
+    workload, topology = make_workload(*tables), _system("h100_sxm", 1, 2)
+    placed = [make_placement(t, ShardingType.TABLE_WISE, topology) for t in tables]
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(Plan(placements=tuple(placed)))
+    types = frozenset({ShardingType.TABLE_WISE})
+    kernels = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM_CACHING)
+    alone, beside = (
+        IterationTime(pipeline, [(ShardingType.TABLE_WISE, k) for k in offered])
+        for offered in (kernels[:1], kernels)
+    )
+    shortest_s = alone.separable_value(work, types)
+    assert beside.separable_value(work, types) == pytest.approx(shortest_s, rel=1e-9)
