@@ -26,6 +26,7 @@ CASES: Final = (
 
 _WIDTHS: Final = (16, 32, 64, 96, 128, 192, 256)
 _MEAN_POOLING: Final = 15.81
+_DENSE: Final = DenseArch(num_dense_features=13, bottom_mlp=(64, 32), top_mlp=(64, 1))
 
 
 def workload_of(case: str) -> tuple[Workload, int]:
@@ -36,21 +37,29 @@ def workload_of(case: str) -> tuple[Workload, int]:
     return drawn(int(tables)), int(ranks)
 
 
-def drawn(count: int, *, seed: int = 0, batch: int = 1024) -> Workload:
-    """``count`` tables drawn as above."""
+def drawn(
+    count: int,
+    *,
+    seed: int = 0,
+    batch: int = 1024,
+    widths: tuple[int, ...] = _WIDTHS,
+    exponents: tuple[float, float] = (0.0, 1.2),
+    dense: DenseArch = _DENSE,
+) -> Workload:
+    """``count`` tables drawn as above, or with other widths, exponents and dense part."""
     rng = np.random.default_rng([seed, count])
     rows = np.clip(np.exp(rng.normal(np.log(3e5), 2.2, count)), 1e3, 1e8).astype(int)
-    widths = rng.choice(_WIDTHS, count)
+    dims = rng.choice(widths, count)
     lengths = np.exp(rng.normal(0.0, 1.3, count))
     pooling = np.clip(lengths * _MEAN_POOLING / lengths.mean(), 1.0, 200.0)
-    exponents = rng.uniform(0.0, 1.2, count)
+    skews = rng.uniform(*exponents, count)
     tables = tuple(
         Table(
             name=f"t{i}",
             num_embeddings=int(rows[i]),
-            embedding_dim=int(widths[i]),
+            embedding_dim=int(dims[i]),
             features=(Feature(name=f"f{i}", pooling_factor=round(float(pooling[i]), 2)),),
-            distribution=Zipf(num_embeddings=int(rows[i]), exponent=round(float(exponents[i]), 3)),
+            distribution=Zipf(num_embeddings=int(rows[i]), exponent=round(float(skews[i]), 3)),
         )
         for i in range(count)
     )
@@ -58,7 +67,7 @@ def drawn(count: int, *, seed: int = 0, batch: int = 1024) -> Workload:
         name=f"drawn{count}",
         tables=tables,
         local_batch_size=batch,
-        dense=DenseArch(num_dense_features=13, bottom_mlp=(64, 32), top_mlp=(64, 1)),
+        dense=dense,
         output_dtype=DataType.FP16,
         gradient_dtype=DataType.FP16,
     )

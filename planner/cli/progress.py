@@ -55,7 +55,7 @@ def _value(value: float | None, objective: str) -> str:
 
 @contextmanager
 def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar over ``total`` things; call it with the name of each one that is done."""
+    """A bar over ``total`` things or more; call it with the name of each one that is done."""
     if not settings.shows_progress:
         yield _ignore
         return
@@ -70,7 +70,13 @@ def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], N
     )
     with Progress(*columns, console=stderr_console(), transient=True) as progress:
         task = progress.add_task(what, total=total, last="")
-        yield lambda name: progress.update(task, advance=1, last=printable(name))
+
+        def step(name: str) -> None:
+            progress.update(task, advance=1, last=printable(name))
+            done = progress.tasks[0].completed
+            progress.update(task, total=max(total, done))
+
+        yield step
 
 
 def _ignore(name: str) -> None:

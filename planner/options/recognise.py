@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.sharding import ShardingOption, ShardingType, Spread, TablePlacement, place
+from costmodels.sharding import SPREAD, ShardingOption, ShardingType, Spread, TablePlacement, place
 from costmodels.workload import Table
 
 
@@ -38,5 +38,5 @@ def _widths(
     uniform = kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
     if uniform or not placement.shards:
         return (table.embedding_dim,)
-    step = local_world_size if kind is ShardingType.GRID_SHARD else 1
+    step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
     return tuple(s.num_cols for s in placement.shards[::step])

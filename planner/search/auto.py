@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, final
@@ -26,6 +27,7 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import greedy_plans
+from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.search.construct.walk import can_price_all, price_all
 from planner.search.improve.improving import Improver
@@ -73,11 +75,13 @@ class Auto(AbstractStrategy):
     ``construct`` and ``improve`` beside this module hold the parts, each with its explanation.
     """
 
-    __slots__ = ("_without",)
+    __slots__ = ("_handed", "_without")
 
-    def __init__(self, without: frozenset[SearchPart] = frozenset()) -> None:
-        """Search with all parts but these; the benchmarks leave some out to see what they give."""
-        self._without = without
+    def __init__(
+        self, without: frozenset[SearchPart] = frozenset(), handed: Sequence[HandedPlan] = ()
+    ) -> None:
+        """Search without some parts (benchmarks see what they give), from handed plans too."""
+        self._without, self._handed = without, handed
 
     def search(
         self,
@@ -96,7 +100,7 @@ class Auto(AbstractStrategy):
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)
-            _Run(space, record, seed, self._without).search()
+            _Run(space, record, seed, self._without, self._handed).search()
             finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
@@ -109,9 +113,10 @@ class _Run:
         space: SearchSpace,
         record: Record,
         seed: int,
-        without: frozenset[SearchPart] = frozenset(),
+        without: frozenset[SearchPart],
+        handed: Sequence[HandedPlan],
     ) -> None:
-        self.without = without
+        self.without, self.handed = without, handed
         self.seed = seed
         self.space = space
         self.record = record
@@ -124,12 +129,7 @@ class _Run:
         self.bounds = RankFreeBound(self.model, optional=optional, meter=self.meter)
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.improver = Improver(
-            space,
-            record,
-            self.bounds,
-            self.relaxed,
-            rng=self.rng,
-            without=without,
+            space, record, self.bounds, self.relaxed, rng=self.rng, without=without
         )
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
@@ -158,6 +158,7 @@ class _Run:
 
     def _search(self) -> None:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
+        self.starts += offered(self.handed, self.space, self.record)
         self._relax()
         if math.isinf(self._least().bound):
             return
@@ -171,7 +172,7 @@ class _Run:
                     starts += self._round(self.bounds.packable(relaxation, slack))
         if self._nodes >= _EARLY_NODES:
             starts += self._branch(self._nodes)
-        self._look_for_plans(starts)
+        self._look_for_plans([*self.starts[: len(self.handed)], *starts])
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
         """The phases after the first bounds and plans, in this order; each ends with the budget."""
@@ -237,12 +238,10 @@ class _Run:
 
     def _begin_second(self) -> None:
         """A search for plans on another core, once there is a first plan."""
-        evaluate, without = (
-            self.record.evaluate,
-            self.without | {SearchPart.SECOND, SearchPart.PROOFS},
-        )
+        evaluate = self.record.evaluate
         if SearchPart.SECOND not in self.without and SecondSearch.worth_it(evaluate):
-            self.second = SecondSearch(Auto(without), evaluate, self.seed)
+            without = self.without | {SearchPart.SECOND, SearchPart.PROOFS}
+            self.second = SecondSearch(Auto(without, self.handed), evaluate, self.seed)
 
     def _pack(self) -> list[Assignment]:
         """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""

@@ -8,10 +8,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from costmodels.workload import Pipeline
+from planner.search.construct.handed import HandedPlan
 from planner.sweep.grid import Point
 
 CUT: Final = "the time limit cut the search"
 """Reason of a point whose plan another run, or another machine, may better."""
+
+DIED: Final = "its process died, for want of memory perhaps"
+"""Reason of a point that took its process with it."""
+
+_APART: Final = ("point", "plan", "handed_hash")
+"""Fields that are no figures of a point."""
 
 
 class PointStatus(StrEnum):
@@ -26,7 +33,8 @@ class PointStatus(StrEnum):
 class PointResult:
     """One point's plan in figures; None where there is no plan.
 
-    ``reason`` says why there is none, or what is to be known of the one there is.
+    ``reason`` says why there is none, or what is to be known of the one there is. ``plan`` is for
+    the searches of other points; ``handed_hash`` says which plans of others this one began with.
     """
 
     point: Point
@@ -47,24 +55,31 @@ class PointResult:
     price_usd_per_hour: float | None = None
     availability_ratio: float | None = None
     usd_per_billion_samples: float | None = None
+    plan: HandedPlan | None = None
+    handed_hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "point"}
+        """The figures as plain values."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in _APART}
         point = {name: getattr(self.point, name) for name in self.point.__slots__}
         pipeline = self.point.pipeline
         point["pipeline"] = None if pipeline is None else pipeline.value
         return {**point, **values, "status": self.status.value}
 
+    def to_line(self) -> dict[str, Any]:
+        """The figures, the plan, and what it began with: all that another run needs."""
+        plan = None if self.plan is None else self.plan.to_json()
+        return {**self.to_json(), "handed_hash": self.handed_hash, "plan": plan}
+
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> PointResult:
-        """The inverse of :meth:`to_json`.
+    def from_line(cls, values: dict[str, Any]) -> PointResult:
+        """The inverse of :meth:`to_line`; lines of earlier versions have no plan.
 
         Raises:
             KeyError, ValueError, TypeError: the values are something else.
         """
-        own = {name: values[name] for name in cls.__slots__ if name not in ("point", "status")}
-        pipeline = values["pipeline"]
+        own = {name: values[name] for name in cls.__slots__ if name not in (*_APART, "status")}
+        pipeline, plan = values["pipeline"], values.get("plan")
         point = Point(
             system=values["system"],
             gpus=values["gpus"],
@@ -72,7 +87,13 @@ class PointResult:
             global_batch_size=values["global_batch_size"],
             pipeline=None if pipeline is None else Pipeline(pipeline),
         )
-        return cls(point=point, status=PointStatus(values["status"]), **own)
+        return cls(
+            point=point,
+            status=PointStatus(values["status"]),
+            plan=None if plan is None else HandedPlan.from_json(plan),
+            handed_hash=values.get("handed_hash", ""),
+            **own,
+        )
 
 
 def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:

@@ -5,27 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.result_json import inputs_hash
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
+from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
 from planner.support.file_errors import writing
 from planner.support.status import Status
 from planner.support.worker_pool import ProcessDiedError, WorkerPool
 from planner.sweep.economics import Operation, economics
 from planner.sweep.grid import Point
-from planner.sweep.outcome import CUT, PointResult, PointStatus
+from planner.sweep.hand_on import FromHanded, better, handed_hash, handed_to, is_worth_it
+from planner.sweep.outcome import CUT, DIED, PointResult, PointStatus
+
+_ROUNDS: Final = 3
+"""Second looks at a point at most; all points are done with one before any begins the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A point with its problem, and how hard to search."""
+    """A point with its problem, and how hard to search.
+
+    ``first`` is what was found before, and ``handed`` are plans of other points, for a second look;
+    without them the task is a first search.
+    """
 
     point: Point
     problem: PlanningProblem
@@ -33,6 +43,23 @@ class Task:
     time_limit_s: float | None = None
     max_evaluations: int | None = None
     seed: int = 0
+    first: PointResult | None = None
+    handed: tuple[HandedPlan, ...] = ()
+
+    def again(self, first: PointResult, found: Sequence[PointResult]) -> Task | None:
+        """The second look at its point; None if it needs none, or there is nothing to look at.
+
+        Args:
+            first: what was found at this point.
+            found: what was found at other points.
+        """
+        handed = handed_to(self.point, found) if is_worth_it(first) else ()
+        return replace(self, first=first, handed=handed) if handed else None
+
+    @property
+    def handed_hash(self) -> str:
+        """Tells apart tasks of the same point that begin with other plans."""
+        return "" if self.first is None else handed_hash(self.first.handed_hash, self.handed)
 
 
 class Journal:
@@ -48,7 +75,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Read what is there."""
         self.path = path
-        self._results: dict[tuple[Point, str], PointResult] = {}
+        self._results: dict[tuple[Point, str, str], PointResult] = {}
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         self._whole = not text or text.endswith("\n")
         lines = text.split("\n")
@@ -58,27 +85,36 @@ class Journal:
 
     def _read(self, line: str, number: int, *, last: bool) -> None:
         try:
-            result = PointResult.from_json(json.loads(line))
+            result = PointResult.from_line(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             if last:
                 return
             message = f"{self.path}:{number}: is no result of a sweep; name another folder"
             raise InvalidInputError(message) from error
-        self._results[result.point, result.inputs_hash] = result
+        self._keep(result)
+
+    def _keep(self, result: PointResult) -> None:
+        self._results[result.point, result.inputs_hash, result.handed_hash] = result
 
     def find(self, task: Task) -> PointResult | None:
-        """The result of a task of the same inputs; failed ones are tried again."""
-        known = self._results.get((task.point, inputs_hash(task.problem)))
-        return known if known is not None and known.status is not PointStatus.FAILED else None
+        """The result of a task of the same inputs.
+
+        Failed ones are tried again, and those of versions that kept no plan.
+        """
+        key = task.point, inputs_hash(task.problem), task.handed_hash
+        known = self._results.get(key)
+        if known is None or known.status is PointStatus.FAILED:
+            return None
+        return None if known.status is PointStatus.DONE and known.plan is None else known
 
     def add(self, result: PointResult) -> None:
         """Append a result and make sure that it is on the disk."""
-        self._results[result.point, result.inputs_hash] = result
+        self._keep(result)
         if not self._whole:
             data = self.path.read_bytes()
             os.truncate(self.path, data.rfind(b"\n") + 1)
             self._whole = True
-        line = json.dumps(result.to_json(), allow_nan=False) + "\n"
+        line = json.dumps(result.to_line(), allow_nan=False) + "\n"
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -101,26 +137,54 @@ def run(
 ) -> tuple[PointResult, ...]:
     """Results in the order of the tasks; those not reached are missing.
 
+    Every point is searched on its own. When all are done, points with a wide gap are looked at once
+    more with the plans of their neighbours (:mod:`planner.sweep.hand_on`), and again where those
+    have become better. What a point gets never depends on which process was faster, and no point
+    gets worse.
+
     A point that does not fit, or whose process dies, is a result too and stops nothing.
 
     Args:
         tasks: what to do.
         journal: results known already are taken from it, new ones are added.
         workers: processes; 1 runs everything in this one.
-        progress: called with every new result.
+        progress: called with every new result; again with that of a second look.
         should_stop: asked often; True ends the sweep with what it has.
     """
-    known = {i: journal.find(t) for i, t in enumerate(tasks)} if journal else {}
-    found = {i: result for i, result in known.items() if result is not None}
-    left = [(i, t) for i, t in enumerate(tasks) if i not in found]
-    solved = _here(left, should_stop) if workers == 1 else _spread(left, workers, should_stop)
-    for index, result in solved:
-        found[index] = result
-        if journal is not None:
-            journal.add(result)
-        if progress is not None:
-            progress(result)
+    with WorkerPool(workers) as pool:
+
+        def results_of(asked: dict[int, Task]) -> dict[int, PointResult]:
+            known = {i: journal.find(t) for i, t in asked.items()} if journal else {}
+            found = {i: result for i, result in known.items() if result is not None}
+            left = [(i, t) for i, t in asked.items() if i not in found]
+            solved = _here(left, should_stop) if workers == 1 else _spread(left, pool, should_stop)
+            for index, result in solved:
+                found[index] = result
+                if journal is not None:
+                    journal.add(result)
+                if progress is not None:
+                    progress(result)
+            return found
+
+        found = results_of(dict(enumerate(tasks)))
+        given: dict[int, tuple[HandedPlan, ...]] = {}
+        for _ in range(_ROUNDS if len(found) == len(tasks) else 0):
+            asked = _second_looks(tasks, [found[i] for i in range(len(tasks))], given)
+            if not asked or should_stop():
+                break
+            given |= {i: task.handed for i, task in asked.items()}
+            found |= results_of(asked)
     return tuple(found[i] for i in sorted(found))
+
+
+def _second_looks(
+    tasks: Sequence[Task],
+    found: Sequence[PointResult],
+    given: Mapping[int, tuple[HandedPlan, ...]],
+) -> dict[int, Task]:
+    """Second looks at the points that have not been given just these plans before."""
+    again = {i: task.again(found[i], found) for i, task in enumerate(tasks)}
+    return {i: t for i, t in again.items() if t is not None and t.handed != given.get(i)}
 
 
 def _here(
@@ -137,34 +201,41 @@ def _here(
 
 
 def _spread(
-    left: Sequence[tuple[int, Task]], workers: int, should_stop: Callable[[], bool]
+    left: Sequence[tuple[int, Task]], pool: WorkerPool, should_stop: Callable[[], bool]
 ) -> Iterator[tuple[int, PointResult]]:
     """Some processes at a time; what a process died of is tried once more, alone."""
     died: list[tuple[int, Task]] = []
-    with WorkerPool(workers) as pool:
-        tasks = [task for _, task in left]
-        for done in pool.run(solve, tasks, should_stop=should_stop):
-            if isinstance(done.error, ProcessDiedError):
-                died.append(left[done.index])
-            else:
-                yield left[done.index][0], done.value
-    with WorkerPool(1) as pool:
-        for done in pool.run(solve, [t for _, t in died], should_stop=should_stop):
+    for done in pool.run(solve, [task for _, task in left], should_stop=should_stop):
+        if isinstance(done.error, ProcessDiedError):
+            died.append(left[done.index])
+        else:
+            yield left[done.index][0], done.value
+    with WorkerPool(1) as alone:
+        for done in alone.run(solve, [t for _, t in died], should_stop=should_stop):
             index, task = died[done.index]
             if isinstance(done.error, ProcessDiedError):
-                yield index, failed(task, "its process died, for want of memory perhaps")
+                yield index, task.first or failed(task, DIED)
             else:
                 yield index, done.value
 
 
 def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> PointResult:
-    """The best plan of a point in figures.
+    """The best plan of a point in figures; of a second look, if that is better.
 
     Raises:
         StoppedError: ``should_stop`` said so before the search had ended.
     """
+    found = _searched(task, should_stop)
+    if task.first is None:
+        return found
+    return replace(better(task.first, found), handed_hash=task.handed_hash)
+
+
+def _searched(task: Task, should_stop: Callable[[], bool]) -> PointResult:
+    strategy = "auto" if task.first is None else FromHanded(task.first.plan, task.handed)
     try:
         search = SearchSettings(
+            strategy=strategy,
             time_limit_s=task.time_limit_s,
             max_evaluations=task.max_evaluations,
             seed=task.seed,
@@ -230,6 +301,7 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
         price_usd_per_hour=money.usd_per_hour,
         availability_ratio=money.availability_ratio,
         usd_per_billion_samples=money.usd_per_billion_samples,
+        plan=HandedPlan.of(result.plan, task.problem.workload, topology),
     )
 
 

@@ -74,11 +74,19 @@ def command(
         for system in flags.systems:
             per_host = flags.gpus_per_host or questions.topology(system, None).local_world_size
 
-            def best(gpus: int, system: str = system) -> PointResult:
+            found: list[PointResult] = []
+
+            def best(
+                gpus: int, system: str = system, found: list[PointResult] = found
+            ) -> PointResult:
                 batch = flags.batch_sizes[0] if flags.batch_sizes else None
                 whole = flags.global_batch_sizes[0] if flags.global_batch_sizes else None
                 point = Point(system=system, gpus=gpus, batch_size=batch, global_batch_size=whole)
-                return solve(questions.task(point), should_stop=stop)
+                task = questions.task(point)
+                first = solve(task, should_stop=stop)
+                again = task.again(first, found)
+                found.append(first if again is None else solve(again, should_stop=stop))
+                return found[-1]
 
             sizings.append(
                 smallest(

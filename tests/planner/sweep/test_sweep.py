@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InvalidInputError
 from planner.problem import NO_CONSTRAINTS
+from planner.search.construct.handed import HandedPlan
 from planner.sweep import Grid, Journal, Operation, Point, pareto, run, smallest
 from planner.sweep.economics import economics
+from planner.sweep.hand_on import better, handed_to
 from planner.sweep.outcome import PointResult, PointStatus
 from planner.sweep.page import sweep_page
-from planner.sweep.runner import Task, failed
+from planner.sweep.runner import Task, failed, solve
 
 
 def _tasks(**changes: object) -> list[Task]:
@@ -37,6 +40,10 @@ def _tasks(**changes: object) -> list[Task]:
         )
         for point in grid.points()
     ]
+
+
+def _times(found: Sequence[PointResult]) -> list[float | None]:
+    return [result.iteration_time_s for result in found]
 
 
 @pytest.fixture(scope="module")
@@ -58,31 +65,111 @@ def test_every_point_has_its_plan_in_the_order_of_the_grid(
         assert r.samples_per_s == pytest.approx(samples / r.iteration_time_s)
 
 
-def test_processes_find_the_same(results: tuple[PointResult, ...]) -> None:
-    """Two workers, the same figures."""
-    assert run(_tasks(), workers=2) == results
-
-
-def test_a_sweep_goes_on_where_it_was_stopped(
-    results: tuple[PointResult, ...], tmp_path: Path
-) -> None:
-    """A second run does only what is missing; a line cut off by a crash is done again."""
-    path = tmp_path / "points.jsonl"
-    kept: list[PointResult] = []
-    first = run(
-        _tasks(),
-        journal=Journal(path),
-        progress=kept.append,
-        should_stop=lambda: len(kept) >= 3,
+@pytest.fixture(scope="module")
+def uneven() -> tuple[Task, ...]:
+    """Four points of which only the first is searched for long."""
+    return tuple(
+        replace(t, max_evaluations=1 if i else 150) for i, t in enumerate(reversed(_tasks()))
     )
-    assert first == results[:3]
-    path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.fixture(scope="module")
+def handed_on(uneven: tuple[Task, ...]) -> tuple[PointResult, ...]:
+    """What becomes of them."""
+    return run(uneven)
+
+
+def test_plans_are_handed_on_and_no_point_gets_worse(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+) -> None:
+    """Those searched for a moment have most of what the long search found; bounds stay."""
+    alone = [solve(task) for task in uneven]
+    for before, after in zip(alone, handed_on, strict=True):
+        assert before.iteration_time_s is not None
+        assert after.iteration_time_s is not None
+        assert after.iteration_time_s <= before.iteration_time_s
+        assert after.bound_s == before.bound_s
+        assert after.bound_s <= after.iteration_time_s
+    gained = [
+        a.iteration_time_s / b.iteration_time_s for a, b in zip(handed_on, alone, strict=True)
+    ]  # type: ignore[operator]
+    assert max(gained[1:]) < 0.95  # also that of the last point, two steps from the first
+
+
+def test_plans_handed_on_are_the_same_on_processes(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+) -> None:
+    """Whichever of them is done first."""
+    assert run(uneven, workers=2) == handed_on
+
+
+def test_a_sweep_goes_on_wherever_it_was_stopped(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...], tmp_path: Path
+) -> None:
+    """Stopped after every result in turn, also between second looks, with its last line cut off."""
+    path = tmp_path / "points.jsonl"
     fresh: list[PointResult] = []
-    again = run(_tasks(), journal=Journal(path), progress=fresh.append)
-    assert again == results
-    assert len(fresh) == 2
-    assert run(_tasks(), journal=Journal(path), progress=fresh.append) == results
-    assert len(fresh) == 2
+    for _ in range(20):
+        fresh.clear()
+        found = run(
+            uneven,
+            journal=Journal(path),
+            progress=fresh.append,
+            should_stop=lambda: len(fresh) >= 2,
+        )
+        if len(fresh) < 2:
+            break
+        path.write_bytes(path.read_bytes()[:-40])
+    assert found == handed_on
+    lines = path.read_text()
+    assert lines.count("\n") > len(uneven)
+    assert run(uneven, journal=Journal(path), progress=fresh.append) == handed_on
+    assert path.read_text() == lines
+
+
+def test_more_points_give_others_the_same_first_plans(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...], tmp_path: Path
+) -> None:
+    """A sweep of more points that goes on from one of fewer ends as if it had begun with them."""
+    path = tmp_path / "points.jsonl"
+    run(uneven[1:], journal=Journal(path))
+    assert run(uneven, journal=Journal(path)) == handed_on
+
+
+def test_points_of_a_version_without_plans_are_searched_again(tmp_path: Path) -> None:
+    """A line of theirs is no error."""
+    path = tmp_path / "points.jsonl"
+    task = _tasks()[0]
+    line = solve(task).to_json()
+    path.write_text(json.dumps(line) + "\n")
+    fresh: list[PointResult] = []
+    run([task], journal=Journal(path), progress=fresh.append)
+    assert [r.point for r in fresh] == [task.point]
+
+
+def test_a_plan_that_beats_the_bound_withdraws_it(results: tuple[PointResult, ...]) -> None:
+    """The bound of the first search holds for every plan, or it is wrong."""
+    first = replace(results[0], iteration_time_s=3.0, bound_s=2.0)
+    faster = replace(results[0], iteration_time_s=2.5, bound_s=None)
+    assert better(first, faster).bound_s == 2.0
+    assert better(first, replace(faster, iteration_time_s=1.9)).bound_s is None
+    assert better(first, replace(faster, iteration_time_s=3.1)) == first
+    assert better(first, replace(faster, iteration_time_s=None)) == first
+
+
+def test_the_nearest_points_hand_on() -> None:
+    """Points that differ in one thing, by ratio; no more than six."""
+    point = Point(system="a", gpus=64, batch_size=256)
+    plan = HandedPlan(world_size=1, local_world_size=1, options=(), places=())
+    others = [replace(point, gpus=g) for g in (64, 512, 8, 128, 32, 16, 256, 65)]
+    others += [replace(point, system="b"), replace(point, batch_size=512, gpus=65)]
+    found = [
+        replace(failed(_tasks()[0], ""), point=p, plan=replace(plan, world_size=n))
+        for n, p in enumerate(others)
+    ]
+    nearest = [others[p.world_size] for p in handed_to(point, found)]
+    assert [p.gpus for p in nearest] == [65, 128, 32, 64, 16, 256]
+    assert nearest[3].system == "b"
 
 
 def test_a_point_stopped_in_the_middle_is_no_result() -> None:
@@ -126,7 +213,7 @@ def test_a_point_that_does_not_fit_stops_nothing(results: tuple[PointResult, ...
     found = run(tasks)
     assert found[0].status is PointStatus.DOES_NOT_FIT
     assert found[0].reason
-    assert found[1:] == results[1:]
+    assert _times(found[1:]) == _times(results[1:])
 
 
 class _Deadly(Topology):
@@ -146,7 +233,7 @@ def test_a_process_that_dies_fails_its_point_alone(results: tuple[PointResult, .
     tasks[2] = replace(tasks[2], problem=replace(tasks[2].problem, topology=deadly))
     found = run(tasks, workers=2)
     assert found[2].status is PointStatus.FAILED
-    assert [*found[:2], *found[3:]] == [*results[:2], *results[3:]]
+    assert _times([*found[:2], *found[3:]]) == _times([*results[:2], *results[3:]])
 
 
 def _point(speed: float, cost: float | None, room: float) -> PointResult:
@@ -222,7 +309,7 @@ def test_results_survive_json(results: tuple[PointResult, ...]) -> None:
     """Also with a pipeline and a global batch."""
     point = Point(system="a", gpus=4, global_batch_size=64, pipeline=Pipeline.NONE)
     for result in (*results, replace(results[0], point=point)):
-        assert PointResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+        assert PointResult.from_line(json.loads(json.dumps(result.to_line()))) == result
 
 
 def test_the_page_shows_every_point_and_loads_nothing(results: tuple[PointResult, ...]) -> None:

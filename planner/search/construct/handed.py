@@ -1,0 +1,229 @@
+"""Plans handed on from one problem to another of the same tables: other ranks, batch or system.
+
+What is handed on is how each table is cut, and roughly where its pieces are. Rank ``r`` of ``n``
+becomes those of the ``m`` new ranks that lie at the same share of the way; where these are several,
+the pieces that shared it are spread over them, the heaviest first. Tables on every rank, and row
+blocks inside hosts, are cut into as many parts as the new problem has places for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner.options.recognise import option_of
+from planner.search.base import Record
+from planner.space.evaluation import Assignment, BoolArray, FloatArray, SearchSpace
+from planner.space.objective import AbstractObjective
+
+_OTHER_TYPE: Final = 100.0
+_OTHER_SPREAD: Final = 1000.0
+_OTHER_KERNEL: Final = 10.0
+"""What makes an option unlike another one; numbers of pieces differ by the ratio's logarithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedPlan:
+    """A plan as choices.
+
+    Attributes:
+        world_size: its ranks.
+        local_world_size: ranks of one of its hosts.
+        options: of each table, in the workload's order.
+        places: ranks (or hosts) of each table's pieces; empty for those on every rank.
+    """
+
+    world_size: int
+    local_world_size: int
+    options: tuple[ShardingOption, ...]
+    places: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, plan: Plan, workload: Workload, topology: Topology) -> HandedPlan | None:
+        """A plan of a workload on a system; None if it cuts a table as no option does."""
+        local = topology.local_world_size
+        options, places = [], []
+        for table in workload.tables:
+            placement = plan.placement(table.name)
+            option = option_of(
+                placement, table, world_size=topology.world_size, local_world_size=local
+            )
+            if option is None:
+                return None
+            step = local if option.spread is Spread.HOSTS else 1
+            ranks = () if option.is_uniform else placement.ranks[::step]
+            options.append(option)
+            places.append(tuple(rank // step for rank in ranks))
+        return cls(
+            world_size=topology.world_size,
+            local_world_size=local,
+            options=tuple(options),
+            places=tuple(places),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        cuts = [[o.sharding_type.value, o.kernel.value, *o.column_widths] for o in self.options]
+        return {
+            "world_size": self.world_size,
+            "local_world_size": self.local_world_size,
+            "tables": [option.table for option in self.options],
+            "cuts": cuts,
+            "load_factors": [option.cache_load_factor_ratio for option in self.options],
+            "places": [list(places) for places in self.places],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> HandedPlan:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            KeyError, ValueError, TypeError: the values are something else.
+        """
+        rows = zip(values["tables"], values["cuts"], values["load_factors"], strict=True)
+        return cls(
+            world_size=int(values["world_size"]),
+            local_world_size=int(values["local_world_size"]),
+            options=tuple(
+                ShardingOption(
+                    table=str(table),
+                    sharding_type=ShardingType(cut[0]),
+                    kernel=ComputeKernel(cut[1]),
+                    column_widths=tuple(map(int, cut[2:])),
+                    cache_load_factor_ratio=factor,
+                )
+                for table, cut, factor in rows
+            ),
+            places=tuple(tuple(map(int, places)) for places in values["places"]),
+        )
+
+
+def offered(handed: Sequence[HandedPlan], space: SearchSpace, record: Record) -> list[Assignment]:
+    """Every handed plan in this space, offered to the record; those that do not fit too."""
+    found = [translated(space, plan, record.evaluate.objective) for plan in handed]
+    for plan in found:
+        record.consider(plan, "plan handed on")
+    return found
+
+
+def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObjective) -> Assignment:
+    """The plan most like a handed one in another space of the same tables.
+
+    Each table has the listed option that is most like its own, and its pieces are where constraints
+    and TorchRec allow them. Rules that couple tables, and memory, are not looked at.
+    """
+    options = [_nearest(space, t, given) for t, given in enumerate(handed.options)]
+    flats = space.first[:-1] + np.array(options, dtype=np.int64)
+    prices = objective.always().slopes @ objective.gradient(space.mean_work.mean(axis=0))
+    weights = space.mean_work[flats] @ prices / np.maximum(space.pieces[flats], 1)
+    loads = np.zeros(space.world_size)
+    places: list[tuple[int, ...]] = [()] * len(options)
+    for table in np.argsort(-weights, kind="stable").tolist():
+        option = space.option(table, options[table])
+        if option.is_uniform:
+            continue
+        places[table] = _placed(space, table, handed, option, loads)
+        where = places[table]
+        ranks = space.host_ranks(where) if option.spread is Spread.HOSTS else np.array(where)
+        np.add.at(loads, ranks, weights[table] * len(where) / len(ranks))
+    return Assignment(options=tuple(options), places=tuple(places))
+
+
+def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
+    """Index of the placeable option of a table that is most like ``given``; the first of equals."""
+    listed = space.listing.names.listed(given.sharding_type)
+    factor = given.cache_load_factor_ratio or 0.0
+
+    def unlike(option: ShardingOption) -> float:
+        if not _has_room(space, table, option):
+            return math.inf
+        pieces = abs(math.log(len(option.column_widths) / len(given.column_widths)))
+        return (
+            _OTHER_TYPE * (option.sharding_type not in (given.sharding_type, listed))
+            + _OTHER_SPREAD * (option.spread is not given.spread)
+            + _OTHER_KERNEL * (option.kernel is not given.kernel)
+            + pieces
+            + 0.1 * abs((option.cache_load_factor_ratio or 0.0) - factor)
+        )
+
+    choices = space.tables[table].options
+    return min(range(len(choices)), key=lambda i: unlike(choices[i]))
+
+
+def _has_room(space: SearchSpace, table: int, option: ShardingOption) -> bool:
+    """Whether pieces of different widths find as many ranks as they need."""
+    if not option.keeps_pieces_apart:
+        return True
+    free = space.may_use_rank[table].reshape(space.num_hosts, -1).sum(axis=1)
+    most = free.max() if option.keeps_pieces_on_host else free.sum()
+    return bool(most >= len(set(option.column_widths)))
+
+
+def _placed(
+    space: SearchSpace,
+    table: int,
+    handed: HandedPlan,
+    option: ShardingOption,
+    loads: FloatArray,
+) -> tuple[int, ...]:
+    """Places of an option's pieces: near the old ones, the least loaded of those that are."""
+    hosts = option.spread is Spread.HOSTS
+    count = space.num_hosts if hosts else space.world_size
+    loads = loads.reshape(count, -1).sum(axis=1)
+    old, before = handed.places[table], handed.world_size
+    if not old:  # it was on every rank
+        old, before = (table,), len(handed.places)
+    elif handed.options[table].spread is Spread.HOSTS:
+        before //= handed.local_world_size
+    wanted: list[int] = []
+    for piece in range(option.num_pieces):
+        place = old[piece * len(old) // option.num_pieces]
+        first = place * count // before
+        near = range(first, max((place + 1) * count // before, first + 1))
+        wanted.append(min(near, key=lambda p: (wanted.count(p), loads[p])))
+    allowed = space.may_use_host[table] if hosts else space.may_use_rank[table]
+    return _legal(option, wanted, allowed, space.local_world_size)
+
+
+def _legal(
+    option: ShardingOption, wanted: Sequence[int], allowed: BoolArray, local: int
+) -> tuple[int, ...]:
+    """The wanted places, or the next ones after them where they are not allowed."""
+    if option.keeps_pieces_on_host and len(wanted) > 1:
+        host = _host_for(option, wanted[0] // local, allowed, local)
+        inside = np.zeros_like(allowed)
+        inside[host * local : (host + 1) * local] = True
+        allowed = allowed & inside
+        wanted = [host * local + rank % local for rank in wanted]
+    every = np.flatnonzero(allowed)
+    order = np.roll(every, -int(np.searchsorted(every, wanted[0])))
+    found: list[int] = []
+    for piece, place in enumerate(wanted):
+        others = np.roll(every, -int(np.searchsorted(every, place)))
+        fits = (p for p in others.tolist() if _may_join(option, found, piece, p))
+        found.append(next(fits, int(others[0])))
+    if option.may_be_at(found, local):
+        return tuple(found)
+    widths = sorted(set(option.column_widths))  # pieces of one width may share a place
+    return tuple(int(order[widths.index(w) % len(order)]) for w in option.column_widths)
+
+
+def _may_join(option: ShardingOption, found: Sequence[int], piece: int, place: int) -> bool:
+    """Whether no piece of another width is on a place."""
+    widths = option.column_widths
+    return all(p != place or widths[i] == widths[piece] for i, p in enumerate(found))
+
+
+def _host_for(option: ShardingOption, host: int, allowed: BoolArray, local: int) -> int:
+    """A host with enough allowed ranks: the wanted one, or the next after it."""
+    free = allowed.reshape(-1, local).sum(axis=1)
+    needed = len(set(option.column_widths))
+    order = np.roll(np.arange(len(free)), -host)
+    return int(next((h for h in order if free[h] >= needed), order[int(np.argmax(free[order]))]))
