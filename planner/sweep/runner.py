@@ -231,6 +231,22 @@ def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> Poi
     return replace(better(task.first, found), handed_hash=task.handed_hash)
 
 
+def solve_beside(
+    task: Task,
+    found: Sequence[PointResult],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> PointResult:
+    """The best plan of a point, with a second look from the plans of points found before.
+
+    Raises:
+        StoppedError: ``should_stop`` said so before the searches had ended.
+    """
+    first = solve(task, should_stop=should_stop)
+    again = task.again(first, found)
+    return first if again is None else solve(again, should_stop=should_stop)
+
+
 def _searched(task: Task, should_stop: Callable[[], bool]) -> PointResult:
     strategy = "auto" if task.first is None else FromHanded(task.first.plan, task.handed)
     try:

@@ -59,13 +59,15 @@ def command(
 ) -> int:
     """Find, for each system, the fewest whole hosts whose best plan is fast enough.
 
-    With --mtbf, throughput counts lost time. Exit code 1 says that no system reaches the target.
+    A size whose gap is above 1 % is searched again from the plans of sizes tried before it, where
+    one of these is better on it. With --mtbf, throughput counts lost time. Exit code 1 says that no
+    system reaches the target.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
     from planner.sweep import Point, smallest
-    from planner.sweep.runner import solve
+    from planner.sweep.runner import solve_beside
 
     questions = Questions(workload, flags)
     sizings = []
@@ -82,10 +84,7 @@ def command(
                 batch = flags.batch_sizes[0] if flags.batch_sizes else None
                 whole = flags.global_batch_sizes[0] if flags.global_batch_sizes else None
                 point = Point(system=system, gpus=gpus, batch_size=batch, global_batch_size=whole)
-                task = questions.task(point)
-                first = solve(task, should_stop=stop)
-                again = task.again(first, found)
-                found.append(first if again is None else solve(again, should_stop=stop))
+                found.append(solve_beside(questions.task(point), found, should_stop=stop))
                 return found[-1]
 
             sizings.append(

@@ -154,10 +154,10 @@ _OPTIONS: tuple[Option, ...] = (
         "--restart", "restart_s", type=Quantity("s"), default="5min", show_default=True,
         metavar="TIME", help="From a failure to the next iteration.",
     ),
-    time_limit_option("--time-limit", "For the search of one point, ", "time_limit_s"),
+    time_limit_option("--time-limit", "For each search of a point, ", "time_limit_s"),
     click.option(
         "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-        help="Plans priced per point.  [default: by the size of the problem]",
+        help="Plans priced in each search of a point.  [default: by the size of the problem]",
     ),
     click.option(
         "--workers", type=click.IntRange(1, 1024), default=None, metavar="N",

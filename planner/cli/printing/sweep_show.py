@@ -94,6 +94,13 @@ def cut_points(results: Sequence[PointResult]) -> str | None:
     )
 
 
+def stopped(by: str, done: int, asked: int) -> str:
+    """A remark on a sweep that something ended early."""
+    if done < asked:
+        return f"stopped by {by} after {done} of {asked} points"
+    return f"stopped by {by} after a search of all {asked} points, while plans were handed on"
+
+
 def _cells(result: PointResult) -> tuple[str, ...]:
     point = result.point
     system = point.system if point.pipeline is None else f"{point.system} {point.pipeline.value}"

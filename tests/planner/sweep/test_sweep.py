@@ -20,9 +20,9 @@ from planner.search.construct.handed import HandedPlan
 from planner.sweep import Grid, Journal, Operation, Point, pareto, run, smallest
 from planner.sweep.economics import economics
 from planner.sweep.hand_on import better, handed_to
-from planner.sweep.outcome import PointResult, PointStatus
+from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.page import sweep_page
-from planner.sweep.runner import Task, failed, solve
+from planner.sweep.runner import Task, failed, solve, solve_beside
 
 
 def _tasks(**changes: object) -> list[Task]:
@@ -94,6 +94,26 @@ def test_plans_are_handed_on_and_no_point_gets_worse(
         a.iteration_time_s / b.iteration_time_s for a, b in zip(handed_on, alone, strict=True)
     ]  # type: ignore[operator]
     assert max(gained[1:]) < 0.95  # also that of the last point, two steps from the first
+
+
+def test_a_point_without_a_plan_gets_one_from_others(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+) -> None:
+    """Unless its process died of its first search; then it is left alone."""
+    lost = failed(uneven[1], "the search ended before it found a plan that fits")
+    again = uneven[1].again(lost, handed_on)
+    assert again is not None
+    assert solve(again).status is PointStatus.DONE
+    assert uneven[1].again(replace(lost, reason=DIED), handed_on) is None
+
+
+def test_a_search_of_sizes_hands_on_too(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+) -> None:
+    """Each size begins with the plans of those tried before it."""
+    alone, beside = solve(uneven[1]), solve_beside(uneven[1], handed_on[:1])
+    assert (beside.iteration_time_s or 0.0) < 0.95 * (alone.iteration_time_s or 0.0)
+    assert solve_beside(uneven[1], ()) == alone
 
 
 def test_plans_handed_on_are_the_same_on_processes(
