@@ -6,6 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any, Final, TypeVar, final
 
 from planner.errors import InvalidInputError, PlannerError
@@ -15,6 +16,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOCAL: Final = "local"
+_PACKAGE: Final = "shardplan"
 
 
 class WorkerError(PlannerError):
@@ -119,7 +121,7 @@ def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
         WorkerError: no scheduler answers.
     """
     if dask is not None:
-        with _dask_client(dask, jobs) as client:
+        with dask_client(dask, jobs) as client:
             yield DaskCluster(client)
     elif jobs > 1:
         with WorkerPool(jobs) as workers:
@@ -129,7 +131,8 @@ def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
 
 
 @contextmanager
-def _dask_client(address: str, jobs: int) -> Iterator[Any]:
+def dask_client(address: str, jobs: int) -> Iterator[Any]:
+    """A client of a Dask cluster; see :func:`open_pool` for what is given and raised."""
     try:
         distributed = importlib.import_module("distributed")
     except ImportError as error:
@@ -149,6 +152,25 @@ def _dask_client(address: str, jobs: int) -> Iterator[Any]:
         raise WorkerError(message) from error
     with client:
         yield client
+
+
+def require_same_version(client: Any) -> None:
+    """Refuse a cluster whose workers would not know what they are sent, and wait for it for ever.
+
+    Raises:
+        InvalidInputError: a worker has no shardplan, or another version.
+    """
+    ours = metadata.version(_PACKAGE)
+    try:
+        theirs = set(client.run(metadata.version, _PACKAGE).values())
+    except metadata.PackageNotFoundError as error:
+        message = (
+            f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them"
+        )
+        raise InvalidInputError(message) from error
+    if theirs - {ours}:
+        message = f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}"
+        raise InvalidInputError(message)
 
 
 def _collect(

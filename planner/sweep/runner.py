@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.result_json import inputs_hash
 from planner.problem import PlanningProblem
+from planner.profiling.workers import WorkerError, require_same_version
 from planner.result import PlanningResult
 from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
@@ -25,6 +27,8 @@ from planner.sweep.grid import Point
 from planner.sweep.hand_on import FromHanded, better, handed_hash, handed_to, is_worth_it
 from planner.sweep.outcome import CUT, DIED, PointResult, PointStatus
 
+_POLL_S: Final = 0.5
+"""Between two looks at whether to stop a cluster's work."""
 _ROUNDS: Final = 3
 """Second looks at a point at most; all points are done with one before any begins the next."""
 
@@ -132,6 +136,7 @@ def run(
     *,
     journal: Journal | None = None,
     workers: int = 1,
+    dask: Any = None,
     progress: Callable[[PointResult], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[PointResult, ...]:
@@ -148,17 +153,24 @@ def run(
         tasks: what to do.
         journal: results known already are taken from it, new ones are added.
         workers: processes; 1 runs everything in this one.
+        dask: a client of a Dask cluster, whose workers take the place of processes.
         progress: called with every new result; again with that of a second look.
         should_stop: asked often; True ends the sweep with what it has.
+
+    Raises:
+        InvalidInputError: workers of the cluster have another version of shardplan.
+        WorkerError: the cluster was lost; results so far are in the journal.
     """
+    if dask is not None:
+        require_same_version(dask)
     with WorkerPool(workers) as pool:
 
         def results_of(asked: dict[int, Task]) -> dict[int, PointResult]:
             known = {i: journal.find(t) for i, t in asked.items()} if journal else {}
             found = {i: result for i, result in known.items() if result is not None}
             left = [(i, t) for i, t in asked.items() if i not in found]
-            solved = _here(left, should_stop) if workers == 1 else _spread(left, pool, should_stop)
-            for index, result in solved:
+            place = dask or (None if workers == 1 else pool)
+            for index, result in _solved(left, place, should_stop):
                 found[index] = result
                 if journal is not None:
                     journal.add(result)
@@ -175,6 +187,17 @@ def run(
             given |= {i: task.handed for i, task in asked.items()}
             found |= results_of(asked)
     return tuple(found[i] for i in sorted(found))
+
+
+def _solved(
+    left: Sequence[tuple[int, Task]], place: Any, should_stop: Callable[[], bool]
+) -> Iterator[tuple[int, PointResult]]:
+    """Results as they come: of a pool of processes, a Dask client, or of this process for None."""
+    if place is None:
+        return _here(left, should_stop)
+    if isinstance(place, WorkerPool):
+        return _spread(left, place, should_stop)
+    return _on_dask(left, place, should_stop)
 
 
 def _second_looks(
@@ -217,6 +240,30 @@ def _spread(
                 yield index, task.first or failed(task, DIED)
             else:
                 yield index, done.value
+
+
+def _on_dask(
+    left: Sequence[tuple[int, Task]], client: Any, should_stop: Callable[[], bool]
+) -> Iterator[tuple[int, PointResult]]:
+    """Points on a cluster, which gives what a lost worker had to another one, a few times."""
+    distributed = importlib.import_module("distributed")
+    waiting = {client.submit(solve, task, pure=False): (i, task) for i, task in left}
+    while waiting:
+        if should_stop():
+            client.cancel(list(waiting))
+            return
+        with contextlib.suppress(TimeoutError):
+            distributed.wait(list(waiting), timeout=_POLL_S, return_when="FIRST_COMPLETED")
+        for future in [f for f in waiting if f.done()]:
+            index, task = waiting.pop(future)
+            if future.cancelled():
+                message = "the Dask cluster was lost; start again to go on from the results so far"
+                raise WorkerError(message)
+            error = future.exception()
+            if isinstance(error, distributed.KilledWorker):
+                yield index, task.first or failed(task, DIED)
+            else:
+                yield index, future.result()
 
 
 def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> PointResult:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -46,6 +48,16 @@ DLRM_ROWS = (
     *(590_152, 12_973, 108, 36),
 )
 DLRM_POOLING = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+
+
+class DeadlySearch(Topology):
+    """A topology that kills the process that searches on it."""
+
+    __slots__ = ()
+
+    def hbm_capacities(self) -> NoReturn:
+        """Never come back."""
+        os._exit(1)
 
 
 def topology(

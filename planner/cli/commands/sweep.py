@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +13,15 @@ from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
 from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 
+if TYPE_CHECKING:
+    from planner.sweep import Grid
+
 EXAMPLES = """\b
 Examples:
   shardplan sweep dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 -o what-if
   shardplan sweep dlrm.yaml --system h100_sxm --gpus 8,16 --global-batch-size 65536,131072
-  shardplan sweep dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h --price h100_sxm=2.10"""
+  shardplan sweep dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h --price h100_sxm=2.10
+  shardplan sweep dlrm.yaml --system h100_sxm --gpus 8,16,32,64 --dask tcp://head:8786"""
 
 
 @click.command(short_help="Best plan per system, size, batch and pipeline.", epilog=EXAMPLES)
@@ -28,6 +34,11 @@ Examples:
     "-o", "--output", type=FILE, metavar="DIR",
     help="Write points.jsonl, sweep.csv and sweep.html; a later run goes on from there.",
 )  # fmt: skip
+@click.option(
+    "--dask",
+    metavar="local|ADDRESS",
+    help="Search the points on a Dask cluster; its workers need this version of shardplan.",
+)
 @output_options
 @click.pass_obj
 def command(
@@ -37,6 +48,7 @@ def command(
     gpus: tuple[int, ...],
     flags: SweepFlags,
     output: Path | None,
+    dask: str | None,
 ) -> int:
     """Plan for every combination and compare time, cost and memory head-room.
 
@@ -53,25 +65,24 @@ def command(
     from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
 
+    if dask not in (None, "local") and flags.workers is not None:
+        message = "--workers counts processes of this machine, and --dask has its own; drop one"
+        raise click.UsageError(message, click.get_current_context())
     questions = Questions(workload, flags)
-    from costmodels.workload import Pipeline
-    from planner.sweep import Grid, run
+    from planner.profiling.workers import dask_client
+    from planner.sweep import run
 
-    grid = Grid(
-        systems=flags.systems,
-        gpus=gpus,
-        batch_sizes=flags.batch_sizes,
-        global_batch_sizes=flags.global_batch_sizes,
-        pipelines=tuple(Pipeline(p) for p in flags.pipelines),
-    )
-    tasks = [questions.task(point) for point in grid.points()]
+    tasks = [questions.task(point) for point in _grid(flags, gpus).points()]
     journal = None if output is None else show.open_journal(output)
+    workers = min(questions.workers, len(tasks))
     with StopOnInterrupt() as stop:
-        with bar(settings, "points", len(tasks)) as step:
+        cluster = nullcontext() if dask is None else dask_client(dask, workers)
+        with cluster as client, bar(settings, "points", len(tasks)) as step:
             results = run(
                 tasks,
                 journal=journal,
-                workers=min(questions.workers, len(tasks)),
+                workers=workers,
+                dask=client,
                 progress=lambda result: step(result.point.name),
                 should_stop=stop,
             )
@@ -88,3 +99,16 @@ def command(
         remark(settings, show.stopped(str(stop.stopped_by), len(results), len(tasks)))
         return EXIT_STOPPED
     return 0
+
+
+def _grid(flags: SweepFlags, gpus: tuple[int, ...]) -> Grid:
+    from costmodels.workload import Pipeline
+    from planner.sweep import Grid
+
+    return Grid(
+        systems=flags.systems,
+        gpus=gpus,
+        batch_sizes=flags.batch_sizes,
+        global_batch_sizes=flags.global_batch_sizes,
+        pipelines=tuple(Pipeline(p) for p in flags.pipelines),
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +25,7 @@ from planner.sweep.hand_on import better, handed_to
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.page import sweep_page
 from planner.sweep.runner import Task, failed, solve, solve_beside
+from tests.planner.cases import DeadlySearch
 
 
 def _tasks(**changes: object) -> list[Task]:
@@ -89,10 +92,11 @@ def test_plans_are_handed_on_and_no_point_gets_worse(
         assert after.iteration_time_s is not None
         assert after.iteration_time_s <= before.iteration_time_s
         assert after.bound_s == before.bound_s
-        assert after.bound_s <= after.iteration_time_s
+        assert (after.bound_s or 0.0) <= after.iteration_time_s
     gained = [
-        a.iteration_time_s / b.iteration_time_s for a, b in zip(handed_on, alone, strict=True)
-    ]  # type: ignore[operator]
+        (after.iteration_time_s or 0.0) / (before.iteration_time_s or 1.0)
+        for before, after in zip(alone, handed_on, strict=True)
+    ]
     assert max(gained[1:]) < 0.95  # also that of the last point, two steps from the first
 
 
@@ -121,6 +125,58 @@ def test_plans_handed_on_are_the_same_on_processes(
 ) -> None:
     """Whichever of them is done first."""
     assert run(uneven, workers=2) == handed_on
+
+
+def test_workers_of_another_version_are_refused() -> None:
+    """They would not know what they are sent."""
+    client = SimpleNamespace(run=lambda *_: {"tcp://a": "0.0.1"})
+    with pytest.raises(InvalidInputError, match=r"workers have shardplan 0\.0\.1"):
+        run(_tasks(), dask=client)
+
+
+@pytest.mark.slow
+def test_a_cluster_finds_the_same_though_a_worker_is_killed(
+    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+) -> None:
+    """What it was at is done by another worker."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        first = next(iter(client.run(os.getpid).values()))
+
+        def kill_once(result: PointResult) -> None:
+            del result
+            if not killed:
+                killed.append(first)
+                os.kill(first, signal.SIGKILL)
+
+        killed: list[int] = []
+        assert run(uneven, dask=client, progress=kill_once) == handed_on
+        assert killed
+
+
+@pytest.mark.slow
+def test_a_point_that_kills_every_worker_fails_alone(results: tuple[PointResult, ...]) -> None:
+    """After a few workers it is given up."""
+    distributed = pytest.importorskip("distributed")
+    tasks = _tasks()
+    topology = tasks[2].problem.topology
+    deadly = DeadlySearch(**{name: getattr(topology, name) for name in Topology.__slots__})
+    tasks[2] = replace(tasks[2], problem=replace(tasks[2].problem, topology=deadly))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        found = run(tasks, dask=client)
+    assert found[2].status is PointStatus.FAILED
+    assert found[2].reason == DIED
+    assert _times([*found[:2], *found[3:]]) == _times([*results[:2], *results[3:]])
 
 
 def test_a_sweep_goes_on_wherever_it_was_stopped(
