@@ -29,6 +29,7 @@ from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProb
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
+from planner.search.bounds.quick import Floor, linear_floor
 from planner.settings import SearchChanges, SearchSettings
 from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -134,6 +135,30 @@ def solve(
     return answer(search.strategy, outcome, points, evaluate, search.seed)
 
 
+def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = None) -> Floor:
+    """What no plan of a problem can go below, in seconds per iteration, without looking for one.
+
+    Raises:
+        InvalidInputError: constraints that leave no option or contradict each other.
+        InfeasibleError: proven that no plan fits.
+        StoppedError: ``should_stop`` said so while options were listed.
+    """
+    run = _Run(
+        problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
+        settings=SEARCH,
+        deadline=_deadline(SEARCH),
+        make_pipeline=CostPipeline,
+        progress=None,
+        should_stop=should_stop,
+    )
+    if not problem.workload.tables:
+        best = answer_without_tables(run.problem, CostPipeline, SEARCH).best
+        free_bytes = best.memory.fullest.headroom_bytes
+        return Floor(value=best.estimate.time.time_s, free_bytes=free_bytes)
+    space = run.listed()
+    return linear_floor(space, search_objective(SEARCH.objective, space, SEARCH.robust))
+
+
 def estimate(
     workload: Workload,
     topology: Topology,
@@ -226,9 +251,7 @@ class _Run:
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
         at_once = objective_class(self.settings.objective).wants_every_kernel
         for every_kernel in dict.fromkeys((at_once, True)):
-            space = self._listed(every_kernel=every_kernel)
-            if not space.listing.has_every_kernel and not all(t.options for t in space.tables):
-                continue  # a table fits with none of the kernels that are listed
+            space = self.listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)
             outcome = strategy.search(
                 space,
@@ -252,8 +275,11 @@ class _Run:
             points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
         return points
 
-    def _listed(self, *, every_kernel: bool) -> SearchSpace:
-        """The space of plans; where kernels were left out, that nothing fits is not proven."""
+    def listed(self, *, every_kernel: bool = False) -> SearchSpace:
+        """The space of plans; where kernels were left out, that nothing fits is not proven.
+
+        They are all listed where a table fits with none of those that would be.
+        """
         with collector_paused():
             space = search_space(
                 self.problem,
@@ -264,6 +290,8 @@ class _Run:
             )
             if space.listing.has_every_kernel:
                 require_feasible(space)
+        if not every_kernel and not all(t.options for t in space.tables):
+            return self.listed(every_kernel=True)
         return space
 
     def _evaluator(self, space: SearchSpace) -> Evaluator:

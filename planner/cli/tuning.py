@@ -1,58 +1,72 @@
-"""What ``tune`` and ``worker`` share: the problem in a journal, and what is printed."""
+"""What ``tune`` and ``worker`` share: how a study is run, and what is printed of it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Settings, remark, write_json
-from planner.cli.flags.common import ProblemFlags
+from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.support.file_errors import writing
 
 if TYPE_CHECKING:
-    from planner.tuning import Setup, Study, StudyProgress
+    from planner.tuning import DesignSpace, Look, Setup, Study, StudyProgress
+
+_SHOWN = 12
+"""Setups that are printed."""
 
 
-def source_values(workload: Path, flags: ProblemFlags) -> dict[str, Any]:
-    """From which files and flags another process loads the same problem; paths are absolute."""
-    system = flags.system
-    if system is not None and Path(system).is_file():
-        system = str(Path(system).absolute())
-    source = str(workload.absolute()) if workload.is_file() else str(workload)
-    return {"workload": source, "flags": asdict(replace(flags, system=system))}
+def describe(setup: Setup, space: DesignSpace) -> str:
+    """A pick in words: the pipeline, and what else the space leaves open."""
+    from planner.tuning.effects import KNOBS, told_value, varying
+    from planner.tuning.setups import OWN_CODECS
 
-
-def flags_from(values: dict[str, Any]) -> ProblemFlags:
-    """The flags of a journal."""
-    return ProblemFlags(
-        **{
-            **values,
-            "overrides": tuple(values["overrides"]),
-            "models": tuple(values.get("models", ())),
-        }
+    free = varying(space)
+    kept_out = {
+        "sync_interval": setup.group_size == setup.gpus,
+        "min_column_width": setup.min_column_width <= 4,
+        "communication": setup.communication == OWN_CODECS,
+        "cache_load_factors": not setup.cache_load_factors,
+        "lookahead_batches": not setup.lookahead_batches,
+    }
+    return ", ".join(
+        _WORDS.get(knob, "{}").format(told_value(knob, getattr(setup, knob)))
+        for knob in KNOBS
+        if (knob in free or knob == "pipeline") and not kept_out.get(knob, False)
     )
 
 
-def progress_line(progress: StudyProgress) -> str:
-    """``3/24  best 5.92 ms  sparse_dist, 16 ranks``."""
-    from costmodels import units
+_WORDS = {
+    "batch_size": "batch {}",
+    "group_size": "groups of {}",
+    "sync_interval": "averaged every {}",
+    "min_column_width": "columns >= {}",
+    "cache_load_factors": "cache {}",
+    "lookahead_batches": "{} batches ahead",
+    "reserved_bytes": "{} kept free",
+}
+
+
+def progress_line(study: Study, progress: StudyProgress) -> str:
+    """``3/24  best 5.92 ms  sparse_dist, groups of 16``."""
+    from planner.tuning import GOALS
 
     text = f"{progress.done}/{progress.trials}"
-    if progress.best_s is None or progress.setup is None:
+    if progress.proofs is not None:
+        done, total = progress.proofs
+        return f"bounds of {done:,} of {total:,} kinds of setups proven"
+    if progress.best is None or progress.setup is None:
         return f"{text}  nothing fits yet"
-    return f"{text}  best {units.format_time(progress.best_s)}  {describe(progress.setup)}"
+    goal = GOALS[study.goals[0]]
+    value = f"{goal.write(goal.figure(progress.best))} {_unit(study.goals[0])}".strip()
+    return f"{text}  best {value}  {describe(progress.setup, study.space)}"
 
 
-def describe(setup: Setup) -> str:
-    """A pick in words."""
-    parts = [setup.pipeline.value, f"groups of {setup.group_size}"]
-    if setup.min_column_width > 4:
-        parts.append(f"columns >= {setup.min_column_width}")
-    if setup.cache_load_factors:
-        parts.append("cache " + ", ".join(f"{f:.0%}" for f in setup.cache_load_factors))
-    return ", ".join(parts)
+def _unit(goal: str) -> str:
+    return {"throughput": "samples/s", "cost": "USD per 1e9 samples", "headroom": "free"}.get(
+        goal, ""
+    )
 
 
 def run_study(
@@ -61,13 +75,15 @@ def run_study(
     """Do trials until none is left or ``stop`` says so, each with a remark."""
     with writing(storage or Path("the study")):
         study.run(
-            progress=lambda p: remark(settings, progress_line(p)), should_stop=stop, patient=patient
+            progress=lambda p: remark(settings, progress_line(study, p)),
+            should_stop=stop,
+            patient=patient,
         )
-    cut = study.num_cut
+    cut = sum(look.is_cut for look in study.looks)
     if cut:
         remark(
             settings,
-            f"--trial-limit cut the search of {cut} of {study.progress().done} trials: a faster or "
+            f"--trial-limit cut the search of {cut} of {len(study.looks)} trials: a faster or "
             "idler machine may pick another setup",
         )
 
@@ -85,72 +101,143 @@ def stopped(settings: Settings, study: Study, stop: StopOnInterrupt) -> int:
 def show(
     settings: Settings, study: Study, output: Path | None, *, warnings: tuple[str, ...]
 ) -> None:
-    """Print the picks and the best plan, and write it.
+    """Print the setups and the best plan, and write them.
 
     Raises:
-        NoPlanFoundError: no pick has a plan that fits.
-        InvalidInputError: the plan cannot be written.
+        NoPlanFoundError: no setup has a plan that fits.
+        InvalidInputError: something cannot be written.
     """
     from planner import io
 
     tuned = study.best()
     result = replace(tuned.result, warnings=(*warnings, *tuned.result.warnings))
+    written: tuple[Path, ...] = ()
     if output is not None:
         io.save_plan(output, result)
-    picks = study.values()
+        written = (output,)
     if settings.json:
-        document = {
-            "setup": tuned.setup.to_json(),
-            "iteration_time_s": tuned.value_s,
-            "sync_s": tuned.sync_s,
-            "picks": [{**s.to_json(), "iteration_time_s": value} for s, value in picks],
-            "result": io.result_to_json(result),
-        }
-        write_json(document)
+        write_json(as_json(study, io.result_to_json(result)))
+        warn(settings, _changes(study))
     else:
-        _print_picks(picks)
+        _print_picks(study)
         _print_best(settings, study)
-    if output is not None:
-        remark(settings, f"wrote {output}")
+    for path in written:
+        remark(settings, f"wrote {path}")
 
 
-def _print_picks(picks: tuple[tuple[Setup, float | None], ...]) -> None:
-    """The picks, best first; equal ones once."""
-    from costmodels import units
+def as_json(study: Study, result: dict[str, Any]) -> dict[str, Any]:
+    """The study as plain values."""
+    tuned, front = study.best(), {look.number for look in study.front}
+    known = study.known
+    return {
+        "setup": tuned.setup.to_json(),
+        "iteration_time_s": tuned.value_s,
+        "sync_s": tuned.sync_s,
+        "objectives": list(study.goals),
+        "picks": [_look_json(look, is_best=look.number in front) for look in study.looks],
+        "space": {
+            "setups": len(study.space.setups),
+            "searched": len(study.looks),
+            "ruled_out": len(study.ruled_out),
+            "fit_nowhere": None if known is None else int((~known.fits).sum()),
+            "possible_gain_ratio": _finite(None if known is None else known.proof_ratio),
+        },
+        "result": result,
+    }
+
+
+def _look_json(look: Look, *, is_best: bool) -> dict[str, Any]:
+    facts = {} if look.facts is None else look.facts.to_json()
+    time_s = facts.pop("time_s", None)
+    told = {**look.setup.to_json(), "iteration_time_s": time_s, **facts}
+    return {**told, "on_front": is_best, "reason": look.reason}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and value < float("inf") else None
+
+
+def _print_picks(study: Study) -> None:
+    """The setups, best first by the first objective; those of the front before all others."""
     from planner.cli.printing.show import print_rows
+    from planner.tuning import GOALS
 
-    best: dict[Setup, float | None] = {}
-    for setup, value in picks:
-        known = best.get(setup)
-        if setup not in best or (value is not None and (known is None or value < known)):
-            best[setup] = value
-    ranked = sorted(best.items(), key=lambda pair: (pair[1] is None, pair[1] or 0.0))
-    first = next((v for _, v in ranked if v is not None), None)
+    goals = [GOALS[name] for name in study.goals]
+    front = study.front
+    others = [x for x in study.looks if x.number not in {f.number for f in front}]
+    others.sort(key=lambda x: float("inf") if x.facts is None else goals[0].value(x.facts))
+    several = len(goals) > 1
+    shown = [*front, *others][: max(_SHOWN, len(front) if several else 0)]
     rows = []
-    for setup, value in ranked[:_SHOWN]:
-        shown = "does not fit" if value is None else units.format_time(value)
-        factor = "" if value is None or not first else f"{value / first:.2f}x"
-        rows.append((describe(setup), shown, factor))
+    for look in shown:
+        mark = ("*" if several and look in front else "",) if several else ()
+        if look.facts is None:
+            cells = ["does not fit", *[""] * len(goals)]
+        else:
+            facts = look.facts
+            cells = [g.write(g.figure(facts)) for g in goals]
+            best = front[0].facts
+            assert best is not None
+            factor = goals[0].value(facts) / goals[0].value(best)
+            if goals[0].large_is_good:
+                factor = 1 / factor if factor else float("inf")
+            cells.append(f"{factor:.2f}x")
+        rows.append((*mark, describe(look.setup, study.space), *cells))
+    title = "Setups (* no other is as good in every objective)" if several else "Setups"
+    columns = (*([""] if several else []), "setup", *(g.title for g in goals), "against best")
     if rows:
-        print_rows("Picks", ("setup", "iteration", "against best"), rows)
-
-
-_SHOWN = 12
+        print_rows(title, columns, rows)
 
 
 def _print_best(settings: Settings, study: Study) -> None:
     from costmodels import units
     from planner.cli.console import stdout_console
     from planner.cli.printing.show import print_result
-    from planner.report._terminal import print_facts
+    from planner.report._terminal import print_facts, print_notes
     from planner.report.base import Fact
+    from planner.tuning import GOALS
 
-    tuned = study.best()
+    tuned, goal = study.best(), GOALS[study.goals[0]]
     print_result(settings, tuned.result)
-    base = next((v for s, v in study.values() if s == study.menu.base()), None)
-    parts = [describe(tuned.setup)]
+    base = next((x.facts for x in study.looks if x.setup == study.space.base), None)
+    parts = [describe(tuned.setup, study.space)]
     if tuned.sync_s:
         parts.append(f"averaging copies {units.format_time(tuned.sync_s)} per iteration")
     if base is not None:
-        parts.append(f"{base / tuned.value_s:.2f}x as fast as the usual setup")
-    print_facts(stdout_console(), (Fact(label="Setup", parts=tuple(parts)),))
+        gain = goal.figure(base) / goal.figure(tuned.facts)
+        gain = 1 / gain if goal.large_is_good else gain
+        better = {"iteration": "as fast as", "cost": "as cheap as"}.get(study.goals[0], "that of")
+        parts.append(f"{gain:.2f}x {better} the usual setup")
+    facts = (
+        Fact(label="Setup", parts=tuple(parts)),
+        Fact(label="Objective", parts=(", ".join(study.goals),)),
+        Fact(label="Design space", parts=space_parts(study)),
+    )
+    print_facts(stdout_console(), facts)
+    print_notes(stdout_console(), _changes(study))
+
+
+def space_parts(study: Study) -> tuple[str, ...]:
+    """How much of the design space was searched, and what is proven about the rest."""
+    total, known = len(study.space.setups), study.known
+    parts = [f"{total:,} setups", f"{len(study.looks):,} searched"]
+    if study.ruled_out:
+        parts.append(f"{len(study.ruled_out):,} ruled out by their bounds")
+    if known is None:
+        return (*parts, "nothing is proven about the others")
+    unfit = int((~known.fits).sum())
+    if unfit:
+        parts.append(f"{unfit:,} have no plan that fits")
+    if known.proof_ratio < float("inf"):
+        parts.append(f"proven within {100 * known.proof_ratio:.2g} % over the whole design space")
+    return tuple(parts)
+
+
+def _changes(study: Study) -> tuple[str, ...]:
+    """A note where the best setup changes what is trained."""
+    from planner.tuning.effects import training_changes
+
+    changes = training_changes(study.space, study.best().setup)
+    if not changes:
+        return ()
+    return (f"this setup changes the training itself: {'; '.join(changes)}",)

@@ -23,6 +23,7 @@ from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan
 from planner.search.bounds.move_bound import bound_by_moves
 from planner.search.bounds.proving import Prover, left_s
+from planner.search.bounds.quick import EXACT_TABLES
 from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types, type_sets
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
@@ -57,8 +58,6 @@ _EARLY_NODES: Final = 25
 """Where fewer are looked at in a row, boxes wait for the first cycles."""
 _ROUND_EVERY: Final = 8
 """Boxes between two whose options are rounded to plans."""
-_EXACT_TABLES: Final = 150
-"""Above this many tables one more kernel launch is not worth twice the linear programs."""
 _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
 _PROOFS: Final = 60
@@ -123,7 +122,7 @@ class _Run:
         self.rng = np.random.default_rng(seed)
         self.model = LinearModel(space, record.evaluate.objective)
         replicated = frozenset({ShardingType.DATA_PARALLEL})
-        given = replicated if space.num_tables > _EXACT_TABLES else frozenset()
+        given = replicated if space.num_tables > EXACT_TABLES else frozenset()
         optional = optional_types(space, given)
         self.meter = record.evaluate.meter
         self.bounds = RankFreeBound(self.model, optional=optional, meter=self.meter)

@@ -65,14 +65,34 @@ def sync_time_s(
         memory: ledger of the plan of one group.
         between_hosts: as in :func:`members`.
     """
+    held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
+    on_host = np.array([r.host_bytes for r in memory.ranks])
+    return _slowest_s(topology, group_size, held, on_host, between_hosts=between_hosts)
+
+
+def least_sync_s(topology: Topology, group_size: int, weight_bytes: float) -> float:
+    """What :func:`sync_time_s` is at least under any plan: some rank holds the mean of all weights.
+
+    More bytes never take less time, so that what the mean takes is a bound.
+    """
+    return _slowest_s(topology, group_size, np.array([weight_bytes / group_size]), np.zeros(1))
+
+
+def _slowest_s(
+    topology: Topology,
+    group_size: int,
+    held: NDArray[np.float64],
+    on_host: NDArray[np.float64],
+    *,
+    between_hosts: bool = False,
+) -> float:
+    """The rank that needs most for ``held`` bytes, of which ``on_host`` lie in host memory."""
     if group_size == topology.world_size:
         return 0.0
     peers = _part(topology, members(topology, group_size, between_hosts=between_hosts).T)
     if peers is None:
         peers = replace(topology.resized(topology.world_size // group_size, 1), domain_size=1)
     model = default_models(peers).collective
-    held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
-    on_host = np.array([r.host_bytes for r in memory.ranks])
     seconds = model.all_reduce_s(held, peers, within_host=peers.num_hosts == 1) * (held > 0)
     copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
     return float((seconds + copied).max())

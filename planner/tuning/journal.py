@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError
-from planner.tuning.setups import SetupChoices
+from planner.tuning.setups import Menu
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
 
 STUDY_NAME: Final = "shardplan"
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 TRIAL_LIMIT_S: Final = 120.0
 
-_STARTUP_TRIALS: Final = 8
+SAMPLERS: Final = ("auto", "bounds", "tpe", "nsga2", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,17 @@ class Effort:
     """How much a study does: trials in all, and the limits of the search inside each.
 
     ``trial_limit_s`` is a safety by the clock, far above what a search takes: a trial that is much
-    older than it has lost its process.
+    older than it has lost its process. ``sampler`` says which setups are looked at, one of
+    :data:`SAMPLERS`. Setups that provably better the best by no more than ``within_ratio`` are not
+    searched.
     """
 
     trials: int
     trial_limit_s: float = TRIAL_LIMIT_S
     trial_evaluations: int | None = None
     seed: int = 0
+    sampler: str = "auto"
+    within_ratio: float = 0.0
     grace_s: float = 30.0
 
     @property
@@ -44,8 +48,18 @@ class Effort:
         return 3.0 * self.trial_limit_s + self.grace_s
 
 
-def stored_source(journal: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a journal says about its study: source, effort and menu, as plain values.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a journal says about its study. ``source`` says where its problems are from."""
+
+    source: dict[str, Any]
+    effort: Effort
+    menu: Menu
+    goals: tuple[str, ...]
+
+
+def stored(journal: Path) -> Begun:
+    """What a journal says about its study.
 
     Raises:
         InvalidInputError: no such file, or no study of ours in it.
@@ -53,53 +67,22 @@ def stored_source(journal: Path) -> tuple[dict[str, Any], dict[str, Any], dict[s
     if not journal.is_file():
         message = f"--storage {journal}: no such file; 'shardplan tune' begins a study"
         raise InvalidInputError(message)
-    attributes = open_study(journal, Effort(trials=1)).user_attrs
+    attributes = open_study(journal).user_attrs
     about = attributes.get("about")
     if about is None or about.get("format") != FORMAT:
         message = f"--storage {journal}: holds no study that 'shardplan tune' of this version began"
         raise InvalidInputError(message)
-    return attributes["source"], attributes["effort"], about["menu"]
-
-
-def menu_from(values: dict[str, Any]) -> SetupChoices:
-    """The menu of a journal."""
-    return SetupChoices(
-        pipelines=tuple(Pipeline(p) for p in values["pipelines"]),
-        group_sizes=tuple(values["group_sizes"]),
-        min_column_widths=tuple(values["min_column_widths"]),
-        tunes_cache=values["tunes_cache"],
-        sync_interval=values["sync_interval"],
+    return Begun(
+        source=attributes["source"],
+        effort=Effort(**attributes["effort"]),
+        menu=Menu.from_json(about["menu"]),
+        goals=tuple(about["goals"]),
     )
 
 
-def effort_from(values: dict[str, Any]) -> Effort:
-    """The effort of a journal."""
-    return Effort(**values)
-
-
-def menu_values(menu: SetupChoices) -> dict[str, Any]:
-    """A menu as plain values."""
-    return {
-        "pipelines": [p.value for p in menu.pipelines],
-        "group_sizes": list(menu.group_sizes),
-        "min_column_widths": list(menu.min_column_widths),
-        "tunes_cache": menu.tunes_cache,
-        "sync_interval": menu.sync_interval,
-    }
-
-
-def effort_values(effort: Effort) -> dict[str, Any]:
-    """An effort as plain values."""
-    return {
-        "trials": effort.trials,
-        "trial_limit_s": effort.trial_limit_s,
-        "trial_evaluations": effort.trial_evaluations,
-        "seed": effort.seed,
-        "grace_s": effort.grace_s,
-    }
-
-
-def open_study(journal: Path | None, effort: Effort) -> optuna.Study:
+def open_study(
+    journal: Path | None, *, sampler: BaseSampler | None = None, num_goals: int = 1
+) -> optuna.Study:
     """The study of a journal, begun if there is none; in memory without a journal.
 
     Raises:
@@ -114,14 +97,12 @@ def open_study(journal: Path | None, effort: Effort) -> optuna.Study:
         _check_journal(journal)
         _drop_cut_line(journal)
         storage = _stored(journal)
-    sampler = optuna.samplers.TPESampler(
-        seed=effort.seed,
-        n_startup_trials=_STARTUP_TRIALS,
-        multivariate=True,
-        constant_liar=journal is not None,
-    )
     return optuna.create_study(
-        study_name=STUDY_NAME, storage=storage, sampler=sampler, load_if_exists=True
+        study_name=STUDY_NAME,
+        storage=storage,
+        sampler=sampler,
+        directions=["minimize"] * num_goals,
+        load_if_exists=True,
     )
 
 

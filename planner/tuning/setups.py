@@ -1,31 +1,19 @@
-"""What a trial decides, and what it then costs."""
+"""One pick of everything that may surround a plan, the menus, and the workload of a pick."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
-from costmodels.sharding import ComputeKernel
+from costmodels.errors import InvalidValueError
 from costmodels.topology import Topology
-from costmodels.workload import Pipeline
-from planner import api
+from costmodels.training.communication import Communication, Precision
+from costmodels.workload import Pipeline, Workload
 from planner.errors import InvalidInputError
-from planner.models import pipeline_of
-from planner.options.enumeration import enumerate_options
-from planner.problem import PlanningProblem, TableConstraint
-from planner.result import PlanningResult
-from planner.settings import SearchSettings
-from planner.tuning.groups import group_topology, sync_time_s
+from planner.tuning.groups import group_topology
 
-COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
-"""Least widths of a column piece: narrow pieces balance better, wide ones make fewer options."""
-
-TORCHREC_PIPELINES: Final = (
-    Pipeline.SPARSE_DIST,
-    Pipeline.PREFETCH_SPARSE_DIST,
-    Pipeline.NONE,
-)
+OWN_CODECS: Final = "workload"
+"""Name of the codecs that the workload has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,163 +21,126 @@ class Setup:
     """One pick.
 
     Attributes:
+        system: name of the system.
+        gpus: ranks in all.
+        batch_size: samples per rank.
         pipeline: training pipeline.
+        lookahead_batches: batches that the caches of pipeline ``lookahead`` are filled from.
         group_size: ranks that share one copy of the tables; the world size means no replicas.
+        sync_interval: iterations between two averagings of replicas.
+        communication: codecs of the exchanges, as ``fp16`` or ``fp16/bf16`` (forward/backward).
+        reserved_bytes: device memory to keep free.
         min_column_width: columns of the narrowest piece.
         cache_load_factors: shares of a cached table on the device; empty means the usual menu.
     """
 
+    system: str
+    gpus: int
+    batch_size: int
     pipeline: Pipeline
     group_size: int
+    lookahead_batches: int = 0
+    sync_interval: int = 1
+    communication: str = OWN_CODECS
+    reserved_bytes: float = 0.0
     min_column_width: int = 4
     cache_load_factors: tuple[float, ...] = ()
+
+    @property
+    def cluster(self) -> str:
+        """``h100_sxm x 16``."""
+        return f"{self.system} x {self.gpus}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "pipeline": self.pipeline.value}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupChoices:
-    """What may be picked. ``tunes_cache``: load factors are free numbers instead of a fixed menu.
-
-    ``sync_interval`` is the number of iterations between two averagings of replicas.
-    """
-
-    pipelines: tuple[Pipeline, ...]
-    group_sizes: tuple[int, ...]
-    min_column_widths: tuple[int, ...]
-    tunes_cache: bool
-    sync_interval: int = 1
-
-    def base(self) -> Setup:
-        """The pick that changes nothing: first of every list."""
-        return Setup(
-            pipeline=self.pipelines[0],
-            group_size=self.group_sizes[0],
-            min_column_width=self.min_column_widths[0],
-        )
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Setup:
+        """The inverse of :meth:`to_json`."""
+        pipeline, factors = Pipeline(values["pipeline"]), tuple(values["cache_load_factors"])
+        return cls(**{**values, "pipeline": pipeline, "cache_load_factors": factors})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """A pick with its plan. ``value_s`` is the iteration with replicas averaged, per iteration."""
+class Menu:
+    """Values that may be picked, the usual one first; an empty list keeps the workload's.
 
-    setup: Setup
-    result: PlanningResult
-    sync_s: float
-    value_s: float
+    ``tries_groups`` allows copies of all tables on smaller groups of ranks.
+    """
+
+    pipelines: tuple[Pipeline, ...] = ()
+    lookaheads: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    communications: tuple[str, ...] = ()
+    tries_groups: bool = False
+    sync_intervals: tuple[int, ...] = (1,)
+    reserves_bytes: tuple[float, ...] = ()
+    min_column_widths: tuple[int, ...] = ()
+    cache_menus: tuple[tuple[float, ...], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "pipelines": [p.value for p in self.pipelines]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Menu:
+        """The inverse of :meth:`to_json`."""
+        kept: dict[str, Any] = {f.name: values[f.name] for f in fields(cls)}
+        lists = {k: tuple(v) for k, v in kept.items() if isinstance(v, list | tuple)}
+        pipelines = tuple(Pipeline(p) for p in kept["pipelines"])
+        menus = tuple(tuple(m) for m in kept["cache_menus"])
+        return cls(**{**kept, **lists, "pipelines": pipelines, "cache_menus": menus})
 
 
-def menu_of(
-    problem: PlanningProblem,
-    *,
-    pipelines: tuple[Pipeline, ...] = (),
-    groups: bool = False,
-    sync_interval: int = 1,
-) -> SetupChoices:
-    """What is worth trying for a problem.
-
-    Args:
-        problem: the question.
-        pipelines: allowed training pipelines, the first being the usual one; by default the
-            workload's own and TorchRec's three.
-        groups: allow copies of all tables on smaller groups of ranks (2D parallelism).
-        sync_interval: iterations between two averagings of the copies.
+def changed(workload: Workload, setup: Setup) -> Workload:
+    """The workload of a setup.
 
     Raises:
-        InvalidInputError: groups are asked for on ranks that differ.
+        InvalidInputError: the values contradict each other or what the workload says.
     """
-    topology = problem.topology
-    own = problem.workload.pipeline
-    allowed = pipelines or (
-        (own, *(p for p in TORCHREC_PIPELINES if p is not own))
-        if own in TORCHREC_PIPELINES
-        else (own,)
-    )
-    sizes: tuple[int, ...] = (topology.world_size,)
-    if groups:
-        if topology.hbm_capacity_by_rank_bytes or topology.speed_by_rank_ratio:
-            message = "--groups: groups of ranks need ranks that are all alike; leave it out"
-            raise InvalidInputError(message)
-        sizes = _group_sizes(topology)
-    listing = enumerate_options(problem, pipeline_of(problem))
-    options = [o for table in listing.tables for o in table.options]
-    caching = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
-    fixed = any(c.cache_load_factors for c in problem.constraints.tables)
-    widest = max((max(o.column_widths) for o in options), default=4)
-    return SetupChoices(
-        pipelines=allowed,
-        group_sizes=sizes,
-        min_column_widths=tuple(w for w in COLUMN_WIDTHS if w <= max(widest, 4)),
-        tunes_cache=caching and not fixed,
-        sync_interval=sync_interval,
-    )
-
-
-def solve(
-    problem: PlanningProblem,
-    setup: Setup,
-    *,
-    sync_interval: int,
-    time_limit_s: float | None,
-    max_evaluations: int | None,
-    seed: int,
-    should_stop: Callable[[], bool] | None = None,
-) -> Tuned:
-    """The best plan under a setup; the best so far if ``should_stop`` ends the search.
-
-    Raises:
-        InfeasibleError: nothing fits under it.
-        NoPlanFoundError: the search found nothing that fits.
-    """
-    asked = restricted(problem, setup)
-    search = SearchSettings(
-        time_limit_s=time_limit_s,
-        max_evaluations=max_evaluations,
-        seed=seed,
-        with_baselines=False,
-    )
-    result = api.solve(asked, search=search, should_stop=should_stop)
-    sync_s = sync_time_s(problem.topology, setup.group_size, result.best.memory) / sync_interval
-    return Tuned(
-        setup=setup, result=result, sync_s=sync_s, value_s=result.estimate.time.time_s + sync_s
-    )
-
-
-def restricted(problem: PlanningProblem, setup: Setup) -> PlanningProblem:
-    """The problem of one group of ranks under a setup."""
-    rule = TableConstraint(
-        pattern="*",
-        min_column_width=setup.min_column_width,
-        cache_load_factors=setup.cache_load_factors,
-    )
-    constraints = problem.constraints
-    return replace(
-        problem,
-        workload=replace(problem.workload, pipeline=setup.pipeline),
-        topology=_group(problem.topology, setup.group_size),
-        constraints=replace(constraints, tables=(*constraints.tables, rule)),
-    )
-
-
-def _group(topology: Topology, group_size: int) -> Topology:
-    """The ranks of one group.
-
-    Raises:
-        InvalidInputError: the groups of this size have uneven numbers of ranks on hosts.
-    """
-    group = group_topology(topology, group_size)
-    if group is None:
-        message = (
-            f"groups of {group_size} of {topology.world_size} ranks have uneven numbers of ranks "
-            f"on hosts of {topology.local_world_size}; use another size"
+    try:
+        made = replace(
+            workload,
+            local_batch_size=setup.batch_size,
+            pipeline=setup.pipeline,
+            lookahead_batches=setup.lookahead_batches,
+            reserved_bytes=setup.reserved_bytes,
         )
+    except InvalidValueError as error:
+        message = f"{setup.pipeline.value}, {setup.batch_size:,} samples per rank: {error}"
+        raise InvalidInputError(message) from error
+    if setup.pipeline is Pipeline.LOOKAHEAD and not setup.lookahead_batches:
+        message = "pipeline lookahead needs a number of batches, such as --lookahead 8"
         raise InvalidInputError(message)
-    return group
+    codecs = setup.communication
+    return made if codecs == OWN_CODECS else made.communicating(codecs_named(codecs))
 
 
-def _group_sizes(topology: Topology) -> tuple[int, ...]:
+def codecs_named(name: str) -> Communication:
+    """Codecs of all exchanges: ``fp16``, or ``fp16/bf16`` for forward and backward.
+
+    Raises:
+        InvalidInputError: there is no such precision.
+    """
+    forward, _, backward = name.partition("/")
+    try:
+        return Communication.of(Precision(forward), Precision(backward or forward))
+    except ValueError as error:
+        known = ", ".join(p.value for p in Precision)
+        message = (
+            f"codecs {name!r}: write {OWN_CODECS}, one of {known}, or two of them as fp16/bf16 "
+            "(forward/backward)"
+        )
+        raise InvalidInputError(message) from error
+
+
+def cluster_name(topology: Topology) -> str:
+    """As :attr:`Setup.cluster`."""
+    return f"{topology.name} x {topology.world_size}"
+
+
+def group_sizes(topology: Topology) -> tuple[int, ...]:
     """Divisors of the world size, largest first, whose copies nest in hosts."""
     world, local = topology.world_size, topology.local_world_size
     sizes = [s for s in range(world, 0, -1) if world % s == 0]

@@ -1,84 +1,113 @@
-"""One Optuna study: asks for setups, prices them, and survives the loss of any process.
-
-The journal is the only shared state. A process that dies leaves a running trial behind; whoever
-sees one whose process on the same machine is gone, or that is older than any trial may be, gives it
-up and puts its setup back in the queue, so that no pick is lost and none is counted twice.
-"""
+"""One study: which setups are looked at, what they cost, what is proven, and where it stands."""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from costmodels.sharding import Plan
-from costmodels.workload import Pipeline
+import numpy as np
+
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.plan_file import plan_from_json, plan_to_json
 from planner.io.plan.result_json import inputs_hash
-from planner.problem import PlanningProblem
 from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status
-from planner.tuning.journal import (
-    FORMAT,
-    Effort,
-    effort_values,
-    menu_values,
-    open_study,
-)
-from planner.tuning.liveness import has_ended, own_process
-from planner.tuning.setups import Setup, SetupChoices, Tuned, restricted, solve
+from planner.tuning.design import DesignSpace, Value
+from planner.tuning.goals import Facts, check_goals, front_of, usual_goals, values_of
+from planner.tuning.journal import FORMAT, Effort
+from planner.tuning.known import Floors, Known, Look
+from planner.tuning.pricer import Outcome, Pricer, StopCallback, Tuned
+from planner.tuning.proofs import Proofs
+from planner.tuning.setups import Setup
+from planner.tuning.trials import Trials
 
 if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.samplers import BaseSampler
+    from optuna.trial import Trial
 
 _POLL_S: Final = 0.2
-_CACHE_LOW: Final = (0.01, 0.3)
-_CACHE_HIGH: Final = (0.1, 0.9)
+_UNFIT: Final = 1e30
+"""Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
+_PROOFS_PER_TRIAL: Final = 20
+"""Families up to which all bounds are proven first, per trial: one takes about so much less."""
+_REPEATS: Final = 20
+"""Picks in a row that are known already, after which one that is not is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyProgress:
-    """How far a study is: trials done of all, and the best iteration time so far."""
+    """How far a study is: searches done of those allowed, and the best setup so far.
+
+    ``proofs`` is the number of bounds proven while that is going on, of so many.
+    """
 
     done: int
     trials: int
-    best_s: float | None
+    best: Facts | None
     setup: Setup | None
+    proofs: tuple[int, int] | None = None
 
 
 class Study:
-    """A study of one problem, in memory or in a journal that other processes share.
+    """A study of a design space, in memory or in a journal that other processes share.
 
     Args:
-        problem: the question; a journal made for another one is refused.
-        menu: what may be picked.
+        space: the setups; a journal made for another space is refused.
         effort: how much to do.
+        goals: what setups are judged by, names of :data:`planner.tuning.goals.GOALS`; by default
+            the iteration time, or the throughput where setups train unequal numbers of samples.
         journal: the shared file; None keeps everything in memory.
-        source: plain values from which another process can load the same problem.
+        source: plain values from which another process can load the same problems.
+        pricer: prices setups; by default by searches of the effort's limits.
 
     Raises:
-        InvalidInputError: the journal holds another study, or is no journal.
+        InvalidInputError: the journal holds another study, or is no journal, or a goal is unknown
+            or lacks a price.
     """
 
     def __init__(
         self,
-        problem: PlanningProblem,
-        menu: SetupChoices,
+        space: DesignSpace,
         effort: Effort,
         *,
+        goals: tuple[str, ...] = (),
         journal: Path | None = None,
         source: dict[str, Any] | None = None,
+        pricer: Pricer | None = None,
     ) -> None:
         """Open the study, or begin it with the setups that are always worth a trial."""
-        self.problem, self.menu, self.effort = problem, menu, effort
+        self.space, self.effort = space, effort
+        self.goals = goals or usual_goals(space)
+        check_goals(self.goals, space)
+        self.pricer = pricer or Pricer(
+            space=space,
+            time_limit_s=effort.trial_limit_s,
+            max_evaluations=effort.trial_evaluations,
+            seed=effort.seed,
+        )
+        self.sampler = effort.sampler
+        if effort.sampler == "auto":
+            few = len(Floors(space).families) <= _PROOFS_PER_TRIAL * effort.trials
+            self.sampler = "bounds" if few else "tpe"
+        self._known: Known | None = None
         self._unfinished: Tuned | None = None
-        self._study = open_study(journal, effort)
+        self._repeats = 0
+        sampler = self._made(is_shared=journal is not None)
+        self._trials = Trials(space, journal, sampler, len(self.goals))
+        self._proofs = Proofs(space, self.pricer, self._trials)
         self._agree(source or {})
+
+    def _made(self, *, is_shared: bool) -> BaseSampler:
+        from planner.tuning.sampling import Ordered, make_sampler
+
+        if self.sampler == "bounds":
+            return Ordered(self.space.values, self._promising)
+        return make_sampler(self.sampler, seed=self.effort.seed, is_shared=is_shared)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -86,40 +115,43 @@ class Study:
         self,
         *,
         progress: Callable[[StudyProgress], None] | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
+        should_stop: StopCallback = lambda: False,
         patient: bool = True,
     ) -> None:
-        """Do trials until all are done, here or by others.
+        """Do trials until all are done, here or by others, or until bounds rule out what is left.
 
         Args:
-            progress: called after every trial.
+            progress: called after every trial, and while bounds are proven.
             should_stop: asked often. A trial in which it says so is given back to the study.
             patient: wait for the trials that other processes are at; else return when none is left
                 to begin.
         """
         while not should_stop():
-            done, running = self._count()
+            done, running = self._trials.count(self.effort.stale_s)
             if done >= self.effort.trials:
                 break
-            if done + running >= self.effort.trials:
-                if not patient:
+            if self.sampler == "bounds" and self._known is None and not self._trials.is_queued:
+                self._prove_all(progress, should_stop)
+                continue
+            if done + running >= self.effort.trials or not self._is_left:
+                if not running or not patient:
                     break
                 time.sleep(_POLL_S)
                 continue
-            self._one(should_stop)
-            if progress is not None and not should_stop():
+            if self._one(should_stop) and progress is not None and not should_stop():
                 progress(self.progress())
 
     def progress(self) -> StudyProgress:
         """Where the study stands, over all processes."""
-        done, _ = self._count()
         best = self._best()
         return StudyProgress(
-            done=min(done, self.effort.trials),
+            done=min(self._trials.count(self.effort.stale_s)[0], self.effort.trials),
             trials=self.effort.trials,
-            best_s=None if best is None else best.value,
-            setup=None if best is None else _setup(best.user_attrs["setup"]),
+            best=None if best is None else best.facts,
+            setup=None if best is None else best.setup,
         )
+
+    # -- what is known ----------------------------------------------------------------------------
 
     @property
     def has_plan(self) -> bool:
@@ -127,19 +159,37 @@ class Study:
         return self._unfinished is not None or self._best() is not None
 
     @property
-    def num_cut(self) -> int:
-        """Trials whose search was cut by the clock."""
-        return sum(bool(t.user_attrs.get("cut")) for t in self._finished())
+    def looks(self) -> tuple[Look, ...]:
+        """Every finished search, in the order of their beginning."""
+        return self._trials.looks
 
-    def values(self) -> tuple[tuple[Setup, float | None], ...]:
-        """Every finished pick with its iteration time, None where nothing fits; in order."""
+    @property
+    def front(self) -> tuple[Look, ...]:
+        """Searched setups that no other is as good as in every goal; best in the first first."""
+        fit = [(values_of(self.goals, x.facts), x) for x in self.looks if x.facts is not None]
+        kept = front_of(np.array([v for v, _ in fit])) if fit else []
         return tuple(
-            (_setup(t.user_attrs["setup"]), t.value if t.user_attrs["fits"] else None)
-            for t in self._finished()
+            x for _, x in sorted((fit[i] for i in kept), key=lambda p: (p[0], p[1].number))
         )
 
+    @property
+    def known(self) -> Known | None:
+        """Bounds of all setups beside what was found; None unless all were proven."""
+        if self._known is not None:
+            for look in self.looks:
+                self._known.note(look)
+        return self._known
+
+    @property
+    def ruled_out(self) -> tuple[Setup, ...]:
+        """Setups not searched because of their bounds: all of them, or those that were picked."""
+        known = self.known
+        if known is None:
+            return self._trials.ruled_out
+        return tuple(self.space.setups[i] for i in known.pruned(self._trials.seen()))
+
     def best(self) -> Tuned:
-        """The best pick with its plan, whichever process found it.
+        """The best pick by the first goal with its plan, whichever process found it.
 
         Where none was finished before the study was stopped, the plan so far of the first one.
 
@@ -147,28 +197,31 @@ class Study:
             NoPlanFoundError: no pick has a plan that fits.
         """
         best = self._best()
-        if best is None or best.value is None:
-            if self._unfinished is not None:
-                return self._unfinished
-            message = (
-                f"none of {self._count()[0]} setups has a plan that fits; "
-                "use more GPUs, or allow more"
-            )
-            raise NoPlanFoundError(message)
-        setup = _setup(best.user_attrs["setup"])
-        return Tuned(
-            setup=setup,
-            result=self._result(best, setup),
-            sync_s=best.user_attrs["sync_s"],
-            value_s=best.value,
+        if best is not None:
+            return self.plan_of(best)
+        if self._unfinished is not None:
+            return self._unfinished
+        looks = self.looks
+        reasons = list(dict.fromkeys(x.reason for x in looks if x.reason))
+        first = f" (the first: {reasons[0]})" if reasons else ""
+        message = (
+            f"none of {len(looks)} setups has a plan that fits{first}; use more GPUs, or allow more"
         )
+        raise NoPlanFoundError(message)
 
-    def _result(self, best: FrozenTrial, setup: Setup) -> PlanningResult:
-        """The stored plan, priced again; the bound is that of its own setup."""
-        asked = restricted(self.problem, setup)
-        plan = plan_from_json(best.user_attrs["plan"], asked.workload, asked.topology)
-        candidate = api.estimate(asked.workload, asked.topology, plan, name="tuned")
-        return PlanningResult(
+    def plan_of(self, look: Look) -> Tuned:
+        """The stored plan of a setup of the front, priced again; the bound is its own setup's."""
+        asked, facts = self.space.restricted(look.setup), look.facts
+        assert facts is not None
+        floor = self._proofs.floors.found.get(self.space.loosest(look.setup))
+        bounds = [
+            b for b in (look.bound_s, None if floor is None else floor.value) if b is not None
+        ]
+        plan = plan_from_json(self._trials.plan_of(look), asked.workload, asked.topology)
+        candidate = api.estimate(
+            asked.workload, asked.topology, plan, name="tuned", models=asked.models
+        )
+        result = PlanningResult(
             problem=asked,
             best=candidate,
             solver=SolverReport(
@@ -176,82 +229,126 @@ class Study:
                 objective="iteration",
                 status=Status.GAP,
                 value=candidate.estimate.time.time_s,
-                bound=best.user_attrs["bound_s"],
-                seconds=self._seconds(),
-                seed=int(best.user_attrs["seed"]),
-                evaluations=sum(t.user_attrs.get("evaluations", 0) for t in self._finished()),
+                bound=max(bounds, default=None),
+                seconds=self._trials.seconds,
+                seed=self.effort.seed,
+                evaluations=sum(x.evaluations for x in self.looks),
             ),
             warnings=candidate.estimate.warnings,
         )
+        return Tuned(setup=look.setup, result=result, sync_s=look.sync_s, facts=facts)
 
-    def _seconds(self) -> float:
-        """Seconds from the first trial's start to the last one's end."""
-        done = self._finished()
-        begun = [t.datetime_start for t in done if t.datetime_start is not None]
-        ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
-        return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
+    def _best(self) -> Look | None:
+        return next(iter(self.front), None)
 
-    def _one(self, should_stop: Callable[[], bool]) -> None:
-        """A trial; given back to the study if it is stopped in the middle."""
-        from optuna.exceptions import UpdateFinishedTrialError
+    # -- one trial --------------------------------------------------------------------------------
 
-        trial = self._study.ask()
-        trial.set_user_attr("started", time.time())
-        trial.set_user_attr("process", own_process())
-        setup = _suggest(trial, self.menu)
-        seed = self.effort.seed + trial.number
-        trial.set_user_attr("setup", setup.to_json())
-        trial.set_user_attr("seed", seed)
-        found: Tuned | str
+    def _one(self, should_stop: StopCallback) -> bool:
+        """A trial, given back to the study if it is stopped in the middle; whether it was done."""
+        trial, setup = self._trials.ask()
+        if setup in self._trials.seen(before=trial.number):
+            self._trials.end(trial, is_double=True)
+            self._repeats += 1
+            if self._repeats >= _REPEATS and self.sampler != "bounds":
+                self._trials.enqueue_unseen(trial.number)
+            return False
+        self._repeats = 0
+        found: Outcome | str
         try:
-            found = self._solve(setup, seed, should_stop)
+            if self.sampler != "bounds" and self._rules_out(setup, should_stop):
+                self._trials.end(trial, is_double=False)
+                return True
+            found = self.pricer.solve(setup, should_stop)
         except (InfeasibleError, InvalidInputError) as error:
             found = str(error)
-        except NoPlanFoundError as error:
+        except (NoPlanFoundError, StoppedError) as error:
             if should_stop():
-                return self._give_up(trial.number, trial.params)
+                self._trials.give_up(trial.number, trial.params)
+                return False
             found = str(error)
         except KeyboardInterrupt:
-            self._give_up(trial.number, trial.params)
+            self._trials.give_up(trial.number, trial.params)
             raise
-        if isinstance(found, Tuned) and found.result.solver.status is Status.INTERRUPTED:
-            self._unfinished = found
-            return self._give_up(trial.number, trial.params)
-        with contextlib.suppress(UpdateFinishedTrialError):  # others took it for lost
-            self._record(trial, setup, found)
-        return None
+        tuned = None if isinstance(found, str) else found.tuned
+        if tuned is not None and tuned.result.solver.status is Status.INTERRUPTED:
+            self._unfinished = tuned
+            self._trials.give_up(trial.number, trial.params)
+            return False
+        self._record(trial, found)
+        return True
 
-    def _record(self, trial: Trial, setup: Setup, found: Tuned | str) -> None:
+    def _record(self, trial: Trial, found: Outcome | str) -> None:
         """Tell the study what a trial has found, or why nothing fits."""
         if isinstance(found, str):
-            trial.set_user_attr("fits", value=False)
-            trial.set_user_attr("reason", found)
-            self._study.tell(trial, _UNFIT_S, skip_if_finished=True)
+            told: dict[str, Any] = {"reason": found, "facts": None}
+            self._trials.tell(trial, told, [_UNFIT] * len(self.goals))
             return
-        best, solver = self._best(), found.result.solver
-        if best is None or best.value is None or found.value_s < best.value:
-            trial.set_user_attr("plan", self._plan_values(setup, found.result.plan))
-        trial.set_user_attr("evaluations", solver.evaluations)
-        trial.set_user_attr("cut", value=solver.status is Status.TIME_LIMIT)
-        trial.set_user_attr("fits", value=True)
-        trial.set_user_attr("sync_s", found.sync_s)
-        trial.set_user_attr("bound_s", found.result.bound)
-        self._study.tell(trial, found.value_s, skip_if_finished=True)
+        own = values_of(self.goals, found.facts)
+        told = {
+            "evaluations": found.evaluations,
+            "cut": found.is_cut,
+            "sync_s": found.sync_s,
+            "bound_s": found.bound_s,
+            "facts": found.facts.to_json(),
+        }
+        if found.tuned is not None and not (np.array(self._values()) <= own).all(axis=1).any():
+            result = found.tuned.result
+            asked = result.problem
+            hosts = asked.topology.local_world_size
+            told["plan"] = plan_to_json(result.plan, asked.workload, hosts)
+        self._trials.tell(trial, told, own)
 
-    def _solve(self, setup: Setup, seed: int, should_stop: Callable[[], bool]) -> Tuned:
-        return solve(
-            self.problem,
-            setup,
-            sync_interval=self.menu.sync_interval,
-            time_limit_s=self.effort.trial_limit_s,
-            max_evaluations=self.effort.trial_evaluations,
-            seed=seed,
-            should_stop=should_stop,
-        )
+    def _values(self) -> Any:
+        """``[m, K]`` of the front."""
+        found = [values_of(self.goals, x.facts) for x in self.front if x.facts is not None]
+        return np.array(found).reshape(-1, len(self.goals))
 
-    def _plan_values(self, setup: Setup, plan: Plan) -> dict[str, Any]:
-        asked = restricted(self.problem, setup)
-        return plan_to_json(plan, asked.workload, asked.topology.local_world_size)
+    # -- which one is next ------------------------------------------------------------------------
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether there is a setup to begin."""
+        if self._trials.is_queued:
+            return True
+        known, seen = self.known, self._trials.seen()
+        return len(known.left(seen)) > 0 if known else len(seen) < len(self.space.setups)
+
+    def _promising(self) -> dict[str, Value]:
+        """The most promising pick, in the names of its parameters; nothing without all bounds."""
+        known = self.known
+        left = [] if known is None else known.left(self._trials.seen())
+        if known is None or not len(left):
+            return {}
+        return self.space.parameters(known.next_of(left, len(self.looks)))
+
+    def _rules_out(self, setup: Setup, should_stop: StopCallback) -> bool:
+        within, found = self.effort.within_ratio, self._values()
+        return self._proofs.rules_out(setup, self.goals, found, within, should_stop)
+
+    def _prove_all(
+        self, progress: Callable[[StudyProgress], None] | None, should_stop: StopCallback
+    ) -> None:
+        def told(done: int, total: int) -> None:
+            if progress is not None:
+                progress(replace(self.progress(), proofs=(done, total)))
+
+        try:
+            self._proofs.prove_all(told, should_stop)
+        except StoppedError:
+            return
+        floors, within = self._proofs.floors, self.effort.within_ratio
+        self._known = Known(self.space, self.goals, floors, within)
+
+    def _first_setups(self) -> list[Setup]:
+        """The base; and where no bound says which are worth it, every pipeline and group size."""
+        base = self.space.base
+        first: dict[tuple[str, object], Setup] = {}
+        for setup in self.space.setups if self.sampler != "bounds" else ():
+            if setup.cluster == base.cluster:
+                first.setdefault(("pipeline", setup.pipeline), setup)
+                if setup.pipeline is base.pipeline:
+                    first.setdefault(("group", setup.group_size), setup)
+        return list(dict.fromkeys([base, *first.values()]))
 
     # -- the journal ------------------------------------------------------------------------------
 
@@ -259,106 +356,21 @@ class Study:
         """Write what the study is about, or check that it is the same."""
         about = {
             "format": FORMAT,
-            "inputs_hash": inputs_hash(self.problem),
-            "menu": menu_values(self.menu),
+            "inputs_hashes": [inputs_hash(p) for p in self.space.problems],
+            "menu": json.loads(json.dumps(self.space.menu.to_json())),
+            "goals": list(self.goals),
         }
-        found = self._study.user_attrs.get("about")
+        found = self._trials.attributes.get("about")
         if found is None:
-            for setup in _first_setups(self.menu):
-                self._study.enqueue_trial(_parameters(setup, self.menu), skip_if_exists=True)
-            self._study.set_user_attr("source", source)
-            self._study.set_user_attr("effort", effort_values(self.effort))
-            self._study.set_user_attr("about", about)
+            for setup in self._first_setups():
+                self._trials.enqueue(setup)
+            self._trials.write("source", source)
+            self._trials.write("effort", asdict(self.effort))
+            self._trials.write("about", about)
             return
         if found != about:
             message = (
-                "the journal belongs to another study: workload, system, constraints or menu "
-                "differ; name another file with --storage"
+                "the journal belongs to another study: workload, systems, constraints, menu or "
+                "objectives differ; name another file with --storage"
             )
             raise InvalidInputError(message)
-
-    def _finished(self) -> list[FrozenTrial]:
-        from optuna.trial import TrialState
-
-        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-
-    def _best(self) -> FrozenTrial | None:
-        kept = [t for t in self._finished() if "plan" in t.user_attrs]
-        return min(kept, key=lambda t: (t.value, t.number), default=None)
-
-    def _count(self) -> tuple[int, int]:
-        """(finished, running) trials; those whose process is gone are put back in the queue."""
-        from optuna.trial import TrialState
-
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        lost = [t for t in running if has_ended(t.user_attrs) or _age_s(t) > self.effort.stale_s]
-        for trial in lost:
-            self._give_up(trial.number, trial.params or trial.system_attrs.get("fixed_params", {}))
-        return len(self._finished()), len(running) - len(lost)
-
-    def _give_up(self, number: int, picked: dict[str, Any]) -> None:
-        """End a trial without a result, and put its pick back in the queue."""
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
-        try:
-            self._study.tell(number, state=TrialState.FAIL)
-        except (ValueError, UpdateFinishedTrialError):
-            return  # another process saw it first, or its own came back
-        self._study.enqueue_trial(dict(picked))
-
-
-_UNFIT_S: Final = 1e9
-"""Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
-
-
-def _age_s(trial: FrozenTrial) -> float:
-    """Seconds since a trial began; in UTC, for machines may keep different local times."""
-    return time.time() - float(trial.user_attrs.get("started", time.time()))
-
-
-def _first_setups(menu: SetupChoices) -> list[Setup]:
-    """The base and its neighbours: every pipeline and every group size once."""
-    base = menu.base()
-    others = [replace(base, pipeline=pipeline) for pipeline in menu.pipelines]
-    groups = [replace(base, group_size=size) for size in menu.group_sizes]
-    return list(dict.fromkeys([base, *others, *groups]))
-
-
-def _parameters(setup: Setup, menu: SetupChoices) -> dict[str, Any]:
-    """A setup in the names of :func:`_suggest`."""
-    values: dict[str, Any] = {
-        "pipeline": setup.pipeline.value,
-        "group_size": setup.group_size,
-        "min_column_width": setup.min_column_width,
-    }
-    if menu.tunes_cache:
-        values["cache_menu"] = "own" if setup.cache_load_factors else "usual"
-    return values
-
-
-def _suggest(trial: Trial, menu: SetupChoices) -> Setup:
-    pipeline = trial.suggest_categorical("pipeline", [p.value for p in menu.pipelines])
-    size = trial.suggest_categorical("group_size", list(menu.group_sizes))
-    width = trial.suggest_categorical("min_column_width", list(menu.min_column_widths))
-    factors: tuple[float, ...] = ()
-    if menu.tunes_cache and trial.suggest_categorical("cache_menu", ["usual", "own"]) == "own":
-        low = trial.suggest_float("cache_low", *_CACHE_LOW, log=True)
-        high = trial.suggest_float("cache_high", *_CACHE_HIGH)
-        middle = (low * high) ** 0.5
-        factors = tuple(sorted({round(f, 4) for f in (low, middle, high)}))
-    return Setup(
-        pipeline=Pipeline(pipeline),
-        group_size=int(size),
-        min_column_width=int(width),
-        cache_load_factors=factors,
-    )
-
-
-def _setup(values: dict[str, Any]) -> Setup:
-    return Setup(
-        pipeline=Pipeline(values["pipeline"]),
-        group_size=values["group_size"],
-        min_column_width=values["min_column_width"],
-        cache_load_factors=tuple(values["cache_load_factors"]),
-    )

@@ -28,14 +28,15 @@ def command(settings: Settings, *, storage: Path) -> int:
     time: its trial is done again by another process, at once after Ctrl-C or SIGTERM (exit code 4).
     """
     from planner.cli import tuning
-    from planner.cli.flags.inputs import load_problem
+    from planner.cli.flags.tune_inputs import clusters_from, load_space
     from planner.cli.interrupt import StopOnInterrupt
     from planner.tuning import Study
-    from planner.tuning.journal import effort_from, menu_from, stored_source
+    from planner.tuning.journal import stored
 
-    source, effort, menu = stored_source(storage)
-    inputs = load_problem(Path(source["workload"]), tuning.flags_from(source["flags"]))
-    study = Study(inputs.problem, menu_from(menu), effort_from(effort), journal=storage)
+    begun = stored(storage)
+    source = Path(begun.source["workload"])
+    space, _ = load_space(source, clusters_from(begun.source), begun.menu, is_whole=True)
+    study = Study(space, begun.effort, goals=begun.goals, journal=storage)
     with StopOnInterrupt() as stop:
         tuning.run_study(settings, study, stop, storage, patient=False)
     return tuning.stopped(settings, study, stop)

@@ -171,7 +171,7 @@ class ProblemFlags:
     models: tuple[str, ...] = ()
 
 
-_CHANGES: Final = (
+CHANGES: Final = (
     click.option(
         "--set",
         "overrides",
@@ -273,7 +273,7 @@ def problem_options(command: Command) -> Command:
             metavar="PRICE",
             help="Of one GPU, such as '4.5 USD/h'.  [default: system's]",
         ),
-        *_CHANGES,
+        *CHANGES,
     )
     return gathered(command, options, ProblemFlags, "flags", _check_batch)
 

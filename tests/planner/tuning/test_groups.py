@@ -22,9 +22,9 @@ from costmodels.units import GIB, MIB
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.problem import PlanningProblem
-from planner.tuning import Effort, Study, menu_of
+from planner.tuning import Effort, Menu, Pricer, Study, design_space
 from planner.tuning.groups import group_topology, members, sync_time_s
-from planner.tuning.setups import solve
+from planner.tuning.setups import group_sizes
 from tests.strategies import (
     make_device,
     make_host,
@@ -145,15 +145,14 @@ def test_whatever_is_reported_for_groups_fits_with_every_copy_counted(data: st.D
         local_batch_size=64,
     )
     problem = PlanningProblem(workload=workload, topology=system)
-    menu = menu_of(problem, groups=True)
-    for size in menu.group_sizes:
-        setup = replace(menu.base(), group_size=size)
+    space = design_space(problem, menu=Menu(tries_groups=True))
+    pricer = Pricer(space=space, max_evaluations=4)
+    for size in group_sizes(system):
         try:
-            found = solve(
-                problem, setup, sync_interval=1, time_limit_s=None, max_evaluations=4, seed=0
-            )
+            found = pricer.solve(replace(space.base, group_size=size)).tuned
         except (InfeasibleError, NoPlanFoundError):
             continue
+        assert found is not None
         held = held_by_host(found.result.plan, workload, system, size)
         assert (held <= memory * (1 + 1e-9)).all()
 
@@ -166,8 +165,10 @@ def test_a_terabyte_of_tables_is_not_copied_eight_times_into_one_host() -> None:
     group = group_topology(system, 1)
     assert group is not None
     assert group.ddr_capacities()[0] < table.weight_bytes < system.ddr_capacities()[0]
-    study = Study(problem, menu_of(problem, groups=True), Effort(trials=8, trial_evaluations=4))
+    space = design_space(problem, menu=Menu(tries_groups=True))
+    study = Study(space, Effort(trials=8, trial_evaluations=4, sampler="tpe"))
     study.run()
-    fitting = {setup.group_size for setup, value in study.values() if value is not None}
-    assert {s.group_size for s, _ in study.values()} == {8, 4, 2, 1}
-    assert fitting == {8, 4}
+    fitting = {look.setup.group_size for look in study.looks if look.facts is not None}
+    picks = [*(look.setup for look in study.looks), *study.ruled_out]
+    assert {setup.group_size for setup in picks} == {8, 4, 2, 1}
+    assert {8} <= fitting <= {8, 4}

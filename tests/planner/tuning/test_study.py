@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.search.bounds.feasibility import require_feasible
 from planner.space.evaluation import SearchSpace
-from planner.tuning import Effort, Setup, Study, menu_of
+from planner.tuning import DesignSpace, Effort, Menu, Study, design_space
 from planner.tuning.groups import group_topology, sync_time_s
 from planner.tuning.liveness import has_ended, own_process
 
-EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=20, grace_s=0.0)
+EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=20, grace_s=0.0, sampler="tpe")
+
+
+def grouped(problem: PlanningProblem) -> DesignSpace:
+    """Pipelines, groups and widths."""
+    return design_space(problem, menu=Menu(tries_groups=True))
 
 
 @pytest.fixture(scope="module")
@@ -37,58 +43,64 @@ def test_a_study_begins_with_the_usual_setup_and_every_alternative(
     problem: PlanningProblem,
 ) -> None:
     """Pipelines and group sizes are each tried once before the sampler has its say."""
-    menu = menu_of(problem, groups=True)
-    study = Study(problem, menu, EFFORT)
+    space = grouped(problem)
+    study = Study(space, EFFORT)
     study.run()
-    picks = [setup for setup, _ in study.values()]
-    assert picks[0] == menu.base()
-    assert {s.pipeline for s in picks} == set(menu.pipelines)
+    picks = [*(look.setup for look in study.looks), *study.ruled_out]
+    assert picks[0] == space.base
+    assert {s.pipeline for s in picks} == set(space.menu.pipelines)
     assert {s.group_size for s in picks} == {16, 8, 4, 2, 1}
 
 
 def test_the_best_is_never_worse_than_any_pick(problem: PlanningProblem) -> None:
     """The plan handed out costs what its trial said, and no trial said less."""
-    study = Study(problem, menu_of(problem, groups=True, sync_interval=10), EFFORT)
+    space = design_space(problem, menu=Menu(tries_groups=True, sync_intervals=(10,)))
+    study = Study(space, EFFORT)
     study.run()
     best = study.best()
-    values = [value for _, value in study.values() if value is not None]
+    values = [look.facts.time_s for look in study.looks if look.facts is not None]
     assert best.value_s == min(values)
     assert best.value_s == pytest.approx(best.result.estimate.time.time_s + best.sync_s)
 
 
 def test_the_same_seed_makes_the_same_study(problem: PlanningProblem, tmp_path: Path) -> None:
     """In memory and in a journal alike, as long as no clock ends a search."""
-    menu = menu_of(problem)
-    runs = []
-    for journal in (None, None, tmp_path / "study.journal"):
-        study = Study(problem, menu, EFFORT, journal=journal)
-        study.run()
-        runs.append(study.values())
-    assert runs[0] == runs[1]
-    assert runs[0][:4] == runs[2][:4]
+    space = design_space(problem)
+    for effort, alike in ((EFFORT, 3), (replace(EFFORT, sampler="bounds"), 7)):
+        runs = []
+        for journal in (None, None, tmp_path / f"{effort.sampler}.journal"):
+            study = Study(space, effort, journal=journal)
+            study.run()
+            runs.append(study.looks)
+        assert runs[0] == runs[1]
+        assert runs[0][:alike] == runs[2][:alike]
 
 
 def test_a_later_process_goes_on_with_a_journal(problem: PlanningProblem, tmp_path: Path) -> None:
     """Trials already done are not done again."""
-    journal, menu = tmp_path / "study.journal", menu_of(problem)
-    first = Study(problem, menu, Effort(trials=3, trial_evaluations=60), journal=journal)
+    journal, space = tmp_path / "study.journal", design_space(problem)
+    first = Study(space, Effort(trials=3, trial_evaluations=60), journal=journal)
     first.run()
-    second = Study(problem, menu, Effort(trials=5, trial_evaluations=60), journal=journal)
+    before = first.looks
+    assert len(before) == 3
+    second = Study(space, Effort(trials=5, trial_evaluations=60), journal=journal)
     second.run()
-    assert second.values()[:3] == first.values()[:3]
-    assert len(second.values()) == 5
+    assert second.looks[:3] == before
+    assert len(second.looks) == 5
     assert second.best().value_s <= first.best().value_s
 
 
 def test_another_problem_is_refused(problem: PlanningProblem, tmp_path: Path) -> None:
     """A journal belongs to one question."""
     journal = tmp_path / "study.journal"
-    Study(problem, menu_of(problem), EFFORT, journal=journal)
+    Study(design_space(problem), EFFORT, journal=journal)
     other = PlanningProblem(
         workload=problem.workload, topology=load_system("a100_80gb_sxm", gpus=16)
     )
     with pytest.raises(InvalidInputError, match="another study"):
-        Study(other, menu_of(other), EFFORT, journal=journal)
+        Study(design_space(other), EFFORT, journal=journal)
+    with pytest.raises(InvalidInputError, match="another study"):
+        Study(design_space(problem), EFFORT, journal=journal, goals=("throughput",))
 
 
 @pytest.mark.parametrize("content", ["tables: []\n", "{}\n", "[1]\n", "\x00\x01"])
@@ -99,8 +111,11 @@ def test_a_file_that_is_no_journal_is_left_alone(
     path = tmp_path / "workload.yaml"
     path.write_text(content)
     with pytest.raises(InvalidInputError, match="no journal"):
-        Study(problem, menu_of(problem), EFFORT, journal=path)
+        Study(design_space(problem), EFFORT, journal=path)
     assert path.read_text() == content
+
+
+LIMITED = replace(EFFORT, trials=8, trial_limit_s=0.2, trial_evaluations=40)
 
 
 def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
@@ -117,8 +132,7 @@ def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
         return plan(*args, **kwargs)
 
     api.solve = slow
-    effort = Effort(trials=8, trial_limit_s=0.2, trial_evaluations=40, grace_s=0.0)
-    Study(problem, menu_of(problem, groups=True), effort, journal=journal).run()
+    Study(grouped(problem), LIMITED, journal=journal).run()
 
 
 def test_a_killed_worker_loses_nothing(problem: PlanningProblem, tmp_path: Path) -> None:
@@ -135,14 +149,13 @@ def test_a_killed_worker_loses_nothing(problem: PlanningProblem, tmp_path: Path)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
 
-    menu = menu_of(problem, groups=True)
-    effort = Effort(trials=8, trial_limit_s=0.2, trial_evaluations=40, grace_s=0.0)
-    study = Study(problem, menu, effort, journal=journal)
-    assert len(study.values()) == 2
+    space = grouped(problem)
+    study = Study(space, LIMITED, journal=journal)
+    assert len(study.looks) == 2
     study.run()
-    picks = [setup for setup, _ in study.values()]
-    assert len(picks) == 8
-    third = Setup(pipeline=Pipeline.NONE, group_size=16)
+    picks = [*(look.setup for look in study.looks), *study.ruled_out]
+    assert len(set(picks)) == len(picks) == 8
+    third = replace(space.base, pipeline=Pipeline.NONE)
     assert third in picks
 
 
@@ -150,14 +163,14 @@ def test_a_lost_trial_on_this_machine_is_seen_at_once(
     problem: PlanningProblem, tmp_path: Path
 ) -> None:
     """One elsewhere only when it is older than any trial may be."""
-    journal, menu = tmp_path / "study.journal", menu_of(problem)
+    journal = tmp_path / "study.journal"
     effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
     gone = multiprocessing.get_context("fork").Process(target=_leave, args=(journal, problem))
     gone.start()
     gone.join()
-    study = Study(problem, menu, effort, journal=journal)
+    study = Study(design_space(problem), effort, journal=journal)
     study.run()
-    assert len(study.values()) == 2
+    assert len(study.looks) == 2
     assert not has_ended({"process": own_process()})
     assert not has_ended({}), "written by an earlier version"
     assert not has_ended({"process": {**own_process(), "where": "elsewhere", "pid": gone.pid}})
@@ -170,7 +183,7 @@ def _leave(journal: Path, problem: PlanningProblem) -> None:
 
     api.solve = lambda *_, **__: os._exit(9)  # type: ignore[assignment]
     effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
-    Study(problem, menu_of(problem), effort, journal=journal).run()
+    Study(design_space(problem), effort, journal=journal).run()
 
 
 def test_a_trial_that_is_stopped_is_given_back(
@@ -184,7 +197,7 @@ def test_a_trial_that_is_stopped_is_given_back(
         searching[0] = 1
 
     monkeypatch.setattr("planner.api.require_feasible", listed)
-    journal, menu = tmp_path / "study.journal", menu_of(problem)
+    journal, space = tmp_path / "study.journal", design_space(problem)
     effort = Effort(trials=2)
     asked = [0]
 
@@ -192,15 +205,15 @@ def test_a_trial_that_is_stopped_is_given_back(
         asked[0] += searching[0]
         return asked[0] > 3
 
-    study = Study(problem, menu, effort, journal=journal)
+    study = Study(space, effort, journal=journal)
     study.run(should_stop=in_the_search)
-    assert study.values() == ()
+    assert study.looks == ()
     assert study.has_plan
-    assert study.best().setup == menu.base()
-    again = Study(problem, menu, Effort(trials=4, trial_evaluations=40), journal=journal)
+    assert study.best().setup == space.base
+    again = Study(space, Effort(trials=4, trial_evaluations=40), journal=journal)
     assert not again.has_plan
     again.run()
-    assert menu.base() in [setup for setup, _ in again.values()]
+    assert space.base in [look.setup for look in again.looks]
 
 
 def test_groups_interleave_so_that_copies_are_neighbours(problem: PlanningProblem) -> None:
@@ -224,8 +237,6 @@ def test_averaging_copies_costs_more_the_more_there_are(problem: PlanningProblem
 
 def test_groups_need_equal_ranks(problem: PlanningProblem) -> None:
     """A copy on slower ranks would be another plan."""
-    from dataclasses import replace
-
     uneven = replace(problem.topology, speed_by_rank_ratio=(1.0,) * 15 + (0.5,))
     with pytest.raises(InvalidInputError, match="--groups"):
-        menu_of(replace(problem, topology=uneven), groups=True)
+        grouped(replace(problem, topology=uneven))

@@ -1,0 +1,335 @@
+"""Flags of ``tune``: what may be chosen around a plan, and the clusters it may run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.flags.common import (
+    CHANGES,
+    MAX_EVALUATIONS,
+    MAX_RANKS,
+    MAX_SAMPLES,
+    Command,
+    Count,
+    Option,
+    Percent,
+    ProblemFlags,
+    Quantity,
+    gathered,
+)
+from planner.cli.flags.sweep_inputs import Price, Several
+from planner.cli.names import complete_system
+
+if TYPE_CHECKING:
+    from planner.tuning import DesignSpace, Effort, Menu
+
+PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none", "hugectr", "lookahead")
+GOALS = ("iteration", "throughput", "cost", "headroom")
+SAMPLERS = ("auto", "bounds", "tpe", "nsga2", "random")
+
+
+class AnyPrice(Price):
+    """``h100_sxm=2.10`` for one system, or ``2.10 USD/h`` for all."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Refuse what is neither."""
+        if isinstance(value, tuple) or "=" in str(value):
+            return super().convert(value, param, ctx)
+        return "", Quantity("usd_per_hour", positive=True).convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneFlags:
+    """What the flags say about the study: clusters, menus, objectives and effort."""
+
+    systems: tuple[str, ...]
+    gpus: tuple[int, ...]
+    gpus_per_host: int | None
+    budget_usd_per_hour: float | None
+    prices: tuple[tuple[str, float], ...]
+    batch_sizes: tuple[int, ...]
+    global_batch_size: int | None
+    pipelines: tuple[tuple[str, ...], ...]
+    lookaheads: tuple[int, ...]
+    groups: bool
+    sync_intervals: tuple[int, ...]
+    communications: tuple[str, ...]
+    cache_menus: tuple[tuple[float, ...], ...]
+    reserves_bytes: tuple[float, ...]
+    column_widths: tuple[int, ...]
+    overrides: tuple[str, ...]
+    models: tuple[str, ...]
+    goals: tuple[str, ...]
+    trials: int
+    trial_limit: float
+    trial_evaluations: int | None
+    sampler: str
+    within_ratio: float
+    seed: int
+
+    def menu(self) -> Menu:
+        """Values that the flags name."""
+        from costmodels.workload import Pipeline
+        from planner.tuning import Menu
+
+        named = dict.fromkeys(p for several in self.pipelines for p in several)
+        return Menu(
+            pipelines=tuple(Pipeline(p) for p in named),
+            lookaheads=self.lookaheads,
+            batch_sizes=self.batch_sizes,
+            communications=self.communications,
+            tries_groups=self.groups,
+            sync_intervals=self.sync_intervals,
+            reserves_bytes=self.reserves_bytes,
+            min_column_widths=self.column_widths,
+            cache_menus=self.cache_menus,
+        )
+
+    def effort(self) -> Effort:
+        """How much to do."""
+        from planner.tuning import Effort
+
+        return Effort(
+            trials=self.trials,
+            trial_limit_s=self.trial_limit,
+            trial_evaluations=self.trial_evaluations,
+            sampler=self.sampler,
+            within_ratio=self.within_ratio,
+            seed=self.seed,
+        )
+
+
+def tune_options(command: Command) -> Command:
+    """The flags themselves; they arrive as one ``flags`` argument."""
+    return gathered(command, _OPTIONS, TuneFlags, "flags", _check)
+
+
+def _check(flags: TuneFlags) -> None:
+    context = click.get_current_context()
+    if flags.batch_sizes and flags.global_batch_size:
+        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+        raise click.UsageError(message, context)
+    if len(flags.sync_intervals) > 1 and not flags.groups:
+        message = "--sync-interval with several values is about copies of the tables; add --groups"
+        raise click.UsageError(message, context)
+
+
+_OPTIONS: tuple[Option, ...] = (
+    click.option(
+        "--system", "systems", type=Several(click.STRING), required=True, metavar="A,B",
+        shell_complete=complete_system,
+        help="Systems to choose from, by name or file, the usual one first.",
+    ),
+    click.option(
+        "--gpus", type=Several(Count(MAX_RANKS)), default=(), metavar="N,N",
+        help="Ranks in all, the usual number first.  [default: one host; with --budget, 1, 2, 4 "
+        "... hosts]",
+    ),
+    click.option(
+        "--gpus-per-host", type=Count(MAX_RANKS), metavar="N",
+        help="Ranks per host.  [default: each system's]",
+    ),
+    click.option(
+        "--budget", "budget_usd_per_hour", type=Quantity("usd_per_hour", positive=True),
+        metavar="PRICE", help="Leave out clusters that cost more, such as '100 USD/h'.",
+    ),
+    click.option(
+        "--price", "prices", type=AnyPrice(), multiple=True, metavar="PRICE",
+        help="Of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one of several.  [default: system's]",
+    ),
+    click.option(
+        "--batch-size", "batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
+        metavar="N,N", help="Samples per rank to choose from.  [default: workload's]",
+    ),
+    click.option(
+        "--global-batch-size", type=Count(MAX_SAMPLES), metavar="N",
+        help="Samples per step, all ranks, on every cluster.",
+    ),
+    click.option(
+        "--pipeline", "pipelines", type=Several(click.Choice(PIPELINES)), multiple=True,
+        metavar="NAME,NAME",
+        help=f"Training pipelines to choose from, the usual one first: {', '.join(PIPELINES)}.  "
+        "[default: the workload's and the first three]",
+    ),
+    click.option(
+        "--lookahead", "lookaheads", type=Several(Count(10_000)), default=(), metavar="N,N",
+        help="Batches that pipeline lookahead fills its caches from.  [default: workload's]",
+    ),
+    click.option(
+        "--groups", is_flag=True,
+        help="Also try copies of all tables on smaller groups of ranks (2D parallelism).",
+    ),
+    click.option(
+        "--sync-interval", "sync_intervals", type=Several(Count(10**6)), default="1",
+        show_default=True, metavar="N,N", help="Iterations between two averagings of the copies.",
+    ),
+    click.option(
+        "--communication", "communications", type=Several(click.STRING), default=(),
+        metavar="CODEC,CODEC",
+        help="Codecs of the exchanges to choose from: 'workload' for its own, fp32, fp16, bf16, "
+        "fp8, int8, or two as fp16/bf16 (forward/backward).  [default: workload's]",
+    ),
+    click.option(
+        "--cache-sizes", "cache_menus", type=Several(Percent()), multiple=True,
+        metavar="5%,20%",
+        help="Shares of a cached table on the device that plans choose from; once per menu to "
+        "try.  [default: the usual ones, and others where device memory is short]",
+    ),
+    click.option(
+        "--reserve", "reserves_bytes", type=Several(Quantity("bytes")), default=(),
+        metavar="SIZE,SIZE",
+        help="Device memory to keep free, such as '4 GiB,8 GiB'.  [default: workload's]",
+    ),
+    click.option(
+        "--column-width", "column_widths", type=Several(Count(16_384)), default=(),
+        metavar="N,N",
+        help="Least widths of a column piece to choose from.  [default: those that differ]",
+    ),
+    *CHANGES,
+    click.option(
+        "--objective", "goals", type=Several(click.Choice(GOALS)), default=(),
+        metavar="NAME,NAME",
+        help=f"What is best: {', '.join(GOALS)}; with several, all setups that no other beats in "
+        "each.  [default: iteration; throughput where setups train unequal numbers of samples]",
+    ),
+    click.option(
+        "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",
+        help="Searches at most, one per setup; it ends before if bounds rule out all others.",
+    ),
+    click.option(
+        "--trial-limit", type=Quantity("s", positive=True), default="2min", show_default=True,
+        metavar="TIME", help="For the search of one setup: a safety by the clock.",
+    ),
+    click.option(
+        "--trial-evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
+        help="Plans priced for one setup.  [default: by the size of the problem]",
+    ),
+    click.option(
+        "--within", "within_ratio", type=Percent(), default="0%", show_default=True,
+        metavar="PERCENT",
+        help="Do not search setups that provably gain no more than this over the best so far.",
+    ),
+    click.option(
+        "--sampler", type=click.Choice(SAMPLERS), default="auto", show_default=True,
+        help="Which setups are tried: by proven bounds, or by a sampler of Optuna. 'auto' is "
+        "bounds where there are few enough to prove them all, and TPE else.",
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """Flags of one problem per cluster, and what is to be said about them."""
+
+    flags: tuple[ProblemFlags, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def clusters_of(flags: TuneFlags) -> Clusters:
+    """The clusters that the flags allow, systems slowest.
+
+    Raises:
+        InvalidInputError: a system does not exist or has no price, a price names no system asked
+            for, or the budget pays for no cluster.
+    """
+    from planner.cli.flags.inputs import load_topology
+    from planner.errors import InvalidInputError
+
+    prices = dict(flags.prices)
+    unknown = [name for name in prices if name and name not in flags.systems]
+    if unknown:
+        message = f"--price {unknown[0]}=...: no such system in --system"
+        raise InvalidInputError(message)
+    kept: list[ProblemFlags] = []
+    dear: list[str] = []
+    for system in flags.systems:
+        own = ProblemFlags(
+            system=str(Path(system).absolute()) if Path(system).is_file() else system,
+            gpus_per_host=flags.gpus_per_host,
+            batch_size=flags.batch_sizes[0] if flags.batch_sizes else None,
+            global_batch_size=flags.global_batch_size,
+            reserve_bytes=flags.reserves_bytes[0] if flags.reserves_bytes else None,
+            price_usd_per_hour=prices.get(system, prices.get("")),
+            overrides=flags.overrides,
+            models=flags.models,
+        )
+        if flags.budget_usd_per_hour is None:
+            sizes: Sequence[int | None] = flags.gpus or (None,)
+            kept += [_sized(own, gpus) for gpus in sizes]
+            continue
+        host = load_topology(own)
+        price = own.price_usd_per_hour or host.price_per_device_usd_per_hour
+        if price is None:
+            message = (
+                f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, "
+                f"or give --price {system}=4.5"
+            )
+            raise InvalidInputError(message)
+        most = int(flags.budget_usd_per_hour / price * (1 + 1e-9))
+        doubled = [host.local_world_size << k for k in range(MAX_RANKS.bit_length())]
+        doubled = [n for n in doubled if n <= min(most, MAX_RANKS)]
+        kept += [_sized(own, gpus) for gpus in flags.gpus or doubled if gpus <= most]
+        least = flags.gpus or (host.local_world_size,)
+        dear += [f"{system} x {n} ({n * price:,.4g} USD/h)" for n in least if n > most]
+    if not kept:
+        message = f"--budget {flags.budget_usd_per_hour:g} USD/h pays for none of {', '.join(dear)}"
+        raise InvalidInputError(message)
+    left_out = f"--budget leaves out {', '.join(dear)}"
+    return Clusters(flags=tuple(kept), remarks=(left_out,) if dear else ())
+
+
+def _sized(flags: ProblemFlags, gpus: int | None) -> ProblemFlags:
+    return ProblemFlags(**{**asdict(flags), "gpus": gpus})
+
+
+def load_space(
+    workload: Path, clusters: Sequence[ProblemFlags], menu: Menu, *, is_whole: bool = False
+) -> tuple[DesignSpace, tuple[str, ...]]:
+    """The design space on these clusters, and what the workload leaves open.
+
+    Args:
+        workload: the file.
+        clusters: flags of the problem on each.
+        menu: values to choose from.
+        is_whole: the menu is that of a journal, which needs no further values.
+
+    Raises:
+        InvalidInputError: a file or value breaks a rule.
+    """
+    from planner.cli.flags.inputs import load_problem
+    from planner.tuning import DesignSpace, design_space
+
+    inputs = [load_problem(workload, flags) for flags in clusters]
+    problems = tuple(i.problem for i in inputs)
+    warnings = tuple(dict.fromkeys(text for i in inputs for text in i.warnings))
+    if is_whole:
+        return DesignSpace(problems=problems, menu=menu), warnings
+    return design_space(*problems, menu=menu), warnings
+
+
+def source_values(workload: Path, clusters: Sequence[ProblemFlags]) -> dict[str, Any]:
+    """From which files and flags another process loads the same problems; paths are absolute."""
+    source = str(workload.absolute()) if workload.is_file() else str(workload)
+    return {"workload": source, "clusters": [asdict(flags) for flags in clusters]}
+
+
+def clusters_from(source: dict[str, Any]) -> tuple[ProblemFlags, ...]:
+    """The flags of a journal."""
+    return tuple(
+        ProblemFlags(
+            **{
+                **values,
+                "overrides": tuple(values["overrides"]),
+                "models": tuple(values["models"]),
+            }
+        )
+        for values in source["clusters"]
+    )

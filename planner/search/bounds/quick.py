@@ -1,0 +1,55 @@
+"""What no plan can go below, by linear programs alone: no plan is looked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.sharding import ShardingType
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.bound_program import RankFreeProgram
+from planner.search.bounds.relaxation import optional_types, type_sets
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import SearchSpace
+from planner.space.objective import AbstractObjective
+
+_ROUNDS: Final = 3
+"""Programs solved per set: the second has the longest path, more move the bound by 1e-5."""
+EXACT_TABLES: Final = 150
+"""Above this many tables one more kernel launch is not worth twice the linear programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """Proven for every plan of a problem.
+
+    Attributes:
+        value: least value of the objective; infinite if nothing fits.
+        free_bytes: most device memory that the fullest rank can have left; negative if no plan
+            fits.
+    """
+
+    value: float
+    free_bytes: float
+
+
+def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
+    """The least solution of the rank-free programs over all sets of sharding types.
+
+    The fullest rank has no more left than the mean over ranks, if every table takes the option
+    with the fewest device bytes.
+    """
+    model = LinearModel(space, objective)
+    given = frozenset({ShardingType.DATA_PARALLEL} if space.num_tables > EXACT_TABLES else ())
+    bounds = RankFreeBound(model, optional=optional_types(space, given))
+    value = bounds.relax(None).bound
+    if objective.sees_types and math.isfinite(value):
+        sets = type_sets(space, bounds.optional)
+        value = max(value, min(bounds.relax(types, rounds=_ROUNDS).bound for types in sets))
+    least = np.minimum.reduceat(model.mean[:, model.num_tangents], space.first[:-1]).sum()
+    unlisted = RankFreeProgram(model).unlisted_bytes / space.world_size
+    limits = space.pipeline.device_limits
+    return Floor(value=float(value), free_bytes=float(limits.mean() + unlisted - least))

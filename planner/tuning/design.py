@@ -1,0 +1,311 @@
+"""The design space: every setup that menus allow on some clusters, and the problem of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+from costmodels.sharding import ComputeKernel
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline
+from planner.errors import InvalidInputError
+from planner.models import pipeline_of
+from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
+from planner.options.memory import surely_crowded
+from planner.problem import PlanningProblem, TableConstraint
+from planner.tuning.groups import group_topology, least_sync_s
+from planner.tuning.setups import OWN_CODECS, Menu, Setup, changed, cluster_name, group_sizes
+
+COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
+"""Least widths of a column piece: narrow pieces balance better, wide ones make fewer options."""
+
+CACHE_MENUS: Final = tuple(
+    (low, round((low * high) ** 0.5, 3), high)
+    for low, high in itertools.product((0.01, 0.05, 0.2), (0.2, 0.5, 0.9))
+    if low < high
+)
+"""Cache load factors to choose among for each cached table, beside the usual ones."""
+
+TORCHREC_PIPELINES: Final = (
+    Pipeline.SPARSE_DIST,
+    Pipeline.PREFETCH_SPARSE_DIST,
+    Pipeline.NONE,
+)
+
+MOST_SETUPS: Final = 20_000
+"""Setups of a design space: all of them are listed."""
+
+_NOT_ASKED: Final = object()
+
+Value = str | int | float
+Pick = Callable[[str, Sequence[Any]], Any]
+"""Chooses one of some values for what is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignSpace:
+    """All setups that menus allow on some clusters. The first cluster is the usual one.
+
+    Args:
+        problems: the question on each cluster.
+        menu: what may be picked on each.
+
+    Raises:
+        InvalidInputError: two clusters have one name, a value of the menu suits no cluster, or
+            there are more setups than can be listed.
+    """
+
+    problems: tuple[PlanningProblem, ...]
+    menu: Menu
+
+    def __post_init__(self) -> None:
+        """List the setups, and look at their values."""
+        if len(self._by_name) < len(self.problems):
+            message = "two of the clusters have the same system and size; name each once"
+            raise InvalidInputError(message)
+        kinds = {
+            (s.cluster, s.batch_size, s.pipeline, s.lookahead_batches, s.communication): s
+            for s in self.setups
+        }
+        for setup in kinds.values():
+            changed(self.problem_of(setup).workload, setup)
+
+    @cached_property
+    def setups(self) -> tuple[Setup, ...]:
+        """Every setup once, those with the first values of the lists first."""
+        return tuple(self._listed())
+
+    @cached_property
+    def _syncs_s(self) -> dict[tuple[str, int], float]:
+        return {}
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlanningProblem]:
+        return {cluster_name(p.topology): p for p in self.problems}
+
+    @property
+    def base(self) -> Setup:
+        """The setup that changes nothing: first of every list."""
+        return self.setups[0]
+
+    def problem_of(self, setup: Setup) -> PlanningProblem:
+        """The question on the cluster of a setup."""
+        return self._by_name[setup.cluster]
+
+    def restricted(self, setup: Setup) -> PlanningProblem:
+        """The problem of one group of ranks under a setup."""
+        problem = self.problem_of(setup)
+        rule = TableConstraint(
+            pattern="*",
+            min_column_width=setup.min_column_width,
+            cache_load_factors=setup.cache_load_factors,
+        )
+        constraints = problem.constraints
+        return replace(
+            problem,
+            workload=changed(problem.workload, setup),
+            topology=_group(problem.topology, setup.group_size),
+            constraints=replace(constraints, tables=(*constraints.tables, rule)),
+        )
+
+    def least_sync_s(self, setup: Setup) -> float:
+        """Seconds per iteration that averaging copies takes at least under any plan."""
+        topology, size = self.problem_of(setup).topology, setup.group_size
+        if (setup.cluster, size) not in self._syncs_s:
+            weights = float(self.problem_of(setup).workload.weight_bytes)
+            self._syncs_s[setup.cluster, size] = least_sync_s(topology, size, weights)
+        return self._syncs_s[setup.cluster, size] / setup.sync_interval
+
+    def loosest(self, setup: Setup) -> Setup:
+        """The setup of the same family that allows most; see :func:`loosest_of`."""
+        return loosest_of(setup, self.menu)
+
+    def build(self, pick: Pick) -> Setup:
+        """A setup from one pick for everything that is free, asked one after the other."""
+        menu, problem = self.menu, self._by_name[pick("cluster", tuple(self._by_name))]
+        workload, topology = problem.workload, problem.topology
+        pipeline = pick("pipeline", menu.pipelines or (workload.pipeline,))
+        lookahead, interval = workload.lookahead_batches, 1
+        if pipeline is not Pipeline.LOOKAHEAD:
+            lookahead = 0
+        elif menu.lookaheads:
+            lookahead = pick("lookahead_batches", menu.lookaheads)
+        world, where = topology.world_size, cluster_name(topology)
+        sizes = group_sizes(topology) if menu.tries_groups else (world,)
+        size = pick(f"group_size of {where}", sizes)
+        if size < world:
+            interval = pick("sync_interval", menu.sync_intervals)
+        batches: tuple[str, tuple[int, ...]] = (
+            f"batch_size of {where}",
+            (workload.local_batch_size,),
+        )
+        if menu.batch_sizes:
+            batches = "batch_size", menu.batch_sizes
+        return Setup(
+            system=topology.name,
+            gpus=world,
+            pipeline=pipeline,
+            lookahead_batches=lookahead,
+            group_size=size,
+            sync_interval=interval,
+            batch_size=pick(*batches),
+            communication=pick("communication", menu.communications or (OWN_CODECS,)),
+            reserved_bytes=pick(
+                "reserved_bytes", menu.reserves_bytes or (workload.reserved_bytes,)
+            ),
+            min_column_width=pick("min_column_width", menu.min_column_widths or COLUMN_WIDTHS[:1]),
+            cache_load_factors=pick("cache_load_factors", menu.cache_menus or ((),)),
+        )
+
+    def parameters(self, setup: Setup) -> dict[str, Value]:
+        """Each pick that makes a setup, by the name that :meth:`build` gives it."""
+        found: dict[str, Value] = {}
+
+        def told(name: str, values: Sequence[Any]) -> Any:
+            del values
+            value = getattr(setup, name.partition(" of ")[0])
+            found[name] = plain(value)
+            return value
+
+        self.build(told)
+        return found
+
+    @property
+    def values(self) -> dict[str, tuple[Value, ...]]:
+        """The menu of everything that :meth:`build` may ask for."""
+        found: dict[str, tuple[Value, ...]] = {}
+        for setup in self.setups:
+
+            def told(name: str, values: Sequence[Any]) -> Any:
+                if name not in found:
+                    found[name] = tuple(plain(v) for v in values)
+                return getattr(setup, name.partition(" of ")[0])  # noqa: B023 - called at once
+
+            self.build(told)
+        return found
+
+    def _listed(self) -> Iterator[Setup]:
+        open_ends: list[tuple[Any, ...]] = [()]
+        count = 0
+        while open_ends:
+            prefix = open_ends.pop()
+            asked = iter(prefix)
+            made: list[Any] = []
+            branches: list[tuple[Any, ...]] = []
+
+            def pick(name: str, values: Sequence[Any]) -> Any:
+                del name
+                value = next(asked, _NOT_ASKED)  # noqa: B023 - called in this round alone
+                if value is _NOT_ASKED:
+                    branches.extend((*made, v) for v in reversed(values[1:]))  # noqa: B023
+                    value = values[0]
+                made.append(value)  # noqa: B023
+                return value
+
+            yield self.build(pick)
+            open_ends += branches
+            count += 1
+            if count > MOST_SETUPS:
+                message = (
+                    f"the menus make more than {MOST_SETUPS:,} setups; name fewer values, or fix "
+                    "some by naming one alone"
+                )
+                raise InvalidInputError(message)
+
+
+def design_space(
+    *problems: PlanningProblem, menu: Menu | None = None, tunes_cache: bool = True
+) -> DesignSpace:
+    """What is worth trying around plans for a workload on some clusters.
+
+    Args:
+        problems: the question on each cluster, the usual one first.
+        menu: values that the user named. Where it names no pipelines, they are the workload's own
+            and TorchRec's three; least widths of column pieces are those that make a difference.
+        tunes_cache: where tables may be cached, device memory is short and nothing limits how, also
+            choose among :data:`CACHE_MENUS`, unless the menu names cache sizes.
+
+    Raises:
+        InvalidInputError: as of :class:`DesignSpace`, or groups are asked for on ranks that differ.
+    """
+    asked = Menu() if menu is None else menu
+    own = problems[0].workload.pipeline
+    usual = (own, *(p for p in TORCHREC_PIPELINES if p is not own))
+    pipelines = asked.pipelines or (usual if own in TORCHREC_PIPELINES else (own,))
+    if asked.tries_groups:
+        for problem in problems:
+            _require_alike(problem.topology)
+    widths: dict[int, None] = {}
+    caching = fixed = False
+    for problem in problems:
+        pipeline = pipeline_of(problem)
+        listing = enumerate_options(problem, pipeline)
+        options = [o for table in listing.tables for o in table.options]
+        widest = max((max(o.column_widths) for o in options), default=4)
+        widths |= dict.fromkeys(w for w in COLUMN_WIDTHS if w <= max(widest, 4))
+        cached = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
+        sizes = [t.weight_bytes for t in problem.workload.tables]
+        caching |= cached and surely_crowded(sizes, pipeline.device_limits)
+        fixed |= any(c.cache_load_factors for c in problem.constraints.tables)
+    menus = asked.cache_menus
+    if not menus and tunes_cache and caching and not fixed:
+        menus = ((), *CACHE_MENUS)
+    return DesignSpace(
+        problems=problems,
+        menu=replace(
+            asked,
+            pipelines=pipelines,
+            min_column_widths=asked.min_column_widths or tuple(sorted(widths)),
+            cache_menus=menus,
+        ),
+    )
+
+
+def loosest_of(setup: Setup, menu: Menu) -> Setup:
+    """The least width, the least reserve, every cache size: it has all plans of its family.
+
+    Setups of one family price a plan alike but for the averaging of copies, so that what no plan of
+    the loosest one goes below holds for each.
+    """
+    factors = {f for own in menu.cache_menus for f in own or CACHE_LOAD_FACTORS}
+    return replace(
+        setup,
+        sync_interval=1,
+        reserved_bytes=min(menu.reserves_bytes, default=setup.reserved_bytes),
+        min_column_width=min(menu.min_column_widths, default=setup.min_column_width),
+        cache_load_factors=tuple(sorted(factors)),
+    )
+
+
+def _require_alike(topology: Topology) -> None:
+    if topology.hbm_capacity_by_rank_bytes or topology.speed_by_rank_ratio:
+        message = "--groups: groups of ranks need ranks that are all alike; leave it out"
+        raise InvalidInputError(message)
+
+
+def _group(topology: Topology, group_size: int) -> Topology:
+    """The ranks of one group.
+
+    Raises:
+        InvalidInputError: the groups of this size have uneven numbers of ranks on hosts.
+    """
+    group = group_topology(topology, group_size)
+    if group is None:
+        message = (
+            f"groups of {group_size} of {topology.world_size} ranks have uneven numbers of ranks "
+            f"on hosts of {topology.local_world_size}; use another size"
+        )
+        raise InvalidInputError(message)
+    return group
+
+
+def plain(value: Any) -> Value:
+    """A value of a menu as Optuna and JSON know it; sizes of a cache as one text."""
+    if isinstance(value, Pipeline):
+        return value.value
+    if isinstance(value, tuple):
+        return ", ".join(f"{v:g}" for v in value)
+    return value  # type: ignore[no-any-return]

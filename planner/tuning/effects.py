@@ -1,0 +1,116 @@
+"""What each thing that may be picked is worth: the best found, and the best possible, per value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.tuning.design import DesignSpace, plain
+from planner.tuning.goals import GOALS, Facts
+from planner.tuning.setups import OWN_CODECS, Setup
+from planner.tuning.study import Study
+
+KNOBS = {
+    "cluster": "cluster",
+    "batch_size": "samples per rank",
+    "pipeline": "pipeline",
+    "lookahead_batches": "lookahead",
+    "group_size": "group size",
+    "sync_interval": "sync interval",
+    "communication": "codecs",
+    "reserved_bytes": "reserve",
+    "min_column_width": "least column width",
+    "cache_load_factors": "cache sizes",
+}
+"""Fields of a setup that may be picked, as people call them."""
+
+CHANGES_TRAINING = ("batch_size", "communication", "sync_interval")
+"""Those that change what is trained, not only how fast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """One value of a knob: the best setup searched with it, and what none with it can better.
+
+    ``best`` and ``bound`` are figures of the goal; None where nothing with it was searched that
+    fits, and where no bounds were proven or nothing fits.
+    """
+
+    value: str
+    searched: int
+    best: float | None
+    bound: float | None
+
+
+def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
+    """Every value of every knob that has several, by knob."""
+    setups, known = study.space.setups, study.known
+    bounds: list[Facts | None] = [None] * len(setups)
+    if known is not None:
+        bounds = [known.floors.facts(s) for s in setups]
+    found: dict[str, tuple[Worth, ...]] = {}
+    for knob in varying(study.space):
+        values = dict.fromkeys(getattr(s, knob) for s in setups)
+        rows = []
+        for value in values:
+            own = [x for x in study.looks if getattr(x.setup, knob) == value]
+            fit = [x.facts for x in own if x.facts is not None]
+            possible = [
+                b
+                for s, b in zip(setups, bounds, strict=True)
+                if b is not None and getattr(s, knob) == value
+            ]
+            best, bound = _best(goal, fit), _best(goal, possible)
+            if best is not None and bound is not None:
+                bound = _nearer(goal, best, bound)
+            told = told_value(knob, value)
+            rows.append(Worth(value=told, searched=len(own), best=best, bound=bound))
+        found[knob] = tuple(rows)
+    return found
+
+
+def varying(space: DesignSpace) -> tuple[str, ...]:
+    """Knobs that have several values."""
+    return tuple(k for k in KNOBS if len({getattr(s, k) for s in space.setups}) > 1)
+
+
+def told_value(knob: str, value: object) -> str:
+    """A value in words, without its unit where the knob's name says it."""
+    from costmodels.units import format_bytes
+
+    if knob == "reserved_bytes" and isinstance(value, float):
+        return format_bytes(value)
+    if isinstance(value, tuple):
+        return ", ".join(f"{100 * v:g} %" for v in value) or "usual"
+    if knob == "communication" and value == OWN_CODECS:
+        return "the workload's"
+    return f"{value:,}" if isinstance(value, int) else str(plain(value))
+
+
+def training_changes(space: DesignSpace, setup: Setup) -> tuple[str, ...]:
+    """What a setup trains in another way than the usual one, in words."""
+    usual = space.base.batch_size
+    told = []
+    if setup.batch_size != usual:
+        told.append(f"{setup.batch_size:,} samples per rank instead of {usual:,}")
+    if setup.communication != OWN_CODECS:
+        told.append(f"exchanges in {setup.communication}")
+    if setup.group_size < setup.gpus:
+        often = f"every {setup.sync_interval:,} iterations" if setup.sync_interval > 1 else "always"
+        told.append(f"copies of the tables averaged {often}")
+    return tuple(told)
+
+
+def _best(goal: str, facts: list[Facts]) -> float | None:
+    values = [GOALS[goal].value(f) for f in facts]
+    best = min(values, default=None)
+    return None if best is None or not np.isfinite(best) else _figure(goal, best)
+
+
+def _nearer(goal: str, best: float, bound: float) -> float:
+    return max(best, bound) if GOALS[goal].large_is_good else min(best, bound)
+
+
+def _figure(goal: str, value: float) -> float:
+    return -value if GOALS[goal].large_is_good else value

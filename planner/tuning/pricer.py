@@ -1,0 +1,121 @@
+"""What a setup costs, by a search of its own, and what it cannot cost less than, by a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from planner import api
+from planner.result import PlanningResult
+from planner.search.bounds.quick import Floor
+from planner.settings import SearchSettings
+from planner.support.status import Status
+from planner.tuning.design import DesignSpace
+from planner.tuning.goals import Facts, facts_of
+from planner.tuning.groups import sync_time_s
+from planner.tuning.setups import Setup
+
+StopCallback = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A pick with its plan. ``sync_s`` is the share of averaging replicas in one iteration."""
+
+    setup: Setup
+    result: PlanningResult
+    sync_s: float
+    facts: Facts
+
+    @property
+    def value_s(self) -> float:
+        """The iteration with replicas averaged."""
+        return self.facts.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a study keeps of a search.
+
+    ``bound_s`` is proven for the iteration without the sync; ``tuned`` holds the plan.
+    """
+
+    facts: Facts
+    sync_s: float
+    bound_s: float | None
+    evaluations: int
+    is_cut: bool
+    tuned: Tuned | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricer:
+    """Prices setups by searches of limited effort, all with the same seed.
+
+    The price of a setup follows from the setup alone, whoever asks and whenever.
+    """
+
+    space: DesignSpace
+    time_limit_s: float | None = None
+    max_evaluations: int | None = None
+    seed: int = 0
+
+    def solve(self, setup: Setup, should_stop: StopCallback | None = None) -> Outcome:
+        """The best plan under a setup; the best so far if ``should_stop`` ends the search.
+
+        Raises:
+            InvalidInputError: the setup contradicts the workload or its constraints.
+            InfeasibleError: nothing fits under it.
+            NoPlanFoundError: the search found nothing that fits.
+            StoppedError: ``should_stop`` said so before there was a plan.
+        """
+        search = SearchSettings(
+            time_limit_s=self.time_limit_s,
+            max_evaluations=self.max_evaluations,
+            seed=self.seed,
+            with_baselines=False,
+        )
+        result = api.solve(self.space.restricted(setup), search=search, should_stop=should_stop)
+        found = tuned(self.space, setup, result)
+        return Outcome(
+            facts=found.facts,
+            sync_s=found.sync_s,
+            bound_s=result.bound,
+            evaluations=result.solver.evaluations,
+            is_cut=result.solver.status is Status.TIME_LIMIT,
+            tuned=found,
+        )
+
+    def floor(self, setup: Setup, should_stop: StopCallback | None = None) -> Floor:
+        """What holds for every plan of a setup's family, without the sync, the reserve as free.
+
+        Raises:
+            InvalidInputError: the setup contradicts the workload or its constraints.
+            InfeasibleError: proven that nothing fits, under none of the family.
+            StoppedError: ``should_stop`` said so.
+        """
+        loosest = self.space.loosest(setup)
+        found = api.floor(self.space.restricted(loosest), should_stop=should_stop)
+        return replace(found, free_bytes=found.free_bytes + loosest.reserved_bytes)
+
+
+def tuned(space: DesignSpace, setup: Setup, result: PlanningResult) -> Tuned:
+    """A plan found under a setup, with what averaging copies adds to it."""
+    topology, memory = space.problem_of(setup).topology, result.best.memory
+    sync_s = sync_time_s(topology, setup.group_size, memory) / setup.sync_interval
+    time_s = result.estimate.time.time_s + sync_s
+    facts = facts_of(space, setup, time_s, memory.fullest.headroom_bytes)
+    return Tuned(setup=setup, result=result, sync_s=sync_s, facts=facts)
+
+
+def best_facts(space: DesignSpace, setup: Setup, time_s: float, free_bytes: float) -> Facts:
+    """Figures that no plan of a setup betters.
+
+    Args:
+        space: holds its cluster.
+        setup: the pick.
+        time_s: proven for one group's iteration without the sync.
+        free_bytes: proven for the fullest rank, with the reserve.
+    """
+    time_s += space.least_sync_s(setup)
+    return facts_of(space, setup, time_s, free_bytes - setup.reserved_bytes)

@@ -1,0 +1,114 @@
+"""Proving the bounds of a design space, alone or together with other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final
+
+import numpy as np
+
+from planner.errors import InfeasibleError, InvalidInputError, StoppedError
+from planner.search.bounds.quick import Floor
+from planner.tuning.design import DesignSpace
+from planner.tuning.goals import FloatArray, behind, values_of
+from planner.tuning.known import Floors
+from planner.tuning.pricer import Pricer, StopCallback
+from planner.tuning.setups import Setup
+from planner.tuning.trials import Trials
+
+_READ_EVERY: Final = 8
+"""Proofs between two looks at what other processes have proven."""
+
+
+class Proofs:
+    """Bounds of families as they are proven, in the journal where there is one."""
+
+    def __init__(self, space: DesignSpace, pricer: Pricer, trials: Trials) -> None:
+        """Nothing is proven yet."""
+        self.floors = Floors(space)
+        self._space, self._pricer, self._trials = space, pricer, trials
+
+    def prove_all(self, told: Callable[[int, int], None], should_stop: StopCallback) -> None:
+        """Prove the bounds of all families; what others have proven is taken from the journal.
+
+        Args:
+            told: called with how many of how many are proven, ten times.
+            should_stop: asked often.
+
+        Raises:
+            StoppedError: ``should_stop`` said so.
+        """
+        missing, total = self.floors.missing, len(self.floors.families)
+        if self._trials.is_shared:
+            random.shuffle(missing)  # so that processes prove different ones
+        for i, family in enumerate(missing):
+            if i % _READ_EVERY == 0:
+                self._read()
+            if family not in self.floors.found:
+                self._prove(family, should_stop)
+            done = total - len(self.floors.missing)
+            if 10 * done // total > 10 * (done - 1) // total:
+                told(done, total)
+
+    def rules_out(
+        self,
+        setup: Setup,
+        goals: tuple[str, ...],
+        found: FloatArray,
+        within_ratio: float,
+        should_stop: StopCallback,
+    ) -> bool:
+        """Whether the bound of a setup says that it cannot better what was found.
+
+        Args:
+            setup: the pick.
+            goals: what setups are judged by.
+            found: ``[m, K]`` values of searched setups.
+            within_ratio: share by which it has to be better to count.
+            should_stop: asked often.
+
+        Raises:
+            StoppedError: ``should_stop`` said so before the bound was there.
+        """
+        family = self._space.loosest(setup)
+        if family not in self.floors.found:
+            self._read()
+        if family not in self.floors.found:
+            self._prove(family, should_stop)
+        facts = self.floors.facts(setup)
+        if facts is None:
+            return False  # the search says why nothing fits
+        own = np.array([values_of(goals, facts)])
+        return bool(len(found)) and float(behind(found, own)[0]) <= within_ratio
+
+    def _prove(self, family: Setup, should_stop: StopCallback) -> None:
+        """Prove the bound of a family and write it.
+
+        Raises:
+            StoppedError: ``should_stop`` said so.
+        """
+        if should_stop():
+            message = "stopped before the bound of a setup was proven"
+            raise StoppedError(message)
+        floor: Floor | None = None
+        with contextlib.suppress(InfeasibleError, InvalidInputError):
+            floor = self._pricer.floor(family, should_stop)
+        self.floors.found[family] = floor
+        self._trials.write(_name(family), None if floor is None else asdict(floor))
+
+    def _read(self) -> None:
+        """Take over what other processes have proven."""
+        attributes = self._trials.attributes if self._trials.is_shared else {}
+        for family in self.floors.missing if attributes else ():
+            name = _name(family)
+            if name in attributes:
+                found = attributes[name]
+                self.floors.found[family] = None if found is None else Floor(**found)
+
+
+def _name(family: Setup) -> str:
+    return "floor " + json.dumps(family.to_json(), sort_keys=True)

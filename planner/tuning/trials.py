@@ -1,0 +1,218 @@
+"""The trials of a study as Optuna keeps them, in memory or in a journal that processes share.
+
+The journal is the only shared state. A process that dies leaves a running trial behind; whoever
+sees one whose process on the same machine is gone, or that is older than any trial may be, gives it
+up and puts its setup back in the queue, so that no pick is lost and none is counted twice. Where
+two processes pick the same setup at the same time, the one that asked first has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from planner.tuning.design import DesignSpace, plain
+from planner.tuning.journal import open_study
+from planner.tuning.known import Look
+from planner.tuning.liveness import has_ended, own_process
+from planner.tuning.setups import Setup
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial, Trial
+
+
+_SAYS_WITHIN_S: Final = 10.0
+"""A process that has begun a trial says its setup within this, unless it was killed."""
+_LOOKS_EVERY_S: Final = 0.02
+
+
+class Trials:
+    """Trials of a study.
+
+    Attributes:
+        is_shared: they are in a journal, where other processes may work on them.
+    """
+
+    def __init__(
+        self, space: DesignSpace, journal: Path | None, sampler: BaseSampler, num_goals: int
+    ) -> None:
+        """Open the study of a journal, or begin one.
+
+        Raises:
+            InvalidInputError: the file is something else, or its folder is missing.
+        """
+        self.is_shared = journal is not None
+        self._space = space
+        self._study = open_study(journal, sampler=sampler, num_goals=num_goals)
+        self._looks: dict[int, Look] = {}
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What is written about the study itself."""
+        return self._study.user_attrs
+
+    def write(self, name: str, value: Any) -> None:
+        """Write something about the study."""
+        self._study.set_user_attr(name, value)
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """Every finished search, in the order of their beginning."""
+        from optuna.trial import TrialState
+
+        for trial in self._in(TrialState.COMPLETE):
+            if trial.number not in self._looks:
+                self._looks[trial.number] = Look.of(trial.number, trial.user_attrs)
+        return tuple(self._looks[number] for number in sorted(self._looks))
+
+    @property
+    def ruled_out(self) -> tuple[Setup, ...]:
+        """Setups that were picked, and not searched because of their bounds."""
+        from optuna.trial import TrialState
+
+        pruned = self._in(TrialState.PRUNED)
+        return tuple(Setup.from_json(t.user_attrs["setup"]) for t in pruned)
+
+    def plan_of(self, look: Look) -> Any:
+        """The stored plan of a search."""
+        return next(t for t in self._in() if t.number == look.number).user_attrs["plan"]
+
+    @property
+    def seconds(self) -> float:
+        """From the first search's start to the last one's end."""
+        from optuna.trial import TrialState
+
+        done = self._in(TrialState.COMPLETE)
+        begun = [t.datetime_start for t in done if t.datetime_start is not None]
+        ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
+        return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether setups wait that somebody put in the queue."""
+        from optuna.trial import TrialState
+
+        return bool(self._in(TrialState.WAITING))
+
+    def seen(self, *, before: int | None = None) -> set[Setup]:
+        """Setups that were looked at, or are being; of the latter those begun before a trial."""
+        from optuna.trial import TrialState
+
+        done = self._in(TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+        return {
+            Setup.from_json(t.user_attrs["setup"])
+            for t in done
+            if "setup" in t.user_attrs
+            and (before is None or t.number < before or t.state is not TrialState.RUNNING)
+        }
+
+    def count(self, stale_s: float) -> tuple[int, int]:
+        """(finished, running) trials; those whose process is gone are put back in the queue.
+
+        Args:
+            stale_s: age at which a running trial must have lost its process.
+        """
+        from optuna.trial import TrialState
+
+        running = self._in(TrialState.RUNNING)
+        lost = [t for t in running if has_ended(t.user_attrs) or _age_s(t) > stale_s]
+        for trial in lost:
+            self.give_up(trial.number, trial.params or trial.system_attrs.get("fixed_params", {}))
+        done = self._in(TrialState.COMPLETE, TrialState.PRUNED)
+        return len(done), len(running) - len(lost)
+
+    # -- what becomes of a trial ------------------------------------------------------------------
+
+    def ask(self) -> tuple[Trial, Setup]:
+        """A new trial with its setup, from the queue or from the sampler."""
+        trial = self._study.ask()
+        trial.set_user_attr("started", time.time())
+        trial.set_user_attr("process", own_process())
+
+        def pick(name: str, values: Sequence[Any]) -> Any:
+            listed: list[Any] = [plain(v) for v in values]
+            return values[listed.index(trial.suggest_categorical(name, listed))]
+
+        setup = self._space.build(pick)
+        trial.set_user_attr("setup", setup.to_json())
+        self._wait_for_earlier(trial.number)
+        return trial, setup
+
+    def _wait_for_earlier(self, number: int) -> None:
+        """Until trials begun before this one have said their setup, so that the earlier has it."""
+        from optuna.trial import TrialState
+
+        until = time.monotonic() + _SAYS_WITHIN_S
+        while self.is_shared and time.monotonic() < until:
+            running = self._in(TrialState.RUNNING)
+            if not any(
+                t.number < number and "setup" not in t.user_attrs and not has_ended(t.user_attrs)
+                for t in running
+            ):
+                return
+            time.sleep(_LOOKS_EVERY_S)
+
+    def tell(self, trial: Trial, attributes: Mapping[str, Any], values: Sequence[float]) -> None:
+        """What a search has found; nothing if others took the trial for lost meanwhile."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        with contextlib.suppress(UpdateFinishedTrialError):
+            for name, value in attributes.items():
+                trial.set_user_attr(name, value)
+            _constrain(trial, fits=attributes["facts"] is not None)
+            self._study.tell(trial, list(values), skip_if_finished=True)
+
+    def end(self, trial: Trial, *, is_double: bool) -> None:
+        """End a trial without a search: another has its setup, or a bound rules it out."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        state = TrialState.FAIL if is_double else TrialState.PRUNED
+        with contextlib.suppress(UpdateFinishedTrialError):
+            _constrain(trial, fits=True)
+            self._study.tell(trial, state=state, skip_if_finished=True)
+
+    def give_up(self, number: int, picked: Mapping[str, Any]) -> None:
+        """End a trial without a result, and put its pick back in the queue."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        try:
+            self._study.tell(number, state=TrialState.FAIL)
+        except (ValueError, UpdateFinishedTrialError):
+            return  # another process saw it first, or its own came back
+        if picked:
+            self._study.enqueue_trial(dict(picked))
+
+    def enqueue(self, setup: Setup) -> None:
+        """Put a setup in the queue."""
+        self._study.enqueue_trial(self._space.parameters(setup))
+
+    def enqueue_unseen(self, number: int) -> None:
+        """Put a setup in the queue that nobody has looked at, drawn by the number of a trial."""
+        seen = self.seen()
+        unseen = [s for s in self._space.setups if s not in seen]
+        if unseen:
+            self.enqueue(random.Random(number).choice(unseen))
+
+    def _in(self, *states: Any) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states or None)
+
+
+def _constrain(trial: Trial, *, fits: bool) -> None:
+    from planner.tuning.sampling import SETS_CONSTRAINTS
+
+    if SETS_CONSTRAINTS:
+        trial.set_constraint("fits", 0.0 if fits else 1.0)
+
+
+def _age_s(trial: FrozenTrial) -> float:
+    """Seconds since a trial began; in UTC, for machines may keep different local times."""
+    return time.time() - float(trial.user_attrs.get("started", time.time()))

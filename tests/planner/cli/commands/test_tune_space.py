@@ -1,0 +1,81 @@
+"""``tune`` over several clusters, batches and codecs: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.planner.cli.command_line import Run
+
+QUICK = ("--trial-evaluations", "10", "--column-width", "4")
+
+
+def test_the_first_values_are_the_usual_setup_and_changes_of_training_are_said(run: Run) -> None:
+    asked = (
+        *("tune", "small_demo", "--system", "a100_80gb_sxm,h100_sxm", "--gpus", "2"),
+        *("--batch-size", "1024,4096", "--communication", "workload,fp16/bf16"),
+        *("--pipeline", "sparse_dist,none", *QUICK),
+    )
+    told = run(*asked, "--json")
+    assert told.code == 0, told.err
+    document = json.loads(told.out)
+    first = document["picks"][0]
+    assert (first["system"], first["gpus"]) == ("a100_80gb_sxm", 2)
+    assert (first["batch_size"], first["communication"]) == (1024, "workload")
+    assert document["objectives"] == ["throughput"]
+    assert document["space"]["setups"] == 16
+    assert document["space"]["searched"] + document["space"]["ruled_out"] == 16
+    assert document["setup"]["batch_size"] == 4096
+    shown = run(*asked)
+    assert "proven within" in shown.out
+    assert "this setup changes the training itself: 4,096 samples per rank" in shown.out
+
+
+def test_a_budget_leaves_clusters_out_by_name(run: Run) -> None:
+    asked = ("tune", "small_demo", "--system", "h100_sxm", "--price", "2 USD/h", *QUICK)
+    done = run(*asked, "--gpus", "2,4,8", "--budget", "10 USD/h", "--json")
+    assert done.code == 0, done.err
+    assert "leaves out h100_sxm x 8 (16 USD/h)" in done.err
+    assert {p["gpus"] for p in json.loads(done.out)["picks"]} <= {2, 4}
+    hosts = run(*asked, "--budget", "40 USD/h", "--json")
+    assert json.loads(hosts.out)["space"]["setups"] == 2 * 3
+    assert {p["gpus"] for p in json.loads(hosts.out)["picks"]} <= {8, 16}
+    poor = run(*asked, "--budget", "1 USD/h")
+    assert poor.code == 2
+    assert "pays for none of h100_sxm x 8 (16 USD/h)" in poor.err
+
+
+def test_a_worker_knows_clusters_menus_and_objectives(run: Run, tmp_path: Path) -> None:
+    journal = tmp_path / "study.journal"
+    asked = (
+        *("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2,4", "--groups", *QUICK),
+        *("--sync-interval", "1,10", "--objective", "throughput,cost", "--storage", journal),
+        *("--reserve", "1 GiB,4 GiB", "--cache-sizes", "5%,20%"),
+    )
+    assert run(*asked, "--trials", 2, "-q").code == 0
+    done = run("worker", journal)
+    assert done.code == 0, done.err
+    other = run(*asked, "--trials", 2, "--gpus", "2,8")
+    assert other.code == 2
+    assert "another study" in other.err
+
+
+WRONG = [
+    (("--sync-interval", "1,10"), "add --groups"),
+    (("--batch-size", "8,16", "--global-batch-size", "64"), "exclude each other"),
+    (("--communication", "fp12"), "codecs 'fp12': write workload, one of fp32"),
+    (("--pipeline", "lookahead"), "--lookahead 8"),
+    (("--price", "a100_80gb_sxm=2"), "no such system in --system"),
+    (("--objective", "speed"), "'speed' is not one of"),
+    (("--gpus", "2,2,4,6", "--gpus-per-host", "4"), "6"),
+]
+
+
+@pytest.mark.parametrize(("flags", "told"), WRONG)
+def test_wrong_values_are_named(run: Run, flags: tuple[str, ...], told: str) -> None:
+    done = run("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2", *flags, *QUICK)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,231 @@
+"""Design spaces: what varies, what is proven about it, and that bounds lose nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import ComputeKernel
+from costmodels.workload import Pipeline
+from planner import load_system, load_workload
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.problem import Constraints, PlanningProblem
+from planner.tuning import DesignSpace, Effort, Menu, Pricer, Study, design_space
+from planner.tuning.design import plain
+from planner.tuning.goals import GOALS, Facts, behind, front_of, values_of
+from planner.tuning.groups import least_sync_s, sync_time_s
+from planner.tuning.known import Floors
+from planner.tuning.setups import codecs_named, group_sizes
+
+EFFORT = Effort(trials=10_000, trial_limit_s=600.0, trial_evaluations=10, sampler="bounds")
+
+
+def problem_on(system: str, gpus: int, workload: str = "small_demo") -> PlanningProblem:
+    return PlanningProblem(
+        workload=load_workload(workload), topology=load_system(system, gpus=gpus)
+    )
+
+
+def on_device(gpus: int) -> PlanningProblem:
+    """Tables of 100 GB, which may not lie in host memory."""
+    problem = problem_on("a100_40gb_sxm", gpus, "dlrm_dcnv2_mlperf")
+    return replace(problem, constraints=Constraints(kernels=(ComputeKernel.FUSED,)))
+
+
+@pytest.fixture(scope="module")
+def space() -> DesignSpace:
+    """Two clusters, two batches, two codecs, two widths, groups."""
+    menu = Menu(
+        tries_groups=True,
+        sync_intervals=(1, 20),
+        batch_sizes=(1024, 4096),
+        communications=("workload", "fp16/bf16"),
+        pipelines=(Pipeline.SPARSE_DIST,),
+        min_column_widths=(4, 32),
+        reserves_bytes=(2.0**30,),
+    )
+    return design_space(problem_on("a100_80gb_sxm", 2), problem_on("h100_sxm", 4), menu=menu)
+
+
+@pytest.fixture(scope="module")
+def prices(space: DesignSpace) -> dict[object, Facts]:
+    """Every setup searched."""
+    pricer = Pricer(space=space, max_evaluations=EFFORT.trial_evaluations)
+    return {setup: pricer.solve(setup).facts for setup in space.setups}
+
+
+def test_setups_are_listed_once_and_made_from_their_parameters(space: DesignSpace) -> None:
+    assert len(set(space.setups)) == len(space.setups) == (3 + 5) * 8
+    for setup in space.setups:
+        picks = space.parameters(setup)
+
+        def pick(name: str, values: Sequence[Any], picks: Any = picks) -> Any:
+            return next(v for v in values if plain(v) == picks[name])
+
+        assert space.build(pick) == setup
+
+
+def test_nothing_that_changes_training_varies_unless_it_is_named() -> None:
+    problem = problem_on("h100_sxm", 16)
+    named = problem.workload
+    for setup in design_space(problem).setups:
+        assert setup.batch_size == named.local_batch_size
+        assert setup.communication == "workload"
+        assert (setup.group_size, setup.sync_interval) == (16, 1)
+        assert setup.reserved_bytes == named.reserved_bytes
+
+
+def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[object, Facts]) -> None:
+    floors, pricer = Floors(space), Pricer(space=space)
+    assert len(floors.families) < len(space.setups)
+    for family in floors.families:
+        floors.found[family] = pricer.floor(family)
+    for setup in space.setups:
+        bound = floors.facts(setup)
+        assert bound is not None
+        for goal in GOALS.values():
+            assert goal.value(bound) <= goal.value(prices[setup]) + 1e-9 * abs(goal.value(bound))
+
+
+@pytest.mark.parametrize("goals", [("throughput",), ("cost",), ("throughput", "cost", "headroom")])
+def test_bounds_lose_nothing(
+    space: DesignSpace, prices: dict[object, Facts], goals: tuple[str, ...]
+) -> None:
+    """The front of a pruned study is that of every setup searched, and ends before that."""
+    study = Study(space, EFFORT, goals=goals)
+    study.run()
+    every = np.array([values_of(goals, facts) for facts in prices.values()])
+    found = np.array([values_of(goals, x.facts) for x in study.front if x.facts is not None])
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, every[front_of(every)].tolist()))
+    assert len(study.looks) + len(study.ruled_out) == len(space.setups)
+    if len(goals) == 1:
+        assert len(study.looks) < len(space.setups) / 2
+    known = study.known
+    assert known is not None
+    assert known.proof_ratio >= float(behind(found, every).max())
+
+
+def test_a_share_that_does_not_matter_saves_searches(space: DesignSpace) -> None:
+    exact, near = (Study(space, replace(EFFORT, within_ratio=r)) for r in (0.0, 0.05))
+    for study in (exact, near):
+        study.run()
+    assert len(near.looks) < len(exact.looks)
+    assert near.front[0].facts is not None
+    assert exact.front[0].facts is not None
+    assert near.front[0].facts.samples_per_s >= 0.95 * exact.front[0].facts.samples_per_s
+
+
+def _work(space: DesignSpace, journal: Path) -> None:
+    Study(space, EFFORT, journal=journal).run(patient=False)
+
+
+def test_processes_share_bounds_and_search_nothing_twice(
+    space: DesignSpace, tmp_path: Path
+) -> None:
+    journal = tmp_path / "study.journal"
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=_work, args=(space, journal)) for _ in range(2)]
+    for other in others:
+        other.start()
+    study = Study(space, EFFORT, journal=journal)
+    study.run()
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+    alone = Study(space, EFFORT)
+    alone.run()
+    setups = [look.setup for look in study.looks]
+    assert len(set(setups)) == len(setups)
+    assert study.front[0].facts == alone.front[0].facts
+    text = journal.read_text()
+    assert text.count('"floor ') < 2 * len(Floors(space).families)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_samplers_of_optuna_look_at_nothing_twice(space: DesignSpace, sampler: str) -> None:
+    effort = replace(EFFORT, trials=25, sampler=sampler)
+    study = Study(space, effort, goals=("throughput", "cost"))
+    study.run()
+    picks = [*(look.setup for look in study.looks), *study.ruled_out]
+    assert len(set(picks)) == len(picks) == 25
+    assert study.ruled_out
+
+
+def test_a_setup_that_cannot_fit_is_told_and_never_searched() -> None:
+    """The tables need several devices."""
+    problems = [on_device(g) for g in (8, 1)]
+    menu = Menu(pipelines=(Pipeline.SPARSE_DIST,), min_column_widths=(128,))
+    study = Study(design_space(*problems, menu=menu), replace(EFFORT, trial_evaluations=2))
+    study.run()
+    known = study.known
+    assert known is not None
+    assert known.fits.tolist() == [True, False]
+    assert [look.setup.gpus for look in study.looks] == [8]
+
+
+def test_averaging_never_takes_less_than_its_bound(space: DesignSpace) -> None:
+    pricer = Pricer(space=space, max_evaluations=4)
+    for setup in (s for s in space.setups if s.group_size < s.gpus and s.sync_interval == 1):
+        topology = space.problem_of(setup).topology
+        found = pricer.solve(setup).tuned
+        assert found is not None
+        weights = found.result.problem.workload.weight_bytes
+        least = least_sync_s(topology, setup.group_size, weights)
+        assert 0 < least <= sync_time_s(topology, setup.group_size, found.result.best.memory)
+        break
+
+
+@pytest.mark.parametrize("system", ["h100_sxm", "a100_80gb_sxm", "aws_p4d", "cpu_gloo", "gb200"])
+def test_averaging_more_bytes_takes_no_less_time(system: str) -> None:
+    """What the bound of the sync rests on."""
+    topology = load_system(system, gpus=16)
+    for size in group_sizes(topology)[1:]:
+        seconds = [least_sync_s(topology, size, b) for b in np.geomspace(1e3, 1e12, 60)]
+        assert (np.diff(seconds) >= 0).all()
+
+
+PRECISIONS = ("workload", "fp32", "fp16", "bf16", "fp8", "int8", "fp16/bf16")
+WRONG = [
+    (Menu(communications=("fp12",)), "fp12"),
+    (Menu(pipelines=(Pipeline.LOOKAHEAD,)), "--lookahead"),
+    (Menu(batch_sizes=(1, 10**9)), "1e8"),
+    (Menu(batch_sizes=tuple(range(1, 2_002)), communications=tuple(PRECISIONS)), "20,000 setups"),
+]
+
+
+@pytest.mark.parametrize(("menu", "told"), WRONG)
+def test_values_that_cannot_be_are_refused_before_any_search(menu: Menu, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        design_space(problem_on("h100_sxm", 2), menu=menu)
+
+
+def test_unknown_goals_and_cost_without_a_price_are_refused(space: DesignSpace) -> None:
+    with pytest.raises(InvalidInputError, match="name some of iteration"):
+        Study(space, EFFORT, goals=("speed",))
+    problem = problem_on("h100_sxm", 2)
+    unpriced = replace(problem.topology, price_per_device_usd_per_hour=None)
+    with pytest.raises(InvalidInputError, match="no price"):
+        Study(design_space(replace(problem, topology=unpriced)), EFFORT, goals=("cost",))
+
+
+def test_codecs_have_one_name_or_two() -> None:
+    both = codecs_named("fp16/bf16").all_to_all
+    assert both is not None
+    assert (both.forward.precision, both.backward.precision) == ("fp16", "bf16")
+    assert codecs_named("fp32").compresses is False
+
+
+def test_reasons_are_told_where_nothing_fits() -> None:
+    menu = Menu(pipelines=(Pipeline.SPARSE_DIST,), min_column_widths=(128,))
+    study = Study(design_space(on_device(1), menu=menu), replace(EFFORT, trial_evaluations=2))
+    study.run()
+    with pytest.raises(NoPlanFoundError, match="the first: "):
+        study.best()
+    with pytest.raises(InfeasibleError):
+        Pricer(space=study.space).floor(study.space.base)
