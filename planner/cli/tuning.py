@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.errors import InvalidInputError
 from planner.support.file_errors import writing
 
 if TYPE_CHECKING:
+    from planner.result import PlanningResult
     from planner.tuning import DesignSpace, Look, Setup, Study, StudyProgress
 
 _SHOWN = 12
@@ -111,10 +113,7 @@ def show(
 
     tuned = study.best()
     result = replace(tuned.result, warnings=(*warnings, *tuned.result.warnings))
-    written: tuple[Path, ...] = ()
-    if output is not None:
-        io.save_plan(output, result)
-        written = (output,)
+    written = () if output is None else _write(study, output, result)
     if settings.json:
         write_json(as_json(study, io.result_to_json(result)))
         warn(settings, _changes(study))
@@ -123,6 +122,31 @@ def show(
         _print_best(settings, study)
     for path in written:
         remark(settings, f"wrote {path}")
+
+
+def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ...]:
+    """The best plan alone for a name that ends in .json; else a folder with all there is."""
+    from planner import io
+    from planner.support.csv_text import csv_text
+    from planner.tuning.page import study_page
+
+    if output.suffix == ".json":
+        io.save_plan(output, result)
+        return (output,)
+    if output.exists() and not output.is_dir():
+        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
+        raise InvalidInputError(message)
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+    front = {look.number for look in study.front}
+    rows = [_look_json(look, is_best=look.number in front) for look in study.looks]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    paths = output / "plan.json", output / "setups.csv", output / "tune.html"
+    io.save_plan(paths[0], result)
+    io.write_text_atomic(paths[1], csv_text(names, ([r.get(n) for n in names] for r in rows)))
+    name = study.space.problems[0].workload.name
+    io.write_text_atomic(paths[2], study_page(study, name, space_parts(study)))
+    return paths
 
 
 def as_json(study: Study, result: dict[str, Any]) -> dict[str, Any]:

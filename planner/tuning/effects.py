@@ -71,8 +71,12 @@ def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
 
 
 def varying(space: DesignSpace) -> tuple[str, ...]:
-    """Knobs that have several values."""
-    return tuple(k for k in KNOBS if len({getattr(s, k) for s in space.setups}) > 1)
+    """Knobs that have several values to choose from."""
+    fixed = set() if space.menu.tries_groups else {"group_size"}
+    if not space.menu.batch_sizes:
+        fixed.add("batch_size")
+    free = (k for k in KNOBS if k not in fixed)
+    return tuple(k for k in free if len({getattr(s, k) for s in space.setups}) > 1)
 
 
 def told_value(knob: str, value: object) -> str:

@@ -14,8 +14,8 @@ from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 EXAMPLES = """\b
 Examples:
   shardplan tune dlrm.yaml --system h100_sxm --gpus 64
-  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --groups --sync-interval 10 -o tuned.json
-  shardplan tune dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --objective cost
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --groups --sync-interval 10 -o tuned
+  shardplan tune dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16 --objective throughput,cost
   shardplan tune dlrm.yaml --system h100_sxm --budget '200 USD/h' --batch-size 2048,4096,8192
   shardplan tune dlrm.yaml --system h100_sxm --gpus 16 --communication workload,fp16/bf16
   shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --storage /shared/study.journal
@@ -29,7 +29,11 @@ Examples:
     "--storage", type=FILE, metavar="FILE",
     help="Journal of the study: a later run or 'shardplan worker' goes on with it.",
 )  # fmt: skip
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the best plan as JSON.")
+@click.option(
+    "-o", "--output", type=FILE, metavar="DIR|FILE.json",
+    help="Write plan.json, setups.csv and tune.html with the front and what each choice is worth; "
+    "or the best plan alone as FILE.json.",
+)  # fmt: skip
 @output_options
 @click.pass_obj
 def command(

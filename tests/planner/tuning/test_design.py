@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem
-from planner.tuning import DesignSpace, Effort, Menu, Pricer, Study, design_space
+from planner.tuning import DesignSpace, Effort, Menu, Pricer, Setup, Study, design_space
 from planner.tuning.design import plain
+from planner.tuning.effects import told_value, worths
 from planner.tuning.goals import GOALS, Facts, behind, front_of, values_of
 from planner.tuning.groups import least_sync_s, sync_time_s
 from planner.tuning.known import Floors
+from planner.tuning.page import study_page
 from planner.tuning.setups import codecs_named, group_sizes
 
 EFFORT = Effort(trials=10_000, trial_limit_s=600.0, trial_evaluations=10, sampler="bounds")
@@ -54,7 +57,7 @@ def space() -> DesignSpace:
 
 
 @pytest.fixture(scope="module")
-def prices(space: DesignSpace) -> dict[object, Facts]:
+def prices(space: DesignSpace) -> dict[Setup, Facts]:
     """Every setup searched."""
     pricer = Pricer(space=space, max_evaluations=EFFORT.trial_evaluations)
     return {setup: pricer.solve(setup).facts for setup in space.setups}
@@ -81,7 +84,7 @@ def test_nothing_that_changes_training_varies_unless_it_is_named() -> None:
         assert setup.reserved_bytes == named.reserved_bytes
 
 
-def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[object, Facts]) -> None:
+def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[Setup, Facts]) -> None:
     floors, pricer = Floors(space), Pricer(space=space)
     assert len(floors.families) < len(space.setups)
     for family in floors.families:
@@ -95,7 +98,7 @@ def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[objec
 
 @pytest.mark.parametrize("goals", [("throughput",), ("cost",), ("throughput", "cost", "headroom")])
 def test_bounds_lose_nothing(
-    space: DesignSpace, prices: dict[object, Facts], goals: tuple[str, ...]
+    space: DesignSpace, prices: dict[Setup, Facts], goals: tuple[str, ...]
 ) -> None:
     """The front of a pruned study is that of every setup searched, and ends before that."""
     study = Study(space, EFFORT, goals=goals)
@@ -109,6 +112,47 @@ def test_bounds_lose_nothing(
     known = study.known
     assert known is not None
     assert known.proof_ratio >= float(behind(found, every).max())
+
+
+def test_what_a_choice_is_worth_is_what_was_found_with_it(
+    space: DesignSpace, prices: dict[Setup, Facts]
+) -> None:
+    """And no value promises less than a plan with it gives."""
+    study = Study(space, EFFORT, goals=("cost",))
+    study.run()
+    for knob, rows in worths(study, "cost").items():
+        for row in rows:
+            own = [f for s, f in prices.items() if told_value(knob, getattr(s, knob)) == row.value]
+            least = min(GOALS["cost"].value(f) for f in own)
+            assert row.bound is not None
+            assert row.bound <= least * (1 + 1e-9)
+            assert row.best is None or row.best >= least * (1 - 1e-9)
+        assert sum(row.searched for row in rows) == len(study.looks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_a_telephone_and_a_desk(
+    space: DesignSpace, tmp_path: Path, width: int
+) -> None:
+    browser_path = shutil.which("chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if browser_path is None:
+        pytest.skip("there is no Chromium")
+    study = Study(space, EFFORT, goals=("throughput", "cost"))
+    study.run()
+    page = tmp_path / "tune.html"
+    page.write_text(study_page(study, "a_workload_with_a_rather_long_name", ("told",)))
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": width, "height": 900})
+        errors: list[object] = []
+        shown.on("pageerror", lambda error: errors.append(error))
+        shown.goto(page.as_uri())
+        assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        shown.locator("th button").first.click()
+        assert errors == []
+        browser.close()
 
 
 def test_a_share_that_does_not_matter_saves_searches(space: DesignSpace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -60,6 +61,37 @@ def test_a_worker_knows_clusters_menus_and_objectives(run: Run, tmp_path: Path) 
     other = run(*asked, "--trials", 2, "--gpus", "2,8")
     assert other.code == 2
     assert "another study" in other.err
+
+
+def test_a_folder_gets_plan_points_and_page(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    done = run(
+        *("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2,4", "--batch-size", "64,4096"),
+        *("--objective", "throughput,cost", "--trials", "5", *QUICK, "--json", "-o", folder),
+    )
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    best = json.loads((folder / "plan.json").read_text())
+    assert best["plan"]
+    rows = list(csv.DictReader((folder / "setups.csv").read_text().splitlines()))
+    assert [float(r["iteration_time_s"]) for r in rows] == pytest.approx(
+        [p["iteration_time_s"] for p in document["picks"]]
+    )
+    page = (folder / "tune.html").read_text()
+    assert page.count("<circle") == len(rows)
+    front = [p for p in document["picks"] if p["on_front"]]
+    assert page.count('<tr class="front">') == len(front)
+    assert "http" not in page
+    knobs = page[page.index("What each choice is worth") : page.index("Every setup")]
+    for value in ("h100_sxm x 2", "h100_sxm x 4", "64", "4,096", "sparse_dist", "none"):
+        assert f"<span>{value}</span>" in knobs
+    assert "least column width" not in knobs, "one value was named"
+    again = run(
+        *("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2", *QUICK),
+        *("-o", folder / "setups.csv"),
+    )
+    assert again.code == 2
+    assert "is a file" in again.err
 
 
 WRONG = [

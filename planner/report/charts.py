@@ -1,0 +1,172 @@
+"""Pages of points: a scatter on log scales and a table that sorts, in one file that loads nothing.
+
+Sweeps and studies of setups share style, axes, legend and cells. At the width of a telephone, rows
+of the table become blocks and the text of charts grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+"""Okabe and Ito's palette: told apart by colour-blind readers, on light and dark ground."""
+WIDTH: Final = 760
+HEIGHT: Final = 420
+LEFT: Final = 70
+RIGHT: Final = 20
+TOP: Final = 16
+BOTTOM: Final = 46
+
+_STYLE: Final = """
+:root{--ink:#1b1f24;--soft:#667085;--line:#d9dee5;--ground:#fff;--mark:#eef2f7}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#98a2b3;--line:#344054;
+--ground:#14171c;--mark:#1f242c}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);margin:0 auto;
+max-width:1360px;padding:24px 16px 64px;font-variant-numeric:tabular-nums}
+h1{font-size:22px;margin:0 0 4px}h2{font-size:16px;margin:32px 0 8px}
+p{margin:4px 0;color:var(--soft)}
+svg{width:100%;max-width:900px;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
+svg .axis{stroke:var(--line)}svg .front{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{white-space:normal;vertical-align:bottom}
+th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}
+th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid}
+tr.front td{background:var(--mark);font-weight:600}
+.key{display:inline-block;width:10px;height:10px;border-radius:5px;margin:0 4px 0 14px}
+@media (max-width:700px){table,thead,tbody,tr,td{display:block}thead tr{display:flex;
+flex-wrap:wrap;gap:4px 12px}th{padding:2px 0;border:0}tbody tr{border-bottom:2px solid var(--line);
+padding:8px 0}td,td:nth-child(-n+2){display:flex;justify-content:space-between;gap:12px;border:0;
+padding:2px 4px;text-align:right;white-space:normal}td:empty{display:none}
+td::before{content:attr(data-l);color:var(--soft);text-align:left;font-weight:400}
+svg text{font-size:20px}}
+@media print{body{max-width:none;padding:0}tr.front td{font-weight:700}}
+"""
+
+_SCRIPT: Final = """
+document.querySelectorAll('th button').forEach((button,column)=>{let up=false;
+button.onclick=()=>{up=!up;const body=document.querySelector('tbody');
+const value=row=>row.children[column].dataset.v??row.children[column].textContent;
+const rows=[...body.rows].sort((a,b)=>{const x=value(a),y=value(b),
+d=(x===''?Infinity:+x)-(y===''?Infinity:+y);return(isNaN(d)?x.localeCompare(y):d)*(up?1:-1)});
+body.append(...rows)}});
+"""
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """The document around some parts of HTML."""
+    return "\n".join(
+        (
+            "<!doctype html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+            '<meta name="viewport" content="width=device-width,initial-scale=1">',
+            f"<style>{_STYLE}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *parts,
+            f"<script>{_SCRIPT}</script></body></html>\n",
+        )
+    )
+
+
+def legend(systems: Sequence[str]) -> str:
+    """Each name behind a dot of its colour."""
+    return " ".join(
+        f'<span class="key" style="background:{colour(systems, s)}"></span>{escape(s)}'
+        for s in systems
+    )
+
+
+def colour(systems: Sequence[str], system: str) -> str:
+    """The colour of one of some names."""
+    return _COLOURS[systems.index(system) % len(_COLOURS)]
+
+
+def open_chart(label: str) -> str:
+    """The beginning of a chart, with what it shows for those who cannot see it."""
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+
+
+class Scale:
+    """A logarithmic axis over the values with some air around them."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low = min(values) / 1.15
+        self.high = max(max(values) * 1.15, self.low * 1.5)
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        """Where a value lies, in units of the chart."""
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        """1, 2 and 5 of every decade; the decades alone, or more, as there is room."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+            found = [s * 10.0**e for e in range(first, last + 1) for s in steps]
+            found = [t for t in found if self.low <= t <= self.high]
+            if len(found) >= 4:
+                return found
+        return found
+
+
+def axes(
+    x: Scale,
+    y: Scale,
+    x_label: str,
+    y_label: str,
+    *,
+    x_factor: float = 1.0,
+    y_factor: float = 1.0,
+) -> list[str]:
+    """Both axes with their grid; labels show values times the factors."""
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    lines = []
+    for tick in x.ticks():
+        a = x(tick)
+        lines.append(f'<line class="axis" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{bottom}"/>')
+        text = f"{tick * x_factor:g}"
+        lines.append(f'<text x="{a:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
+    for tick in y.ticks():
+        b = y(tick)
+        lines.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{b:.1f}" y2="{b:.1f}"/>')
+        text = f"{tick * y_factor:g}"
+        lines.append(f'<text x="{LEFT - 8}" y="{b + 4:.1f}" text-anchor="end">{text}</text>')
+    lines.append(f'<text x="{right}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>')
+    lines.append(
+        f'<text transform="translate(14 {TOP}) rotate(-90)" text-anchor="end">'
+        f"{escape(y_label)}</text>"
+    )
+    return lines
+
+
+def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str | None]]]) -> str:
+    """A table whose columns sort; rows of the front are marked.
+
+    Args:
+        titles: of the columns.
+        rows: whether a row is on the front, and its values.
+    """
+    head = "".join(f"<th><button>{escape(title)}</button></th>" for title in titles)
+    body = []
+    for is_best, values in rows:
+        cells = "".join(_cell(title, value) for title, value in zip(titles, values, strict=True))
+        body.append(f'<tr class="front">{cells}</tr>' if is_best else f"<tr>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{chr(10).join(body)}\n</tbody></table></div>"
+    )
+
+
+def _cell(title: str, value: float | str | None) -> str:
+    """A cell with its column's title, which narrow screens show beside it."""
+    label = f'data-l="{escape(title)}"'
+    if isinstance(value, str):
+        return f"<td {label}>{escape(value)}</td>"
+    if value is None:
+        return f'<td {label} data-v=""></td>'
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f'<td {label} data-v="{value:.9g}">{text}</td>'
