@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,18 +154,17 @@ def measured(case: Case, folder: Path) -> Table:
     with path.open("a") as file:
         for setup in space.setups:
             if ("setup", setup) not in rows:
-                row = _row("setup", setup, *_timed(lambda s=setup: _searched(pricer, s)))
+                row = _row("setup", setup, *_timed(partial(_searched, pricer, setup)))
                 rows["setup", setup] = row
                 print(json.dumps(row), file=file, flush=True)
         for family in Floors(space).families:
             if ("family", family) not in rows:
-                row = _row("family", family, *_timed(lambda f=family: _proven(pricer, f)))
+                row = _row("family", family, *_timed(partial(_proven, pricer, family)))
                 rows["family", family] = row
                 print(json.dumps(row), file=file, flush=True)
     outcomes = {s: (_outcome(rows["setup", s]), rows["setup", s]["seconds"]) for s in space.setups}
     floors = {
-        f: (_floor(rows["family", f]), rows["family", f]["seconds"])
-        for f in Floors(space).families
+        f: (_floor(rows["family", f]), rows["family", f]["seconds"]) for f in Floors(space).families
     }
     return Table(space=space, outcomes=outcomes, floors=floors)
 
@@ -260,7 +260,8 @@ class Replayed(Pricer):
         found, seconds = self.table.floors[self.space.loosest(setup)]
         self.clock.spent_s += seconds
         if found is None:
-            raise InfeasibleError("nothing fits", shortfall_bytes=0.0)
+            message = "nothing fits"
+            raise InfeasibleError(message, shortfall_bytes=0.0)
         return found
 
 
@@ -305,7 +306,8 @@ def lines(case: Case, table: Table) -> Iterator[str]:
     proofs_s = sum(seconds for _, seconds in table.floors.values())
     yield (
         f"\n{case.name}: {len(table.outcomes):,} setups, {near} within 1 % of the best by "
-        f"{case.goal}; all searches {total_s:.0f} s, all {len(table.floors)} bounds {proofs_s:.0f} s"
+        f"{case.goal}; all searches {total_s:.0f} s, all {len(table.floors)} bounds "
+        f"{proofs_s:.0f} s"
     )
     shares = "".join(f"{f'gap at {share:.0%} of it':>24}" for share in SHARES)
     yield f"{'way':16}{'time to within 1 %':>24}{shares}"

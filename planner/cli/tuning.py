@@ -247,13 +247,14 @@ def space_parts(study: Study) -> tuple[str, ...]:
     parts = [f"{total:,} setups", f"{len(study.looks):,} searched"]
     if study.ruled_out:
         parts.append(f"{len(study.ruled_out):,} ruled out by their bounds")
-    if known is None:
-        return (*parts, "nothing is proven about the others")
-    unfit = int((~known.fits).sum())
+    unfit = 0 if known is None else int((~known.fits).sum())
     if unfit:
         parts.append(f"{unfit:,} have no plan that fits")
-    if known.proof_ratio < float("inf"):
-        parts.append(f"proven within {100 * known.proof_ratio:.2g} % over the whole design space")
+    ratio = None if known is None else known.proof_ratio
+    if ratio is None:
+        parts.append("nothing is proven about the others")
+    elif ratio < float("inf"):
+        parts.append(f"proven within {100 * ratio:.2g} % over the whole design space")
     return tuple(parts)
 
 

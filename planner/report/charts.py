@@ -26,8 +26,8 @@ _STYLE: Final = """
 --ground:#14171c;--mark:#1f242c}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);margin:0 auto;
 max-width:1360px;padding:24px 16px 64px;font-variant-numeric:tabular-nums}
-h1{font-size:22px;margin:0 0 4px}h2{font-size:16px;margin:32px 0 8px}
-p{margin:4px 0;color:var(--soft)}
+h1{font-size:22px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:16px;margin:32px 0 8px}
+p{margin:4px 0;color:var(--soft);overflow-wrap:anywhere}
 svg{width:100%;max-width:900px;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
 svg .axis{stroke:var(--line)}svg .front{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}

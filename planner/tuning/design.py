@@ -91,6 +91,18 @@ class DesignSpace:
         """The setup that changes nothing: first of every list."""
         return self.setups[0]
 
+    @property
+    def alternatives(self) -> tuple[Setup, ...]:
+        """The base, and every other pipeline and group size once on its cluster."""
+        base = self.base
+        first: dict[tuple[str, object], Setup] = {}
+        for setup in self.setups:
+            if setup.cluster == base.cluster:
+                first.setdefault(("pipeline", setup.pipeline), setup)
+                if setup.pipeline is base.pipeline:
+                    first.setdefault(("group", setup.group_size), setup)
+        return tuple(dict.fromkeys([base, *first.values()]))
+
     def problem_of(self, setup: Setup) -> PlanningProblem:
         """The question on the cluster of a setup."""
         return self._by_name[setup.cluster]

@@ -48,7 +48,10 @@ def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
     setups, known = study.space.setups, study.known
     bounds: list[Facts | None] = [None] * len(setups)
     if known is not None:
-        bounds = [known.floors.facts(s) for s in setups]
+        proven = known.floors.found
+        bounds = [
+            known.floors.facts(s) if study.space.loosest(s) in proven else None for s in setups
+        ]
     found: dict[str, tuple[Worth, ...]] = {}
     for knob in varying(study.space):
         values = dict.fromkeys(getattr(s, knob) for s in setups)
@@ -62,6 +65,8 @@ def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
                 if b is not None and getattr(s, knob) == value
             ]
             best, bound = _best(goal, fit), _best(goal, possible)
+            if known is None or not known.is_proven:
+                bound = None
             if best is not None and bound is not None:
                 bound = _nearer(goal, best, bound)
             told = told_value(knob, value)

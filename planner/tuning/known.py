@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,12 +57,13 @@ class Look:
 
 
 class Floors:
-    """Proven bounds of every setup of a space, one proof per family.
+    """Proven bounds of the setups of a space, one proof per family.
 
     Attributes:
         families: the loosest setup of each family, the usual one first; ``family[i]`` is the
             position of that of setup i.
         found: proofs so far; None for a family that nothing fits under.
+        first: families to prove first: the usual one, and those that differ from it in one thing.
     """
 
     def __init__(self, space: DesignSpace) -> None:
@@ -74,6 +74,14 @@ class Floors:
         places = {setup: i for i, setup in enumerate(self.families)}
         self.family = np.array([places[setup] for setup in loosest])
         self.found: dict[Setup, Floor | None] = {}
+        traits = [_traits(f, space) for f in self.families]
+        self.first = tuple(
+            family
+            for family, own in zip(self.families, traits, strict=True)
+            if sum(a != b for a, b in zip(own, traits[0], strict=True)) <= 1
+        )
+        kinds = sorted({(i, t) for own in traits for i, t in enumerate(own)}, key=str)
+        self._columns = np.array([[float(own[i] == t) for i, t in kinds] for own in traits])
 
     @property
     def missing(self) -> list[Setup]:
@@ -93,94 +101,157 @@ class Floors:
         time_s = max(floor.value, bound_s or 0.0)
         return best_facts(self.space, setup, time_s, floor.free_bytes)
 
+    def guesses(self) -> list[Floor]:
+        """What each family's proof may say, guessed from the others'; those proven as they are.
+
+        The logarithm of the time, and the free memory, as sums of what each trait adds: least
+        squares over what is proven.
+        """
+        known = [
+            (i, f.value, f.free_bytes)
+            for i, family in enumerate(self.families)
+            if (f := self.found.get(family)) is not None and math.isfinite(f.value)
+        ]
+        if not known:
+            return [Floor(value=0.0, free_bytes=math.inf)] * len(self.families)
+        at = [i for i, _, _ in known]
+        wanted = np.array([(math.log(max(v, 1e-12)), b) for _, v, b in known])
+        mean = wanted.mean(axis=0)
+        slopes = np.linalg.lstsq(self._columns[at], wanted - mean, rcond=1e-9)[0]
+        told = self._columns @ slopes + mean
+        guessed = [Floor(value=math.exp(t), free_bytes=b) for t, b in told.tolist()]
+        for i, value, free_bytes in known:
+            guessed[i] = Floor(value=value, free_bytes=free_bytes)
+        return guessed
+
 
 class Known:
-    """Where a study with all its bounds stands.
+    """Where a study stands: what was found, what is proven, and what is only guessed.
 
     Attributes:
-        bounds: ``[n, K]`` what no plan of each setup betters; infinite where nothing fits.
+        bounds: ``[n, K]`` what no plan of each setup betters; infinite where nothing fits, minus
+            infinity where nothing is proven yet.
         values: ``[m, K]`` of what was found, nobody bettering another.
     """
 
     def __init__(
         self, space: DesignSpace, goals: tuple[str, ...], floors: Floors, within_ratio: float
     ) -> None:
-        """Begin with the bounds alone."""
+        """Begin with nothing."""
         self.space, self.goals, self.floors = space, goals, floors
         self.within_ratio = within_ratio
         self.place = {setup: i for i, setup in enumerate(space.setups)}
-        self.bounds = np.array([self._values(floors.facts(s)) for s in space.setups])
+        self.bounds = np.full((len(space.setups), len(goals)), -np.inf)
         self.values: FloatArray = np.empty((0, len(goals)))
+        self._guessed = self.bounds.copy()
         self._family_best = np.full((len(floors.families), len(goals)), np.inf)
-        self._noted: set[int] = set()
+        self._looks: dict[int, Look] = {}
+        self._proven: set[Setup] = set()
+
+    # -- learning ---------------------------------------------------------------------------------
+
+    def note_proofs(self) -> None:
+        """Learn from bounds that were proven since the last time."""
+        new = set(self.floors.found) - self._proven
+        if not new:
+            return
+        self._proven |= new
+        guesses = self.floors.guesses()
+        for i, setup in enumerate(self.space.setups):
+            at = int(self.floors.family[i])
+            family = self.floors.families[at]
+            if family in new:
+                self.bounds[i] = self._guessed[i] = self._values(self.floors.facts(setup))
+            elif family not in self._proven:
+                guess = guesses[at]
+                own = best_facts(self.space, setup, guess.value, guess.free_bytes)
+                self._guessed[i] = self._values(own)
+        for look in self._looks.values():
+            if self.space.loosest(look.setup) in new:
+                self._tighten(look)
+
+    def note(self, look: Look) -> None:
+        """Learn from a search; the same one again changes nothing."""
+        if look.number in self._looks:
+            return
+        self._looks[look.number] = look
+        if self.space.loosest(look.setup) in self._proven:
+            self._tighten(look)
+        if look.facts is None:
+            return
+        found = np.array([self._values(look.facts)])
+        family = self.floors.family[self.place[look.setup]]
+        self._family_best[family] = np.minimum(self._family_best[family], found[0])
+        every = np.concatenate([self.values, found])
+        self.values = every[front_of(every)]
+
+    def _tighten(self, look: Look) -> None:
+        """The bound of a search beside that of its family."""
+        at = self.place[look.setup]
+        proven = self._values(self.floors.facts(look.setup, look.bound_s))
+        self.bounds[at] = np.maximum(self.bounds[at], proven)
 
     def _values(self, facts: Facts | None) -> tuple[float, ...]:
         if facts is None:
             return (math.inf,) * len(self.goals)
         return values_of(self.goals, facts)
 
-    def note(self, look: Look) -> None:
-        """Learn from a search; the same one again changes nothing."""
-        if look.number in self._noted:
-            return
-        self._noted.add(look.number)
-        self.__dict__.pop("_behind", None)
-        at = self.place[look.setup]
-        proven = self._values(self.floors.facts(look.setup, look.bound_s))
-        self.bounds[at] = np.maximum(self.bounds[at], proven)
-        if look.facts is None:
-            return
-        found = np.array([self._values(look.facts)])
-        family = self.floors.family[at]
-        self._family_best[family] = np.minimum(self._family_best[family], found[0])
-        every = np.concatenate([self.values, found])
-        self.values = every[front_of(every)]
+    # -- what follows -----------------------------------------------------------------------------
 
-    @cached_property
-    def _behind(self) -> FloatArray:
-        """``[n]`` by what share each setup might better what was found."""
-        return behind(self.values, self.bounds)
+    @property
+    def is_proven(self) -> bool:
+        """Whether there is a bound for every setup."""
+        return len(self._proven) == len(self.floors.families)
 
     @property
     def fits(self) -> Any:
         """``[n]`` whether a setup is not proven to fit nothing."""
-        return np.isfinite(self.bounds).all(axis=1)
+        return ~np.isposinf(self.bounds).all(axis=1)
 
     def left(self, seen: Collection[Setup]) -> Any:
         """Places of the setups that may still better what was found, and were not looked at."""
-        open_ = self.fits & (self._behind > self.within_ratio)
+        open_ = self.fits & (behind(self.values, self.bounds) > self.within_ratio)
         open_[[self.place[s] for s in seen]] = False
         return np.flatnonzero(open_)
 
-    def pruned(self, seen: Collection[Setup]) -> Any:
-        """Places of the setups that were never looked at because their bounds rule them out."""
-        out = self.fits & (self._behind <= self.within_ratio)
+    def ruled_out(self, seen: Collection[Setup]) -> Any:
+        """Places of the setups that were never looked at because of their bounds."""
+        out = self.fits & (behind(self.values, self.bounds) <= self.within_ratio)
         out[[self.place[s] for s in seen]] = False
         return np.flatnonzero(out)
 
-    def next_of(self, left: Any, turn: int) -> Setup:
-        """The most promising of some setups.
+    def ordered(self, left: Any, turn: int) -> list[Setup]:
+        """Some setups, the most promising first.
 
-        A setup promises its bound until one of its family is searched, then the best found there:
-        within a family the bounds are nearly alike. With several goals each has its turn, and
-        then their sum.
+        A setup promises its bound, or a guess at it, until one of its family is searched, then the
+        best found there: within a family the bounds are nearly alike. With several goals each has
+        its turn, and then their sum.
 
         Args:
             left: places.
             turn: searches done so far.
         """
         best = self._family_best[self.floors.family[left]]
-        promise = np.where(
-            np.isfinite(best), np.maximum(best, self.bounds[left]), self.bounds[left]
-        )
+        guessed = self._guessed[left]
+        promise = np.where(np.isfinite(best), np.maximum(best, guessed), guessed)
         goal = turn % (len(self.goals) + 1) if len(self.goals) > 1 else 0
         if goal < len(self.goals):
             order = promise[:, goal]
         else:
             order = (promise / np.abs(promise).max(axis=0)).sum(axis=1)
-        return self.space.setups[int(left[int(np.argmin(order))])]
+        return [self.space.setups[i] for i in left[np.argsort(order, kind="stable")]]
 
     @property
-    def proof_ratio(self) -> float:
-        """By what share some plan of some setup may at most better what was found."""
-        return max(0.0, float(self._behind[self.fits].max(initial=0.0)))
+    def proof_ratio(self) -> float | None:
+        """By what share any plan of any setup may better what was found; None if unknown."""
+        if not self.is_proven or not len(self.values):
+            return None
+        return max(0.0, float(behind(self.values, self.bounds)[self.fits].max(initial=0.0)))
+
+
+def _traits(family: Setup, space: DesignSpace) -> tuple[object, ...]:
+    """What families differ in: copies of the tables instead of ranks that share one."""
+    batch = family.batch_size if space.menu.batch_sizes else None
+    copies = family.gpus // family.group_size
+    pipeline = family.pipeline.value, family.lookahead_batches
+    return family.cluster, pipeline, copies, batch, family.communication

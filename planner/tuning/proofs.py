@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Final
 
 import numpy as np
 
@@ -20,9 +17,6 @@ from planner.tuning.pricer import Pricer, StopCallback
 from planner.tuning.setups import Setup
 from planner.tuning.trials import Trials
 
-_READ_EVERY: Final = 8
-"""Proofs between two looks at what other processes have proven."""
-
 
 class Proofs:
     """Bounds of families as they are proven, in the journal where there is one."""
@@ -32,27 +26,16 @@ class Proofs:
         self.floors = Floors(space)
         self._space, self._pricer, self._trials = space, pricer, trials
 
-    def prove_all(self, told: Callable[[int, int], None], should_stop: StopCallback) -> None:
-        """Prove the bounds of all families; what others have proven is taken from the journal.
-
-        Args:
-            told: called with how many of how many are proven, ten times.
-            should_stop: asked often.
+    def prove(self, family: Setup, should_stop: StopCallback) -> None:
+        """Prove the bound of a family, unless another process has done so.
 
         Raises:
             StoppedError: ``should_stop`` said so.
         """
-        missing, total = self.floors.missing, len(self.floors.families)
-        if self._trials.is_shared:
-            random.shuffle(missing)  # so that processes prove different ones
-        for i, family in enumerate(missing):
-            if i % _READ_EVERY == 0:
-                self._read()
-            if family not in self.floors.found:
-                self._prove(family, should_stop)
-            done = total - len(self.floors.missing)
-            if 10 * done // total > 10 * (done - 1) // total:
-                told(done, total)
+        if family not in self.floors.found:
+            self._read()
+        if family not in self.floors.found:
+            self._prove(family, should_stop)
 
     def rules_out(
         self,
@@ -74,11 +57,7 @@ class Proofs:
         Raises:
             StoppedError: ``should_stop`` said so before the bound was there.
         """
-        family = self._space.loosest(setup)
-        if family not in self.floors.found:
-            self._read()
-        if family not in self.floors.found:
-            self._prove(family, should_stop)
+        self.prove(self._space.loosest(setup), should_stop)
         facts = self.floors.facts(setup)
         if facts is None:
             return False  # the search says why nothing fits

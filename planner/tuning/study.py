@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +22,7 @@ from planner.support.status import Status
 from planner.tuning.design import DesignSpace, Value
 from planner.tuning.goals import Facts, check_goals, front_of, usual_goals, values_of
 from planner.tuning.journal import FORMAT, Effort
-from planner.tuning.known import Floors, Known, Look
+from planner.tuning.known import Known, Look
 from planner.tuning.pricer import Outcome, Pricer, StopCallback, Tuned
 from planner.tuning.proofs import Proofs
 from planner.tuning.setups import Setup
@@ -34,7 +36,9 @@ _POLL_S: Final = 0.2
 _UNFIT: Final = 1e30
 """Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
 _PROOFS_PER_TRIAL: Final = 20
-"""Families up to which all bounds are proven first, per trial: one takes about so much less."""
+"""Families up to which all bounds are proven at the end, per trial."""
+_APART: Final = 8
+"""Families among which processes of one study draw the next to prove."""
 _REPEATS: Final = 20
 """Picks in a row that are known already, after which one that is not is drawn."""
 
@@ -90,16 +94,15 @@ class Study:
             max_evaluations=effort.trial_evaluations,
             seed=effort.seed,
         )
-        self.sampler = effort.sampler
-        if effort.sampler == "auto":
-            few = len(Floors(space).families) <= _PROOFS_PER_TRIAL * effort.trials
-            self.sampler = "bounds" if few else "tpe"
-        self._known: Known | None = None
+        self.sampler = "bounds" if effort.sampler == "auto" else effort.sampler
         self._unfinished: Tuned | None = None
-        self._repeats = 0
+        self._repeats = self._tenths = 0
         sampler = self._made(is_shared=journal is not None)
         self._trials = Trials(space, journal, sampler, len(self.goals))
         self._proofs = Proofs(space, self.pricer, self._trials)
+        self._known: Known | None = None
+        if self.sampler == "bounds":
+            self._known = Known(space, self.goals, self._proofs.floors, effort.within_ratio)
         self._agree(source or {})
 
     def _made(self, *, is_shared: bool) -> BaseSampler:
@@ -128,11 +131,12 @@ class Study:
         """
         while not should_stop():
             done, running = self._trials.count(self.effort.stale_s)
+            family = self._to_prove(is_done=done >= self.effort.trials)
+            if family is not None:
+                self._prove(family, progress, should_stop)
+                continue
             if done >= self.effort.trials:
                 break
-            if self.sampler == "bounds" and self._known is None and not self._trials.is_queued:
-                self._prove_all(progress, should_stop)
-                continue
             if done + running >= self.effort.trials or not self._is_left:
                 if not running or not patient:
                     break
@@ -174,8 +178,9 @@ class Study:
 
     @property
     def known(self) -> Known | None:
-        """Bounds of all setups beside what was found; None unless all were proven."""
+        """Bounds beside what was found; None where a sampler of Optuna picks."""
         if self._known is not None:
+            self._known.note_proofs()
             for look in self.looks:
                 self._known.note(look)
         return self._known
@@ -186,7 +191,7 @@ class Study:
         known = self.known
         if known is None:
             return self._trials.ruled_out
-        return tuple(self.space.setups[i] for i in known.pruned(self._trials.seen()))
+        return tuple(self.space.setups[i] for i in known.ruled_out(self._trials.seen()))
 
     def best(self) -> Tuned:
         """The best pick by the first goal with its plan, whichever process found it.
@@ -319,36 +324,53 @@ class Study:
         left = [] if known is None else known.left(self._trials.seen())
         if known is None or not len(left):
             return {}
-        return self.space.parameters(known.next_of(left, len(self.looks)))
+        return self.space.parameters(known.ordered(left, len(self.looks))[0])
 
     def _rules_out(self, setup: Setup, should_stop: StopCallback) -> bool:
         within, found = self.effort.within_ratio, self._values()
         return self._proofs.rules_out(setup, self.goals, found, within, should_stop)
 
-    def _prove_all(
-        self, progress: Callable[[StudyProgress], None] | None, should_stop: StopCallback
+    def _to_prove(self, *, is_done: bool) -> Setup | None:
+        """The family whose bound is wanted before the next search, or for the proof at the end."""
+        known = self.known
+        if known is None or self._trials.is_queued or known.is_proven:
+            return None
+        floors = known.floors
+        missing = floors.missing
+        if is_done:
+            few = len(floors.families) <= _PROOFS_PER_TRIAL * self.effort.trials
+            return self._one_of(missing) if few else None
+        first = [f for f in floors.first if f not in floors.found]
+        left = known.left(self._trials.seen())
+        if first or not len(left):
+            return self._one_of(first)
+        families = dict.fromkeys(
+            self.space.loosest(s) for s in known.ordered(left, len(self.looks))
+        )
+        if next(iter(families)) in floors.found:
+            return None
+        return self._one_of([f for f in families if f not in floors.found])
+
+    def _one_of(self, families: list[Setup]) -> Setup | None:
+        """The first; where processes share the work, any of the first few."""
+        few = families[: _APART if self._trials.is_shared else 1]
+        return random.choice(few) if few else None
+
+    def _prove(
+        self,
+        family: Setup,
+        progress: Callable[[StudyProgress], None] | None,
+        should_stop: StopCallback,
     ) -> None:
-        def told(done: int, total: int) -> None:
-            if progress is not None:
-                progress(replace(self.progress(), proofs=(done, total)))
-
-        try:
-            self._proofs.prove_all(told, should_stop)
-        except StoppedError:
-            return
-        floors, within = self._proofs.floors, self.effort.within_ratio
-        self._known = Known(self.space, self.goals, floors, within)
-
-    def _first_setups(self) -> list[Setup]:
-        """The base; and where no bound says which are worth it, every pipeline and group size."""
-        base = self.space.base
-        first: dict[tuple[str, object], Setup] = {}
-        for setup in self.space.setups if self.sampler != "bounds" else ():
-            if setup.cluster == base.cluster:
-                first.setdefault(("pipeline", setup.pipeline), setup)
-                if setup.pipeline is base.pipeline:
-                    first.setdefault(("group", setup.group_size), setup)
-        return list(dict.fromkeys([base, *first.values()]))
+        """Prove a bound, and tell of every tenth part of all."""
+        with contextlib.suppress(StoppedError):
+            self._proofs.prove(family, should_stop)
+        floors = self._proofs.floors
+        total = len(floors.families)
+        tenth = 10 * (total - len(floors.missing)) // total
+        if progress is not None and tenth > self._tenths:
+            progress(replace(self.progress(), proofs=(total - len(floors.missing), total)))
+        self._tenths = tenth
 
     # -- the journal ------------------------------------------------------------------------------
 
@@ -362,7 +384,8 @@ class Study:
         }
         found = self._trials.attributes.get("about")
         if found is None:
-            for setup in self._first_setups():
+            first = self.space.alternatives if self.sampler != "bounds" else (self.space.base,)
+            for setup in first:
                 self._trials.enqueue(setup)
             self._trials.write("source", source)
             self._trials.write("effort", asdict(self.effort))
