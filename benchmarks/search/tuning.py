@@ -35,6 +35,7 @@ from tests.planner import cases
 
 SEEDS = 5
 SHARES = (0.05, 0.10, 0.20)
+"""Parts of a full enumeration's time after which ways are compared; the last one ends them."""
 NEAR = 0.01
 NO_BOUND = Floor(value=0.0, free_bytes=1e18)
 PIPELINES = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.NONE)
@@ -265,14 +266,20 @@ class Replayed(Pricer):
         return found
 
 
-def replay(table: Table, case: Case, sampler: str, *, proves: bool, seed: int) -> Clock:
-    """One study on a table, for as long as a full enumeration would take."""
+def replay(
+    table: Table, case: Case, sampler: str, *, proves: bool, seed: int, best: float
+) -> Clock:
+    """One study on a table, until it has the best or its share of a full enumeration's time."""
     clock = Clock(goal=case.goal)
     limit_s = max(SHARES) * table.total_s
+
+    def is_over() -> bool:
+        return clock.spent_s > limit_s or clock.best_at(limit_s) <= best
+
     pricer = Replayed(space=table.space, table=table, clock=clock, proves=proves)
     if sampler == "grid":
         for setup in table.space.setups:
-            if clock.spent_s > limit_s:
+            if is_over():
                 break
             try:
                 pricer.solve(setup)
@@ -281,7 +288,7 @@ def replay(table: Table, case: Case, sampler: str, *, proves: bool, seed: int) -
         return clock
     effort = Effort(trials=len(table.space.setups), sampler=sampler, seed=seed)
     study = Study(table.space, effort, goals=(case.goal,), pricer=pricer)
-    study.run(should_stop=lambda: clock.spent_s > limit_s)
+    study.run(should_stop=is_over)
     return clock
 
 
@@ -313,7 +320,7 @@ def lines(case: Case, table: Table) -> Iterator[str]:
     yield f"{'way':16}{'time to within 1 %':>24}{shares}"
     for sampler, proves in WAYS:
         clocks = [
-            replay(table, case, sampler, proves=proves, seed=seed)
+            replay(table, case, sampler, proves=proves, seed=seed, best=best)
             for seed in range(1 if sampler in ("bounds", "grid") else SEEDS)
         ]
         name = f"{sampler} + bounds" if proves and sampler != "bounds" else sampler
@@ -321,6 +328,24 @@ def lines(case: Case, table: Table) -> Iterator[str]:
         gaps = [[c.best_at(share * total_s) / best - 1 for c in clocks] for share in SHARES]
         cells = "".join(f"{_quartiles(column):>24}" for column in (reached, *gaps))
         yield f"{name:16}{cells}"
+    yield ended(case, table, best)
+
+
+def ended(case: Case, table: Table, best: float) -> str:
+    """When a study by bounds ends by itself, with what, and what it then claims."""
+    clock = Clock(goal=case.goal)
+    pricer = Replayed(space=table.space, table=table, clock=clock, proves=True)
+    effort = Effort(trials=len(table.space.setups), sampler="bounds")
+    study = Study(table.space, effort, goals=(case.goal,), pricer=pricer)
+    study.run()
+    known = study.known
+    ratio = None if known is None else known.proof_ratio
+    gap = clock.best_at(math.inf) / best - 1
+    return (
+        f"bounds end by themselves after {100 * clock.spent_s / table.total_s:.1f} % of it and "
+        f"{len(study.looks)} searches, {100 * gap:.1f} % from the best, proven within "
+        f"{'-' if ratio is None else f'{100 * ratio:.1f}'} %"
+    )
 
 
 def _quartiles(ratios: list[float]) -> str:

@@ -21,7 +21,7 @@ FORMAT: Final = 2
 
 TRIAL_LIMIT_S: Final = 120.0
 
-SAMPLERS: Final = ("auto", "bounds", "tpe", "nsga2", "random")
+SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Effort:
     trial_limit_s: float = TRIAL_LIMIT_S
     trial_evaluations: int | None = None
     seed: int = 0
-    sampler: str = "auto"
+    sampler: str = "bounds"
     within_ratio: float = 0.0
     grace_s: float = 30.0
 

@@ -39,7 +39,7 @@ _PROOFS_PER_TRIAL: Final = 20
 """Families up to which all bounds are proven at the end, per trial."""
 _APART: Final = 8
 """Families among which processes of one study draw the next to prove."""
-_REPEATS: Final = 20
+_REPEATS: Final = 3
 """Picks in a row that are known already, after which one that is not is drawn."""
 
 
@@ -94,7 +94,7 @@ class Study:
             max_evaluations=effort.trial_evaluations,
             seed=effort.seed,
         )
-        self.sampler = "bounds" if effort.sampler == "auto" else effort.sampler
+        self.sampler = effort.sampler
         self._unfinished: Tuned | None = None
         self._repeats = self._tenths = 0
         sampler = self._made(is_shared=journal is not None)

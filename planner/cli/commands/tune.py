@@ -52,11 +52,11 @@ def command(
     device memory is short, cache sizes are free. Batch, codecs and copies of tables change the
     training itself: they vary only where their option is given, and the output says so.
 
-    First a bound is proven for each setup, without a search. Then the most promising are searched,
-    until no other can be better; what may still be gained over the whole design space is printed.
-    Spaces too large for that are sampled by Optuna. With --storage, other processes and machines
-    can join, and nothing is lost when one dies. After Ctrl-C or SIGTERM the best plan so far is
-    printed and written, and the exit code is 4.
+    The most promising setup is searched next, by proven bounds on what any plan of a setup can
+    reach, until no other can be better; what may still be gained over the whole design space is
+    printed. --sampler lets Optuna choose instead. With --storage, other processes and machines can
+    join, and nothing is lost when one dies. After Ctrl-C or SIGTERM the best plan so far is printed
+    and written, and the exit code is 4.
     """
     from planner.cli import tuning
     from planner.cli.flags.tune_inputs import clusters_of, load_space, source_values

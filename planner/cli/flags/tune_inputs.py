@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none", "hugectr", "lookahead")
 GOALS = ("iteration", "throughput", "cost", "headroom")
-SAMPLERS = ("auto", "bounds", "tpe", "nsga2", "random")
+SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 class AnyPrice(Price):
@@ -217,9 +217,9 @@ _OPTIONS: tuple[Option, ...] = (
         help="Do not search setups that provably gain no more than this over the best so far.",
     ),
     click.option(
-        "--sampler", type=click.Choice(SAMPLERS), default="auto", show_default=True,
-        help="Which setups are tried: by proven bounds, or by a sampler of Optuna. 'auto' is "
-        "bounds where there are few enough to prove them all, and TPE else.",
+        "--sampler", type=click.Choice(SAMPLERS), default="bounds", show_default=True,
+        help="What chooses setups: proven bounds, or a sampler of Optuna whose picks are still "
+        "checked by their bounds.",
     ),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
 )  # fmt: skip

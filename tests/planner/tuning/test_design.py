@@ -110,9 +110,9 @@ def test_bounds_lose_nothing(
     assert len(study.looks) + len(study.ruled_out) == len(space.setups)
     if len(goals) == 1:
         assert len(study.looks) < len(space.setups) / 2
-    known = study.known
-    assert known is not None
-    assert known.proof_ratio >= float(behind(found, every).max())
+    ratio = known_of(study).proof_ratio
+    assert ratio is not None
+    assert ratio >= float(behind(found, every).max())
 
 
 def test_what_a_choice_is_worth_is_what_was_found_with_it(
