@@ -51,7 +51,8 @@ class Case:
     make: Callable[[], DesignSpace]
 
 
-def _on(workload: Workload, *clusters: tuple[str, int], menu: Menu) -> DesignSpace:
+def on_clusters(workload: Workload, *clusters: tuple[str, int], menu: Menu) -> DesignSpace:
+    """The design space of a workload on systems of so many ranks."""
     problems = (
         PlanningProblem(workload=workload, topology=load_system(system, gpus=gpus))
         for system, gpus in clusters
@@ -64,7 +65,7 @@ CASES = (
         name="clusters",
         goal="cost",
         evaluations=100,
-        make=lambda: _on(
+        make=lambda: on_clusters(
             load_workload("small_demo"),
             *(("h100_sxm", 8), ("h100_sxm", 16), ("h100_sxm", 32)),
             *(("a100_80gb_sxm", 8), ("a100_80gb_sxm", 16)),
@@ -80,7 +81,7 @@ CASES = (
         name="groups",
         goal="iteration",
         evaluations=200,
-        make=lambda: _on(
+        make=lambda: on_clusters(
             load_workload("dlrm_dcnv2_mlperf"),
             ("h100_sxm", 16),
             menu=Menu(
@@ -93,17 +94,17 @@ CASES = (
     ),
     Case(
         name="memory",
-        goal="iteration",
+        goal="cost",
         evaluations=100,
-        make=lambda: _on(
-            load_workload("dlrm_criteo_terabyte"),
-            ("v100_32gb_sxm", 2),
+        make=lambda: on_clusters(
+            load_workload("dlrm_dcnv2_mlperf"),
+            ("a100_40gb_sxm", 2),
             menu=Menu(
                 pipelines=PIPELINES,
-                reserves_bytes=tuple(g * 2.0**30 for g in (2, 4, 8)),
-                min_column_widths=(4, 16, 64),
+                reserves_bytes=tuple(g * 2.0**30 for g in (2, 8)),
+                min_column_widths=(4, 32, 128),
                 communications=("workload", "fp16/bf16"),
-                batch_sizes=(1024, 2048),
+                batch_sizes=(2048, 8192),
             ),
         ),
     ),
@@ -111,7 +112,7 @@ CASES = (
         name="money",
         goal="cost",
         evaluations=200,
-        make=lambda: _on(
+        make=lambda: on_clusters(
             cases.synthetic(40),
             *(("a100_80gb_sxm", 8), ("h100_sxm", 8), ("h200_sxm", 8)),
             *(("a100_80gb_sxm", 16), ("h100_sxm", 16)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from planner.tuning.goals import GOALS, Facts, behind, front_of, values_of
 from planner.tuning.groups import least_sync_s, sync_time_s
 from planner.tuning.known import Floors, Known
 from planner.tuning.page import study_page
+from planner.tuning.pricer import Outcome, StopCallback
 from planner.tuning.setups import codecs_named, group_sizes
 
 EFFORT = Effort(trials=10_000, trial_limit_s=600.0, trial_evaluations=10, sampler="bounds")
@@ -57,10 +58,33 @@ def space() -> DesignSpace:
     return design_space(problem_on("a100_80gb_sxm", 2), problem_on("h100_sxm", 4), menu=menu)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembering(Pricer):
+    """Searches and proves each setup once."""
+
+    outcomes: dict[Setup, Outcome] = field(default_factory=dict)
+    floors: dict[Setup, Floor] = field(default_factory=dict)
+
+    def solve(self, setup: Setup, should_stop: StopCallback | None = None) -> Outcome:
+        if setup not in self.outcomes:
+            self.outcomes[setup] = Pricer.solve(self, setup, should_stop)
+        return self.outcomes[setup]
+
+    def floor(self, setup: Setup, should_stop: StopCallback | None = None) -> Floor:
+        loosest = self.space.loosest(setup)
+        if loosest not in self.floors:
+            self.floors[loosest] = Pricer.floor(self, loosest, should_stop)
+        return self.floors[loosest]
+
+
 @pytest.fixture(scope="module")
-def prices(space: DesignSpace) -> dict[Setup, Facts]:
+def pricer(space: DesignSpace) -> Pricer:
+    return Remembering(space=space, max_evaluations=EFFORT.trial_evaluations)
+
+
+@pytest.fixture(scope="module")
+def prices(space: DesignSpace, pricer: Pricer) -> dict[Setup, Facts]:
     """Every setup searched."""
-    pricer = Pricer(space=space, max_evaluations=EFFORT.trial_evaluations)
     return {setup: pricer.solve(setup).facts for setup in space.setups}
 
 
@@ -85,8 +109,10 @@ def test_nothing_that_changes_training_varies_unless_it_is_named() -> None:
         assert setup.reserved_bytes == named.reserved_bytes
 
 
-def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[Setup, Facts]) -> None:
-    floors, pricer = Floors(space), Pricer(space=space)
+def test_no_plan_is_better_than_its_bound(
+    space: DesignSpace, prices: dict[Setup, Facts], pricer: Pricer
+) -> None:
+    floors = Floors(space)
     assert len(floors.families) < len(space.setups)
     for family in floors.families:
         floors.found[family] = pricer.floor(family)
@@ -99,10 +125,10 @@ def test_no_plan_is_better_than_its_bound(space: DesignSpace, prices: dict[Setup
 
 @pytest.mark.parametrize("goals", [("throughput",), ("cost",), ("throughput", "cost", "headroom")])
 def test_bounds_lose_nothing(
-    space: DesignSpace, prices: dict[Setup, Facts], goals: tuple[str, ...]
+    space: DesignSpace, prices: dict[Setup, Facts], pricer: Pricer, goals: tuple[str, ...]
 ) -> None:
     """The front of a pruned study is that of every setup searched, and ends before that."""
-    study = Study(space, EFFORT, goals=goals)
+    study = Study(space, EFFORT, goals=goals, pricer=pricer)
     study.run()
     every = np.array([values_of(goals, facts) for facts in prices.values()])
     found = np.array([values_of(goals, x.facts) for x in study.front if x.facts is not None])
@@ -116,10 +142,10 @@ def test_bounds_lose_nothing(
 
 
 def test_what_a_choice_is_worth_is_what_was_found_with_it(
-    space: DesignSpace, prices: dict[Setup, Facts]
+    space: DesignSpace, prices: dict[Setup, Facts], pricer: Pricer
 ) -> None:
     """And no value promises less than a plan with it gives."""
-    study = Study(space, EFFORT, goals=("cost",))
+    study = Study(space, EFFORT, goals=("cost",), pricer=pricer)
     study.run()
     for knob, rows in worths(study, "cost").items():
         for row in rows:
@@ -134,13 +160,13 @@ def test_what_a_choice_is_worth_is_what_was_found_with_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_fits_a_telephone_and_a_desk(
-    space: DesignSpace, tmp_path: Path, width: int
+    space: DesignSpace, pricer: Pricer, tmp_path: Path, width: int
 ) -> None:
     browser_path = shutil.which("chromium")
     sync_api = pytest.importorskip("playwright.sync_api")
     if browser_path is None:
         pytest.skip("there is no Chromium")
-    study = Study(space, EFFORT, goals=("throughput", "cost"))
+    study = Study(space, EFFORT, goals=("throughput", "cost"), pricer=pricer)
     study.run()
     page = tmp_path / "tune.html"
     page.write_text(study_page(study, "a_workload_with_a_rather_long_name", ("told",)))
@@ -156,15 +182,15 @@ def test_the_page_fits_a_telephone_and_a_desk(
         browser.close()
 
 
-def test_bounds_are_proven_as_they_are_wanted(space: DesignSpace) -> None:
+def test_bounds_are_proven_as_they_are_wanted(space: DesignSpace, pricer: Pricer) -> None:
     """The best is found before the last bound is proven; without trials enough, none is claimed."""
-    few = Study(space, replace(EFFORT, trials=1))
+    few = Study(space, replace(EFFORT, trials=1), pricer=pricer)
     few.run()
     known = few.known
     assert known is not None
     assert known.is_proven, "one trial pays for 20 bounds"
     proven_then: list[int] = []
-    study = Study(space, EFFORT)
+    study = Study(space, EFFORT, pricer=pricer)
     study.run(progress=lambda p: proven_then.append(len(known_of(study).floors.found)))
     whole = len(known_of(study).floors.families)
     best = [p.facts for p in study.looks].index(study.front[0].facts)
@@ -194,8 +220,9 @@ def test_guesses_are_exact_where_effects_only_add_up(space: DesignSpace) -> None
             assert guess.free_bytes == pytest.approx(made(family).free_bytes)
 
 
-def test_a_share_that_does_not_matter_saves_searches(space: DesignSpace) -> None:
-    exact, near = (Study(space, replace(EFFORT, within_ratio=r)) for r in (0.0, 0.05))
+def test_a_share_that_does_not_matter_saves_searches(space: DesignSpace, pricer: Pricer) -> None:
+    efforts = (replace(EFFORT, within_ratio=r) for r in (0.0, 0.05))
+    exact, near = (Study(space, effort, pricer=pricer) for effort in efforts)
     for study in (exact, near):
         study.run()
     assert len(near.looks) < len(exact.looks)
@@ -209,7 +236,7 @@ def _work(space: DesignSpace, journal: Path) -> None:
 
 
 def test_processes_share_bounds_and_search_nothing_twice(
-    space: DesignSpace, tmp_path: Path
+    space: DesignSpace, pricer: Pricer, tmp_path: Path
 ) -> None:
     journal = tmp_path / "study.journal"
     context = multiprocessing.get_context("fork")
@@ -221,7 +248,7 @@ def test_processes_share_bounds_and_search_nothing_twice(
     for other in others:
         other.join()
         assert other.exitcode == 0
-    alone = Study(space, EFFORT)
+    alone = Study(space, EFFORT, pricer=pricer)
     alone.run()
     setups = [look.setup for look in study.looks]
     assert len(set(setups)) == len(setups)
@@ -231,9 +258,11 @@ def test_processes_share_bounds_and_search_nothing_twice(
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
-def test_samplers_of_optuna_look_at_nothing_twice(space: DesignSpace, sampler: str) -> None:
+def test_samplers_of_optuna_look_at_nothing_twice(
+    space: DesignSpace, pricer: Pricer, sampler: str
+) -> None:
     effort = replace(EFFORT, trials=25, sampler=sampler)
-    study = Study(space, effort, goals=("throughput", "cost"))
+    study = Study(space, effort, goals=("throughput", "cost"), pricer=pricer)
     study.run()
     picks = [*(look.setup for look in study.looks), *study.ruled_out]
     assert len(set(picks)) == len(picks) == 25
@@ -252,8 +281,7 @@ def test_a_setup_that_cannot_fit_is_told_and_never_searched() -> None:
     assert [look.setup.gpus for look in study.looks] == [8]
 
 
-def test_averaging_never_takes_less_than_its_bound(space: DesignSpace) -> None:
-    pricer = Pricer(space=space, max_evaluations=4)
+def test_averaging_never_takes_less_than_its_bound(space: DesignSpace, pricer: Pricer) -> None:
     for setup in (s for s in space.setups if s.group_size < s.gpus and s.sync_interval == 1):
         topology = space.problem_of(setup).topology
         found = pricer.solve(setup).tuned
