@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -60,8 +60,8 @@ class Floors:
     """Proven bounds of the setups of a space, one proof per family.
 
     Attributes:
-        families: the loosest setup of each family, the usual one first; ``family[i]`` is the
-            position of that of setup i.
+        families: the loosest setup of each family, the usual one first; ``place`` has their
+            positions, and ``family[i]`` that of setup i.
         found: proofs so far; None for a family that nothing fits under.
         first: families to prove first: the usual one, and those that differ from it in one thing.
     """
@@ -71,8 +71,8 @@ class Floors:
         self.space = space
         loosest = [space.loosest(s) for s in space.setups]
         self.families = tuple(dict.fromkeys(loosest))
-        places = {setup: i for i, setup in enumerate(self.families)}
-        self.family = np.array([places[setup] for setup in loosest])
+        self.place = {setup: i for i, setup in enumerate(self.families)}
+        self.family = np.array([self.place[setup] for setup in loosest])
         self.found: dict[Setup, Floor | None] = {}
         traits = [_traits(f, space) for f in self.families]
         self.first = tuple(
@@ -123,6 +123,27 @@ class Floors:
         for i, value, free_bytes in known:
             guessed[i] = Floor(value=value, free_bytes=free_bytes)
         return guessed
+
+    def stretches(self, ratios: Mapping[Setup, float]) -> FloatArray:
+        """``[families]`` how many times the bound each family's plans may take, in logarithms.
+
+        Ridge regression on traits over the families that were searched.
+
+        Args:
+            ratios: time found over time proven or guessed, of some families.
+        """
+        if not ratios:
+            return np.zeros(len(self.families))
+        at = [self.place[f] for f in ratios]
+        wanted = np.log(np.maximum(list(ratios.values()), 1.0))
+        rows, mean = self._columns[at], wanted.mean()
+        square = rows.T @ rows + _RIDGE * np.eye(rows.shape[1])
+        slopes = np.linalg.solve(square, rows.T @ (wanted - mean))
+        return np.asarray(self._columns @ slopes + mean)
+
+
+_RIDGE: Final = 0.3
+"""Weight of no effect against one searched family."""
 
 
 class Known:
@@ -223,16 +244,16 @@ class Known:
     def ordered(self, left: Any, turn: int) -> list[Setup]:
         """Some setups, the most promising first.
 
-        A setup promises its bound, or a guess at it, until one of its family is searched, then the
-        best found there: within a family the bounds are nearly alike. With several goals each has
-        its turn, and then their sum.
+        A setup promises its bound, or a guess at it, times what plans took more than that so far;
+        once one of its family is searched, the best found there, for within a family bounds are
+        nearly alike. With several goals each has its turn, and then their sum.
 
         Args:
             left: places.
             turn: searches done so far.
         """
         best = self._family_best[self.floors.family[left]]
-        guessed = self._guessed[left]
+        guessed = self._stretched(left)
         promise = np.where(np.isfinite(best), np.maximum(best, guessed), guessed)
         goal = turn % (len(self.goals) + 1) if len(self.goals) > 1 else 0
         if goal < len(self.goals):
@@ -240,6 +261,42 @@ class Known:
         else:
             order = (promise / np.abs(promise).max(axis=0)).sum(axis=1)
         return [self.space.setups[i] for i in left[np.argsort(order, kind="stable")]]
+
+    def _stretched(self, left: Any) -> FloatArray:
+        """``[left, K]`` bounds or guesses, times what searches took more than theirs so far."""
+        ratios: dict[Setup, float] = {}
+        guesses = self.floors.guesses()
+        for look in self._looks.values():
+            family = self.space.loosest(look.setup)
+            floor = guesses[self.floors.place[family]]
+            own = best_facts(self.space, look.setup, floor.value, floor.free_bytes)
+            if look.facts is not None and own.time_s > 0:
+                ratio = look.facts.time_s / own.time_s
+                ratios[family] = min(ratio, ratios.get(family, ratio))
+        stretches = np.exp(self.floors.stretches(ratios))
+        told = []
+        for i in left:
+            at = int(self.floors.family[i])
+            guess = guesses[at]
+            own = best_facts(
+                self.space, self.space.setups[i], guess.value * stretches[at], guess.free_bytes
+            )
+            told.append(self._values(own))
+        return np.array(told)
+
+    def wants_proof(self, setup: Setup) -> bool:
+        """Whether a bound is to be proven before a setup is searched.
+
+        A guess is enough for the first search of a family that may better what was found: the
+        bound would only say the same.
+        """
+        at = self.place[setup]
+        family = int(self.floors.family[at])
+        if self.floors.families[family] in self._proven:
+            return False
+        is_searched = bool(np.isfinite(self._family_best[family]).any())
+        may_better = behind(self.values, self._guessed[[at]])[0] > self.within_ratio
+        return is_searched or not may_better
 
     @property
     def proof_ratio(self) -> float | None:

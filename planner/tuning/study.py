@@ -337,18 +337,17 @@ class Study:
             return None
         floors = known.floors
         missing = floors.missing
-        if is_done:
+        left = known.left(self._trials.seen())
+        if is_done or not len(left):
             few = len(floors.families) <= _PROOFS_PER_TRIAL * self.effort.trials
             return self._one_of(missing) if few else None
         first = [f for f in floors.first if f not in floors.found]
-        left = known.left(self._trials.seen())
-        if first or not len(left):
+        if first:
             return self._one_of(first)
-        families = dict.fromkeys(
-            self.space.loosest(s) for s in known.ordered(left, len(self.looks))
-        )
-        if next(iter(families)) in floors.found:
+        promising = known.ordered(left, len(self.looks))
+        if not known.wants_proof(promising[0]):
             return None
+        families = dict.fromkeys(self.space.loosest(s) for s in promising)
         return self._one_of([f for f in families if f not in floors.found])
 
     def _one_of(self, families: list[Setup]) -> Setup | None:
