@@ -250,6 +250,9 @@ def space_parts(study: Study) -> tuple[str, ...]:
     unfit = 0 if known is None else int((~known.fits).sum())
     if unfit:
         parts.append(f"{unfit:,} have no plan that fits")
+    left = total - len(study.looks) - len(study.ruled_out) - unfit
+    if left and known is not None:
+        parts.append(f"{left:,} left by --trials {study.effort.trials:,}")
     ratio = None if known is None else known.proof_ratio
     if ratio is None:
         parts.append("nothing is proven about the others")

@@ -67,7 +67,16 @@ def test_a_folder_gets_plan_points_and_page(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "tuned"
     done = run(
         *("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2,4", "--batch-size", "64,4096"),
-        *("--objective", "throughput,cost", "--trials", "5", *QUICK, "--json", "-o", folder),
+        *(
+            "--objective",
+            "throughput,cost,headroom",
+            "--trials",
+            "5",
+            *QUICK,
+            "--json",
+            "-o",
+            folder,
+        ),
     )
     assert done.code == 0, done.err
     document = json.loads(done.out)
@@ -79,6 +88,10 @@ def test_a_folder_gets_plan_points_and_page(run: Run, tmp_path: Path) -> None:
     )
     page = (folder / "tune.html").read_text()
     assert page.count("<circle") == len(rows)
+    space = document["space"]
+    left = space["setups"] - space["searched"] - space["ruled_out"]
+    assert left > 0
+    assert f"{left} left by --trials 5" in page
     front = [p for p in document["picks"] if p["on_front"]]
     assert page.count('<tr class="front">') == len(front)
     assert "http" not in page
