@@ -4,19 +4,24 @@
 
 The tests and what they import are a million objects that stay until the end. Python's collector is
 told so; otherwise it goes through all of them again and again. Libraries of linear algebra get one
-thread: theirs wait for each other by spinning, and the tests already run on every core.
+thread: theirs wait for each other by spinning, and the tests already run on every core. Bytecode is
+kept beside the code even where ``PYTHONDONTWRITEBYTECODE`` is set: the tests start a hundred
+processes, each of which would else compile the packages again.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and torch are imported
     os.environ.setdefault(_name, "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile(
     "shardplan",

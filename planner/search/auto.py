@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Final, final
 
 import numpy as np
@@ -130,15 +129,11 @@ class _Run:
         self.improver = Improver(
             space, record, self.bounds, self.relaxed, rng=self.rng, without=without
         )
+        self.neighbours = Neighbours(space, record)
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
         self.prover: Prover | None = None
         self.second: SecondSearch | None = None
-
-    @cached_property
-    def neighbours(self) -> Neighbours:
-        """Made when first needed: listing every choice is for nothing where a bound ends it."""
-        return Neighbours(self.space, self.record)
 
     def search(self) -> None:
         """Find plans and bounds, with a second search beside it where that is worth it."""
@@ -179,13 +174,13 @@ class _Run:
             self._prove,  # stronger programs for the bound begin in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             lambda: self.improver.improve(starts),  # descents from rounded and greedy plans
-            lambda: self.neighbours.improve(),  # every change of one table, where choices are few
+            self.neighbours.improve,  # every change of one table, where choices are few
             lambda: self.improver.improve(self._pack()),  # bound by how shards share ranks
             lambda: self.improver.improve(self._branch(self._nodes)),  # boxes of phase maxima
             self._choose_whole_options,  # the same bound by whole options, without boxes
             self._refine,  # cycles, kicks and sampled prices in turn, while they help
             self._pack_again,  # for sums of largest loads
-            lambda: self.neighbours.improve(),
+            self.neighbours.improve,
             self._wait_for_proofs,  # plans from sampled prices until the programs are solved
             self._begin_anew,  # with other prices and plans, while the gap is wide
         )

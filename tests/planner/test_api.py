@@ -52,7 +52,7 @@ def test_the_gap_is_the_sum_of_its_parts(objective: str) -> None:
     """Evenly spread work is no dearer than the plan's own, and no ranks are above a mean twice."""
     model = cases.synthetic(9, seed=5)
     result = planner.plan(  # type: ignore[call-arg]
-        model, cases.topology(1, 4), objective=objective, max_evaluations=60, time_limit_s=None
+        model, cases.topology(1, 4), objective=objective, max_evaluations=30, time_limit_s=None
     )
     solver = result.solver
     assert solver.balanced_value is not None

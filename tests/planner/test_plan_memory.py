@@ -27,7 +27,7 @@ def test_weights_and_state_from_the_file_are_the_ledgers(
 ) -> None:
     model = io.load_workload(workload)
     topology = io.load_system(system, gpus=gpus)
-    result = api.plan(model, topology, time_limit_s=None, max_evaluations=40)
+    result = api.plan(model, topology, time_limit_s=None, max_evaluations=10)
     path = tmp_path / "plan.json"
     io.save_plan(path, result)
     data = json.loads(path.read_text())

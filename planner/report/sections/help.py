@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar, Final, final
 
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.models import default_models
@@ -35,14 +37,8 @@ class HelpSection(AbstractReportSection):
         if problem.models is not None or problem.topology.calibration or not 0 < work < _MOST_WORK:
             return None
         before = result.estimate.samples_per_s
-        found = []
-        for name, workload, topology in _changes(problem.workload, problem.topology):
-            pipeline = CostPipeline(workload, topology, default_models(topology))
-            time_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
-            samples = workload.local_batch_size * topology.world_size / time_s
-            fits = pipeline.memory(result.plan).fits
-            if abs(samples / before - 1.0) > _NOTHING:
-                found.append((samples, name, time_s, fits))
+        priced = _priced(problem.workload, problem.topology, result.plan)
+        found = [row for row in priced if abs(row[0] / before - 1.0) > _NOTHING]
         found.sort(key=lambda row: (-row[0], row[1]))
         rows = tuple(
             (name, _change(samples / before), time_s, samples, "yes" if fits else "NO")
@@ -62,6 +58,23 @@ class HelpSection(AbstractReportSection):
             rows=rows,
             notes=("The plan as it is, priced again; planned anew it may gain more.",),
         )
+
+
+@lru_cache(maxsize=1)
+def _priced(
+    workload: Workload, topology: Topology, plan: Plan
+) -> tuple[tuple[float, str, float, bool], ...]:
+    """Samples per second, name, seconds and whether it fits of each change.
+
+    The last answer is kept: the terminal, the page and its Markdown twin ask for the same plan.
+    """
+    found = []
+    for name, changed, system in _changes(workload, topology):
+        pipeline = CostPipeline(changed, system, default_models(system))
+        time_s = float(pipeline.iteration_times(pipeline.plan_work(plan)))
+        samples = changed.local_batch_size * system.world_size / time_s
+        found.append((samples, name, time_s, pipeline.memory(plan).fits))
+    return tuple(found)
 
 
 def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload, Topology]]:

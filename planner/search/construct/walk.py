@@ -166,9 +166,12 @@ def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assign
 def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
     """Work that each choice of a table puts on the ranks, ``[choices, W, F]``."""
     works = np.zeros((len(choices), space.world_size, space.pipeline.num_features))
-    for work, (index, places) in zip(works, choices, strict=True):
-        ranks, rows = space.placed_rows(table, index, places)
-        np.add.at(work, ranks, rows)
+    if not choices:
+        return works
+    placed = [space.placed_rows(table, index, places) for index, places in choices]
+    ranks, rows = (np.concatenate(parts) for parts in zip(*placed, strict=True))
+    which = np.repeat(np.arange(len(choices)), [len(own) for own, _ in placed])
+    np.add.at(works, (which, ranks), rows)
     return works
 
 

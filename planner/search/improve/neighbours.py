@@ -9,6 +9,7 @@ so with few tables all neighbours are priced by the objective itself.
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -45,13 +46,9 @@ class Neighbours:
     """
 
     def __init__(self, space: SearchSpace, record: Record) -> None:
-        """List every choice of every table, if they are few."""
+        """Nothing is listed until it is needed."""
         self._space, self._record = space, record
         self._entries = space.world_size * space.pipeline.num_features
-        self._choices = self._few_choices()
-        self._at = [{choice: i for i, choice in enumerate(found)} for found in self._choices]
-        self._works = [choice_works(space, t, found) for t, found in enumerate(self._choices)]
-        self._taken = Taken.of(space, self._choices) if space.rules else None
         self._seen: set[tuple[int, ...]] = set()
         self._until_s = 0.0
 
@@ -60,6 +57,8 @@ class Neighbours:
 
         Ends with its share of the budget; a plan whose neighbours are known is not looked at again.
         """
+        if self._record.stopped:
+            return  # listing every choice takes longer than a small budget
         meter = self._record.evaluate.meter
         self._until_s = meter.spent_s + _SHARE * meter.most_s
         current = self._place_of(self._record.best)
@@ -72,13 +71,26 @@ class Neighbours:
         spent = self._record.evaluate.meter.spent_s >= self._until_s
         return spent or self._record.stopped or self._record.proven
 
-    def _few_choices(self) -> list[list[Choice]]:
+    @cached_property
+    def _choices(self) -> list[list[Choice]]:
         """Choices by table; none at all where they are too many to look at each."""
         tables = range(self._space.num_tables)
         count = sum(count_choices(self._space, table) for table in tables)
         if count * self._entries > _MOST_ENTRIES:
             return []
         return [list(table_choices(self._space, table)) for table in tables]
+
+    @cached_property
+    def _at(self) -> list[dict[Choice, int]]:
+        return [{choice: i for i, choice in enumerate(found)} for found in self._choices]
+
+    @cached_property
+    def _works(self) -> list[FloatArray]:
+        return [choice_works(self._space, t, found) for t, found in enumerate(self._choices)]
+
+    @cached_property
+    def _taken(self) -> Taken | None:
+        return Taken.of(self._space, self._choices) if self._space.rules else None
 
     def _place_of(self, plan: Assignment | None) -> tuple[int, ...] | None:
         """Index of the choice of each table, or None if a table's is not listed."""

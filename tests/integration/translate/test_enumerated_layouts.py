@@ -54,7 +54,7 @@ def places(option: ShardingOption, hosts: int, local: int, rng: np.random.Genera
     return tuple(int(r) for r in rng.integers(0, hosts * local, option.num_pieces))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     pooled=st.lists(SHAPES, min_size=1, max_size=3),
     unpooled=st.lists(st.integers(1, 90), max_size=1),

@@ -91,7 +91,7 @@ def test_the_bound_of_all_boxes_is_below_the_best_plan(seed: int, slack: float) 
     optional = frozenset({ShardingType.DATA_PARALLEL} if seed % 2 else ())
     branching = _branching(space, objective, optional)
     before = branching.bound(math.inf)
-    for _ in range(25):
+    for _ in range(12):
         branching.step(best * slack, whole_limit_s=5.0)
         assert branching.bound(best * slack) <= best * slack
         if slack > 1:
@@ -110,7 +110,7 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = LinearModel(space, objective)
     closest, compared = 0.0, 0
-    for _ in range(30):
+    for _ in range(20):
         assignment = random_assignment(space, rng)
         work = space.work(assignment)
         for row in work:
@@ -133,7 +133,7 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
         if cut is not None:
             assert cut.base + cut.slopes @ exact <= value * (1 + 1e-9)
             closest = max(closest, (cut.base + cut.slopes @ exact) / value)
-    assert compared > 10
+    assert compared > 6
     assert closest > 0.9
 
 

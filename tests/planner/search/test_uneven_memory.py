@@ -53,7 +53,7 @@ def test_a_plan_that_fits_is_above_the_bound(
         constraints=Constraints(sharding_types=kinds),
         objective=objective,
         strategy=SEARCHED,
-        max_evaluations=60,
+        max_evaluations=20,
         time_limit_s=None,
         with_baselines=False,
     )

@@ -23,7 +23,7 @@ from planner.tuning import DesignSpace, Effort, Menu, Study, design_space
 from planner.tuning.groups import group_topology, sync_time_s
 from planner.tuning.liveness import has_ended, own_process
 
-EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=20, grace_s=0.0, sampler="tpe")
+EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=8, grace_s=0.0, sampler="tpe")
 
 
 def grouped(problem: PlanningProblem) -> DesignSpace:

@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 """Of a command that was asked to end; nothing takes so long unless it hangs."""
 ORPHANS_S = 30.0
 """Of processes whose parent has ended: the kernel ends them at once, a search goes on for hours."""
-AT_WORK_S = 0.8
+AT_WORK_S = 0.6
 """Processor time after which a child has imported what it needs and read what it is to do."""
 
 ENDLESS = "1000000000"
@@ -195,9 +195,9 @@ def test_stopped_at_many_moments(tmp_path: Path, number: int, at_s: float) -> No
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, number: int) -> None:
     more = ("--workers", "2") if name == "sweep" else ()
-    (at_s,) = moments(15 + number, 1, 1.0)
+    (at_s,) = moments(15 + number, 1, 0.7)
     with started(tmp_path, *OTHERS[name], *more) as process:
-        time.sleep(0.8 + at_s)
+        time.sleep(0.6 + at_s)
         done = stop(process, tmp_path, number)
     assert done.code == (-number if number == signal.SIGKILL else 4), done.err
     assert "Traceback" not in done.err
@@ -210,7 +210,7 @@ def test_profile_leaves_no_process_and_goes_on(tmp_path: Path, number: int) -> N
     for day in range(2):
         (tmp_path / f"day_{day}.tsv").write_text(f"{line}\n" * 10_000)
     words = ("profile", "day_0.tsv", "day_1.tsv", "--jobs", "2", "-o", "stats.json")
-    (at_s,) = moments(30 + number, 1, 2.0)
+    (at_s,) = moments(30 + number, 1, 1.0)
     with started(tmp_path, *words) as process:
         time.sleep(0.8 + at_s)
         done = stop(process, tmp_path, number)

@@ -18,8 +18,8 @@ from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
 
 PLANNED = ("small.yaml", "run/plan.json")
-SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "20")
-SWEPT = ("--system", "box.yaml", "--evaluations", "10", "--workers", "1")
+SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "5")
+SWEPT = ("--system", "box.yaml", "--evaluations", "5", "--workers", "1")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "small.yaml", *SEARCH, "-v"),
@@ -28,11 +28,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain": ("explain", *PLANNED, "--system", "box.yaml"),
     "explain table": ("explain", *PLANNED, "--system", "box.yaml", "--table", "user"),
     "explain prices": (
-        *("explain", *PLANNED, "--system", "box.yaml", "--prices", "--time-limit", "0.2s"),
+        *("explain", *PLANNED, "--system", "box.yaml", "--prices", "--time-limit", "0.1s"),
     ),
     "tune": (
         *("tune", "small.yaml", "--system", "box.yaml", "--trials", "2"),
-        *("--trial-evaluations", "20"),
+        *("--trial-evaluations", "5"),
     ),
     "sweep": ("sweep", "small.yaml", "--gpus", "4,8", *SWEPT),
     "size": ("size", "small.yaml", "--target-qps", "1000", *SWEPT),
@@ -76,7 +76,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "day.tsv").write_text(f"{line}\n" * 20)
     workload, system = load_workload(folder / "small.yaml"), load_system(folder / "box.yaml")
     for strategy, name in (("auto", "run/plan.json"), ("random", "other.json")):
-        result = plan(workload, system, strategy=strategy, max_evaluations=60, seed=1)
+        result = plan(workload, system, strategy=strategy, max_evaluations=10, seed=1)
         save_plan(folder / name, result)
     words = [str(folder / word) for word in PLANNED] + ["--system", str(folder / "box.yaml")]
     assert run_command_line(["export", "trace", *words, "-o", str(folder / "trace")]) == 0
