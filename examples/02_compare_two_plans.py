@@ -57,7 +57,7 @@ def main() -> None:
     """Plan, compare, and print both plans stage by stage."""
     workload = make_workload()
     topology = load_system("a100_80gb_sxm", gpus=8)
-    found = plan(workload, topology, time_limit_s=5.0).plan
+    found = plan(workload, topology, max_evaluations=200).plan
     by_hand = round_robin(workload, topology)
 
     slow, fast = compare(workload, topology, {"by hand": by_hand, "planner": found})

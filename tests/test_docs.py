@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -76,11 +77,11 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         "PYTHONPATH": str(ROOT),
     }
     for block in blocks(page):
-        command = (
-            [sys.executable, "-c", block.text]
-            if block.language == "python"
-            else ["bash", "-c", _WORKED + block.text]
-        )
+        if block.language == "python":
+            with contextlib.chdir(tmp_path):
+                exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})  # noqa: S102
+            continue
+        command = ["bash", "-c", _WORKED + block.text]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

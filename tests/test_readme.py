@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+import io
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import costmodels
+from planner.cli.run import run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,39 +27,47 @@ def _blocks(language: str) -> list[str]:
 
 
 @functools.cache
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "planner", *arguments]
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
-    )
+def _run(*arguments: str) -> tuple[int, str]:
+    """Exit code and standard output of a command line, run in this process."""
+    printed = io.StringIO()
+    wide = {"COLUMNS": "100", "NO_COLOR": "1"}
+    with mock.patch.dict(os.environ, wide), contextlib.redirect_stdout(printed):
+        return run(list(arguments)), printed.getvalue()
+
+
+@functools.cache
+def _printed_table() -> str:
+    """What the benchmark of plan quality prints of its stored results."""
+    stored = "benchmarks/results/search/torchrec.csv"
+    command = [sys.executable, "-m", "benchmarks.search.torchrec", "--table-only", "--out", stored]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_python_blocks_run() -> None:
     blocks = _blocks("python")
     assert blocks
     for block in blocks:
-        done = subprocess.run(
-            [sys.executable, "-c", block], capture_output=True, text=True, check=False, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip()
+        printed = io.StringIO()
+        with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
+            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102
+        assert printed.getvalue().strip()
 
 
 def test_commands_exist() -> None:
     named = {name for row in _table("command") for name in re.findall(r"`(\w+)`", row[0])}
     assert {"plan", "estimate", "compare"} <= named
     for name in named:
-        done = _run(name, "--help")
-        assert done.returncode == 0, f"README names {name!r}: {done.stderr}"
+        assert _run(name, "--help")[0] == 0, f"README names {name!r}"
 
 
 def test_published_errors_are_those_printed() -> None:
     quoted = re.search(r"^shardplan +MAPE.*$", README, re.MULTILINE)
     assert quoted is not None
-    done = _run("validate", "published")
-    assert done.returncode == 0, done.stderr
-    assert quoted.group(0) in done.stdout
+    code, printed = _run("validate", "published")
+    assert code == 0
+    assert quoted.group(0) in printed
 
 
 def _table(first: str) -> list[list[str]]:
@@ -72,7 +84,7 @@ def _has_row(cells: list[str], printed: str) -> bool:
 
 
 def test_rows_of_the_accuracy_table_are_those_printed() -> None:
-    printed = _run("validate", "published").stdout
+    _, printed = _run("validate", "published")
     rows = _table("system")
     assert len(rows) == 6
     for row in rows:
@@ -83,15 +95,11 @@ def test_rows_of_the_accuracy_table_are_those_printed() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs torchrec")
 @pytest.mark.parametrize("page", ["README.md", "docs/search.md"])
 def test_rows_of_the_plan_quality_table_are_those_printed(page: str) -> None:
-    stored = "benchmarks/results/search/torchrec.csv"
-    command = [sys.executable, "-m", "benchmarks.search.torchrec", "--table-only", "--out", stored]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| (\w+@\d+ \|.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
     assert len(rows) >= 4
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert _has_row(cells, done.stdout), row
+        assert _has_row(cells, _printed_table()), row
 
 
 def test_the_readme_fits_three_screens_and_its_links_lead_somewhere() -> None:
@@ -101,7 +109,7 @@ def test_the_readme_fits_three_screens_and_its_links_lead_somewhere() -> None:
 
 
 def test_shipped_names_in_the_readme_are_known() -> None:
-    listed = _run("systems").stdout
+    _, listed = _run("systems")
     for name in set(re.findall(r"--system (\w+)", README)) - {"NAME"}:
         assert name in listed
 

@@ -61,7 +61,7 @@ class Judge(ABC):
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a whole plan, ``[W, F]``."""
-        return np.asarray(sum(self.work(p) for p in plan.placements))
+        return np.asarray(self.works(plan.placements).sum(axis=0))
 
     def price(self, plan: Plan) -> float:
         """The objective of one plan."""
