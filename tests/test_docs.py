@@ -79,7 +79,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.language == "python":
             with contextlib.chdir(tmp_path):
-                exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})  # noqa: S102
+                exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})
             continue
         command = ["bash", "-c", _WORKED + block.text]
         done = subprocess.run(

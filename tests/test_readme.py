@@ -51,7 +51,7 @@ def test_python_blocks_run() -> None:
     for block in blocks:
         printed = io.StringIO()
         with contextlib.chdir(ROOT), contextlib.redirect_stdout(printed):
-            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102
+            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
         assert printed.getvalue().strip()
 
 

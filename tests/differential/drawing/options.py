@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,7 +40,7 @@ _MOST_UNEQUAL = 3
 def placements(
     case: Case, table: Table, *, wide: bool = False, few: int | None = None
 ) -> list[TablePlacement]:
-    """All placements of one table, by every name that they can have.
+    """All placements of one table, by every name that they can have; those asked for are kept.
 
     Pieces of one width are interchangeable, so only one of their orders is listed: under a limit on
     what moves the one that receives least, else any.
@@ -50,6 +51,13 @@ def placements(
         wide: also any widths of up to three pieces, and more pieces than ranks or hosts.
         few: at most so many ways to cut and place it, drawn at random beside the plainest ones.
     """
+    return list(_placements(case, table, wide=wide, few=few))
+
+
+@lru_cache(maxsize=256)
+def _placements(
+    case: Case, table: Table, *, wide: bool, few: int | None
+) -> tuple[TablePlacement, ...]:
     leave = leave_of(case, table)
     choose = arrangements if few is None else _Some(few, table.num_embeddings)
     ways = list(_cut_and_placed(case, table, leave, choose, wide=wide))
@@ -62,7 +70,7 @@ def placements(
         for kind, shards in ways
         for kernel, factor in _kernels(kind, leave)
     ]
-    return list(dict.fromkeys([*found, *_in_use(case, table, leave)]))
+    return tuple(dict.fromkeys([*found, *_in_use(case, table, leave)]))
 
 
 def _placement(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.planner.profiling.samples import day_columns, write_npy
+from tests.planner.profiling.samples import two_days
 
 
 @pytest.fixture
 def days(tmp_path: Path) -> list[Path]:
-    return [write_npy(tmp_path / f"day_{i}_sparse.npy", day_columns(10 * i)) for i in range(2)]
+    return two_days(tmp_path)

@@ -50,6 +50,11 @@ def day_columns(seed: int = 0) -> IntArray:
     )
 
 
+def two_days(folder: Path) -> list[Path]:
+    """Two files of one-hot indices of three tables."""
+    return [write_npy(folder / f"day_{i}_sparse.npy", day_columns(10 * i)) for i in range(2)]
+
+
 def write_tsv(
     path: Path, categories: Sequence[Sequence[int | None]], *, end: str = "\n", label: bool = True
 ) -> Path:

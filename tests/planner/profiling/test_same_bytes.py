@@ -21,15 +21,18 @@ from tests.planner.profiling.samples import (
     SKIPPING,
     TEXT_OPTIONS,
     day_columns,
+    two_days,
     write_npy,
     write_tsv,
 )
 
 
-@pytest.fixture
-def reference(days: list[Path], tmp_path: Path) -> bytes:
-    output = tmp_path / "reference.json"
-    profile_files(days, output, OPTIONS)
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What one process makes of the two days, which every test has in a folder of its own."""
+    folder = tmp_path_factory.mktemp("reference")
+    output = folder / "reference.json"
+    profile_files(two_days(folder), output, OPTIONS)
     return output.read_bytes()
 
 
