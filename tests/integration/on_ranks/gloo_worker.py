@@ -1,10 +1,15 @@
-"""One rank of the training test: ``gloo_worker.py RANK WORLD FOLDER``; answers in rank-R.json."""
+"""One rank of the training test: ``gloo_worker.py RANK WORLD FOLDER``; answers in rank-R.json.
+
+At the end rank 0 dies while it plans, with exit code 3, and rank 1 says what it made of that.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +69,7 @@ def trained_sequences(rank: int) -> dict[str, list[float]]:
 
 
 def new_planner(constraints: dict[str, ParameterConstraints]) -> ShardPlanner:
-    return ShardPlanner(batch_size=gm.BATCH, constraints=constraints, timeout_seconds=5)
+    return ShardPlanner(batch_size=gm.BATCH, constraints=constraints, max_evaluations=30)
 
 
 def caught(action: Callable[[], object]) -> dict[str, Any]:
@@ -98,6 +103,14 @@ def failing() -> dict[str, Any]:
         "file": caught(lambda: absent.collective_plan(model, sharders)),
         "bug": caught(lambda: new_planner({}).collective_plan(Broken(), sharders)),
     }
+
+
+def without_the_planning_rank() -> dict[str, Any]:
+    """What a rank that waits for a plan is told when the one that makes it dies."""
+    planner = ShardPlanner(batch_size=gm.BATCH, callbacks=[lambda _: os._exit(3)])
+    start = time.monotonic()
+    told = caught(lambda: planner.collective_plan(gm.make_model(), gm.make_sharders()))
+    return {**told, "seconds": time.monotonic() - start}
 
 
 def traps(good: ShardingPlan) -> dict[str, dict[str, Any]]:
@@ -181,9 +194,12 @@ def main(rank: int, world: int, folder: Path) -> None:
         "failing": failing(),
         "traps": traps(hand["row_wise"]),
     }
-    (folder / f"rank-{rank}.json").write_text(json.dumps(answer))
+    if rank == 0:
+        (folder / "rank-0.json").write_text(json.dumps(answer))
     dist.barrier()
-    dist.destroy_process_group()
+    answer["lost"] = without_the_planning_rank()
+    (folder / f"rank-{rank}.json").write_text(json.dumps(answer))
+    os._exit(0)  # the group has lost a rank and cannot be closed
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A rank that dies or is late while a plan is made ends the wait of the others with an error."""
+"""A rank that dies or is late while a plan is made ends the wait of the others with an error.
+
+That of the rank that plans is in ``test_torchrec_training``, whose ranks have TorchRec loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ pytest.importorskip("torchrec")
 from tests.integration.on_ranks.lost_rank_worker import GROUP_TIMEOUT_S
 from tests.integration.on_ranks.ranks import run_ranks
 
-pytestmark = pytest.mark.torchrec
+pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
 WORKER = Path(__file__).with_name("lost_rank_worker.py")
 
@@ -24,15 +27,6 @@ def answers(folder: Path, case: str, codes: list[int]) -> list[dict[str, Any] | 
     return [json.loads(f.read_text()) if f.exists() else None for f in files]
 
 
-def test_a_planning_rank_that_dies_does_not_hang_the_others(tmp_path: Path) -> None:
-    planning, waiting = answers(tmp_path, "killed", [3, 0])
-    assert planning is None
-    assert waiting is not None
-    assert "ShardPlannerError: the first rank of the group sent no plan" in waiting["error"]
-    assert waiting["seconds"] < GROUP_TIMEOUT_S["killed"]
-
-
-@pytest.mark.slow
 def test_a_waiting_rank_that_dies_does_not_hang_the_others(tmp_path: Path) -> None:
     planning, waiting = answers(tmp_path, "late", [0, 3])
     assert waiting is None
@@ -41,7 +35,6 @@ def test_a_waiting_rank_that_dies_does_not_hang_the_others(tmp_path: Path) -> No
     assert planning["seconds"] < GROUP_TIMEOUT_S["late"]
 
 
-@pytest.mark.slow
 def test_a_planning_rank_that_is_too_late_is_reported(tmp_path: Path) -> None:
     planning, waiting = answers(tmp_path, "slow", [0, 0])
     assert planning is not None
@@ -50,7 +43,6 @@ def test_a_planning_rank_that_is_too_late_is_reported(tmp_path: Path) -> None:
     assert waiting["seconds"] < 3 * GROUP_TIMEOUT_S["slow"]
 
 
-@pytest.mark.slow
 def test_the_search_ends_before_the_group_gives_up(tmp_path: Path) -> None:
     planning, waiting = answers(tmp_path, "cut short", [0, 0])
     assert planning is not None

@@ -14,6 +14,8 @@ from tests.integration.on_ranks.ranks import run_ranks
 
 pytestmark = pytest.mark.torchrec
 
+PATIENCE_S = 300
+"""Far below the half hour after which a collective of gloo gives up."""
 HAND_BUILT = ("table_wise", "row_wise", "column_wise", "data_parallel")
 
 
@@ -21,7 +23,7 @@ HAND_BUILT = ("table_wise", "row_wise", "column_wise", "data_parallel")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One launch answers all tests of this file."""
     folder = tmp_path_factory.mktemp("gloo")
-    run_ranks(Path(__file__).with_name("gloo_worker.py"), [str(folder)], folder)
+    run_ranks(Path(__file__).with_name("gloo_worker.py"), [str(folder)], folder, codes=[3, 0])
     return [json.loads((folder / f"rank-{r}.json").read_text()) for r in range(2)]
 
 
@@ -96,3 +98,10 @@ def test_torchrec_fails_where_the_rules_warn(
     for answer in answers:
         assert answer["traps"][case]["torchrec"].startswith(message)
         assert answer["traps"][case]["rules"]
+
+
+def test_a_planning_rank_that_dies_does_not_hang_the_others(answers: list[dict[str, Any]]) -> None:
+    lost = answers[1]["lost"]
+    assert lost["type"] == "ShardPlannerError"
+    assert "the first rank of the group sent no plan" in lost["message"]
+    assert lost["seconds"] < PATIENCE_S
