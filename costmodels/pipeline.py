@@ -192,7 +192,7 @@ class CostPipeline:
         program = self._program(work)
         simulation = traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
-        low, high = self._interval(plan, work)
+        low, high = self._interval(plan, work, program)
         ranks = rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
         path = critical_path(program, simulation)
@@ -221,10 +221,11 @@ class CostPipeline:
         The draws are the same for every plan, because plans on one system share the errors of its
         rates and of the model: two plans' samples can be compared pairwise.
         """
-        return self._sampled_times(self.plan_work(plan))
+        work = self.plan_work(plan)
+        return self._sampled_times(work, self._program(work))
 
-    def _sampled_times(self, work: FloatArray) -> FloatArray:
-        """The same from the plan's work; of ranks that are alike one is looked at."""
+    def _sampled_times(self, work: FloatArray, program: Program) -> FloatArray:
+        """The same from the plan's work and its steps; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(
             self.topology,
@@ -237,14 +238,14 @@ class CostPipeline:
         factors = sampled_factors(known, self.models.spread_ratio)
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size
-        ranks = differing_ranks(self._program(work), world)
-        program = on_ranks(self._program(work, scale), ranks, world)
-        return schedule(program, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
+        ranks = differing_ranks(program, world)
+        scaled = on_ranks(self._program(work, scale), ranks, world)
+        return schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
 
-    def _interval(self, plan: Plan, work: FloatArray) -> tuple[float, float]:
+    def _interval(self, plan: Plan, work: FloatArray, program: Program) -> tuple[float, float]:
         """90 % interval of a plan's time, over all the index laws that the tables' data allow."""
         alternatives = [t.distribution.alternatives() for t in self.workload.tables]
-        sampled = [self._sampled_times(work)]
+        sampled = [self._sampled_times(work, program)]
         for number in range(max(map(len, alternatives), default=0)):
             tables = tuple(
                 replace(t, distribution=laws[number] if laws else t.distribution)
@@ -252,7 +253,7 @@ class CostPipeline:
             )
             workload = replace(self.workload, tables=tables)
             other = CostPipeline(workload, self.topology, self.models)
-            sampled.append(other._sampled_times(other.plan_work(plan)))
+            sampled.append(other.sampled_times(plan))
         ends = np.array([np.quantile(samples, [0.05, 0.95]) for samples in sampled])
         return float(ends[:, 0].min()), float(ends[:, 1].max())
 
