@@ -1,0 +1,321 @@
+"""Bounds are as high as they should be: against programs written down in full, and all plans.
+
+That a bound is below every plan is held elsewhere; a bound that gives something away breaks nothing
+there. Here all rows of a program stand side by side, where the search adds them one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
+from planner.objectives import objective_named
+from planner.prepare import search_space
+from planner.problem import Constraints, PlanningProblem
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.relaxation import TypeSet, optional_types, type_sets
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import solve
+from planner.search.construct.walk import every_assignment
+from planner.space.evaluation import FloatArray, SearchSpace
+from tests.planner import cases
+
+ROUNDS = 100
+"""Enough for the last program to break no row."""
+
+
+def tight(device: float, host: float, uneven: float) -> SearchSpace:
+    """Three tables on two hosts with so many times the mean memory of all options."""
+    tables = tuple(cases.table(f"t{i}", 400_000 * 2**i, 64 << i, 9.0 / (i + 1)) for i in range(3))
+    model = replace(cases.workload(tables, batch=2048), cuda_graph=True)
+    found = cases.space(model, cases.topology(2, 2))
+    for limits, bytes_of, share in (
+        (found.pipeline.device_limits, found.device, device),
+        (found.pipeline.host_limits, found.host, host),
+    ):
+        each = np.maximum.reduceat(found.mean_work @ bytes_of, found.first[:-1]).sum()
+        limits[:] = share * each * (1 if len(limits) == found.world_size else 2)
+        limits[0] *= uneven
+    return found
+
+
+SPACES = {
+    **{f"tiny {seed}": seed for seed in (0, 1, 3, 4, 6)},
+    "little device memory": (0.5, 1.0, 1.0),
+    "little of both": (0.45, 0.45, 1.0),
+    "uneven memory": (0.4, 0.6, 1.5),
+}
+
+
+def space_of(name: str) -> SearchSpace:
+    given = SPACES[name]
+    return cases.tiny(given) if isinstance(given, int) else tight(*given)
+
+
+class Written:
+    """The rank-free program with every row, as the module ``bound`` says what they are.
+
+    Variables: a share of each option, the maximum of each phase in use, and the objective.
+    """
+
+    def __init__(self, bounds: RankFreeBound, types: TypeSet | None) -> None:
+        space, model = bounds.space, bounds.model
+        self.options, self.phases = len(space.options), len(model.used)
+        self.types, self.space = types, space
+        self.rows: list[FloatArray] = []
+        self.most: list[float] = []
+        matrix = np.column_stack([model.tangents.T, space.device, space.host])
+        loads = [(space.pool[r] @ matrix).reshape(-1, matrix.shape[1]) for r in space.rows]
+        mean = np.array([load.sum(axis=0) for load in loads]) / space.world_size
+        largest = np.array([load.max(axis=0) for load in loads])
+        least = np.array([load.min(axis=0) for load in loads])
+        uniform = np.array([o.is_uniform for o in space.options])
+        pipeline, local = space.pipeline, space.local_world_size
+        hosts = np.repeat(pipeline.host_limits, local)
+        for c in range(matrix.shape[1]):
+            own = c - matrix.shape[1] if c >= len(model.phase) else 0  # -2 is the device, -1 the host
+            limit = [pipeline.device_limits, hosts][own] if own < 0 else None
+            on_mean = None if limit is None else limit.mean() / (local if own == -1 else 1)
+            self._below(c, model, mean[:, c], on_mean)
+            for t in range(space.num_tables):
+                single = np.where(space.table_of == t, largest[:, c], 0.0)
+                most = None if limit is None else limit.max()
+                self._below(c, model, np.where(uniform, least[:, c], single), most)
+            for r in range(space.world_size):
+                here = [x[r, c] if u else 0.0 for x, u in zip(loads, uniform, strict=True)]
+                self._below(c, model, np.array(here), None if limit is None else limit[r])
+        for cut in [model.objective.always(), *bounds.cuts.get(types, [])]:
+            row = np.concatenate([np.zeros(self.options), cut.slopes[model.used], [-1.0]])
+            self.rows.append(row)
+            self.most.append(-cut.base)
+
+    def _below(
+        self, load: int, model: LinearModel, values: FloatArray, limit: float | None
+    ) -> None:
+        row = np.concatenate([values, np.zeros(self.phases + 1)])
+        if limit is None:
+            row[self.options + list(model.used).index(model.phase[load])] = -1.0
+        scale = 1.0 if limit is None else max(limit, 1.0)
+        self.rows.append(row / scale)
+        self.most.append(0.0 if limit is None else 1.0)
+
+    def least(self, phase: int | None = None, most: float = math.inf) -> float:
+        """The least objective, or phase in use of plans with at most this objective."""
+        inside = [self.types is None or o.sharding_type in self.types for o in self.space.options]
+        tables = np.arange(self.space.num_tables)[:, None] == self.space.table_of
+        cost = np.zeros(self.options + self.phases + 1)
+        cost[-1 if phase is None else self.options + phase] = 1.0
+        unit = 1e-3  # seconds
+        seconds = np.arange(len(cost)) >= self.options
+        rows = np.array(self.rows)
+        by_limit = np.array(self.most) == 1.0
+        scaled = np.where(seconds, rows, np.where(by_limit[:, None], rows, rows / unit))
+        upper = np.where(by_limit, 1.0, np.array(self.most) / unit)
+        done = linprog(
+            cost,
+            A_ub=scaled,
+            b_ub=upper,
+            A_eq=np.hstack([tables, np.zeros((len(tables), self.phases + 1))]),
+            b_eq=np.ones(len(tables)),
+            bounds=[(0.0, float(i)) for i in inside]
+            + [(0.0, None)] * self.phases
+            + [(0.0, None if math.isinf(most) else most / unit)],
+        )
+        return math.inf if done.status == 2 else float(done.fun) * unit
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_row_by_row_is_the_same_as_all_at_once(name: str) -> None:
+    """Not below the written program but for what counts as broken, and never above it."""
+    space = space_of(name)
+    for objective in ("iteration", "phases"):
+        bounds = RankFreeBound(LinearModel(space, objective_named(objective, space)))
+        for types in [None, *type_sets(space)[:4]]:
+            found = bounds.relax(types, rounds=ROUNDS).bound
+            expected = Written(bounds, types).least()
+            assert found == pytest.approx(expected, rel=3e-4)
+            assert not found > expected * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("name", ["tiny 0", "tiny 4", "little device memory"])
+def test_least_phases_are_those_of_the_written_program(name: str) -> None:
+    space = space_of(name)
+    bounds = RankFreeBound(LinearModel(space, objective_named("iteration", space)))
+    (types, *_) = type_sets(space)
+    value = bounds.relax(types, rounds=ROUNDS).bound
+    written = Written(bounds, types)
+    for slack in (1.01, 1.5):
+        for k, phase in enumerate(bounds.model.used):
+            found = bounds.least_phase(types, int(phase), value * slack)
+            assert found <= written.least(k, value * slack) + 1e-12
+            assert found >= written.least(k, value * slack) * (1 - 0.02) - 1e-9
+    unused = set(range(len(bounds.model.objective.weights))) - set(bounds.model.used.tolist())
+    assert all(bounds.least_phase(types, phase, value) == 0.0 for phase in unused)
+    assert math.isinf(bounds.least_phase(types, int(bounds.model.used[0]), value * 0.5))
+
+
+def least_of_plans(bounds: RankFreeBound, types: TypeSet) -> float:
+    """The minorant of the best plan with these types: tangents and cuts, all plans looked at."""
+    space, model = bounds.space, bounds.model
+    cuts = [model.objective.always(), *bounds.cuts.get(types, [])]
+    best = math.inf
+    for assignments, works in every_assignment(space):
+        inside = [
+            all(space.option(t, i).sharding_type in types for t, i in enumerate(a.options))
+            for a in assignments
+        ]
+        phases = model.phase_maxima(model.loads(works).max(axis=1))
+        values = np.max([c.base + phases @ c.slopes[model.used] for c in cuts], axis=0)
+        good = np.array(inside) & (space.overflow_ratio(works) <= 0)
+        best = min(best, float(values[good].min(initial=math.inf)))
+    return best
+
+
+@pytest.mark.parametrize("scarce", [False, True])
+@pytest.mark.parametrize(
+    ("hosts", "local", "kinds"),
+    [
+        (1, 3, (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)),
+        (2, 2, (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)),
+        (2, 2, (ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)),
+    ],
+)
+def test_programs_with_every_rank_find_the_best_plan(
+    hosts: int, local: int, kinds: tuple[ShardingType, ...], scarce: bool
+) -> None:
+    """Exactly, where the pieces of an option are alike: nothing is left for a plan to gain."""
+    tables = tuple(cases.table(f"t{i}", 300_000 + 90_000 * i, 64, 3.0 + 2 * i) for i in range(4))
+    problem = PlanningProblem(
+        workload=cases.workload(tables, batch=4096),
+        topology=cases.topology(hosts, local),
+        constraints=Constraints(
+            sharding_types=kinds, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE)
+        ),
+    )
+    space = search_space(problem, CostPipeline)
+    if scarce:  # no two of the largest on one rank
+        large = np.minimum.reduceat(space.largest_device, space.first[:-1])
+        space.pipeline.device_limits[:] = max(1.9 * large.max(), 1.0)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    for types in type_sets(space):
+        linear = bounds.relax(types, rounds=ROUNDS).bound
+        best = least_of_plans(bounds, types)
+        program, unit = bounds.whole_program(types, bound=0.0, incumbent=10.0)
+        solution = solve(program)
+        assert solution.infeasible == math.isinf(best)
+        if solution.infeasible:
+            continue
+        assert solution.bound * unit == pytest.approx(best, rel=2e-3)
+        assert linear <= best * (1 + 1e-9)
+        below, unit = bounds.whole_program(types, bound=0.0, incumbent=0.99 * best)
+        assert solve(below).infeasible, "no plan is below the best one"
+        whole = bounds.solve_whole(types, rounds=ROUNDS).bound
+        special = bounds.solve_whole(types, rounds=ROUNDS, special=(0, 1, 2, 3)).bound
+        assert whole <= special * (1 + 2e-3)
+        assert special <= best * (1 + 1e-9)
+
+
+def test_special_ranks_see_two_shards_that_only_together_are_too_much() -> None:
+    """Three equal tables on two ranks: two of them share a rank, which means cannot tell.
+
+    Each table's largest piece is on some rank; the other two then fill the other rank twice, or
+    come to it. The mean is 1.5 pieces a rank, and so is what any single piece allows.
+    """
+    tables = tuple(cases.table(f"t{i}", 500_000, 64, 8.0) for i in range(3))
+    only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    space = cases.space(cases.workload(tables, batch=4096), cases.topology(1, 2), only)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    (types,) = type_sets(space)
+    best = least_of_plans(bounds, types)
+    plain = bounds.solve_whole(types, rounds=ROUNDS).bound
+    special = bounds.solve_whole(types, rounds=ROUNDS, special=(0, 1, 2)).bound
+    ranked, unit = bounds.whole_program(types, bound=plain, incumbent=2 * best)
+    base = bounds.model.objective.always().base
+    assert (plain - base) == pytest.approx(1.5 / 2 * (best - base), rel=2e-3)
+    assert plain * (1 - 1e-6) <= special <= best * (1 + 1e-9)
+    assert solve(ranked).bound * unit == pytest.approx(best, rel=2e-3)
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 2])
+def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -> None:
+    """What is asked of them: nothing above the room, half of it once a rank, a third twice."""
+    space = cases.space(cases.synthetic(5, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    relaxed = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
+    found = bounds.packable(relaxed, slack)
+    assert relaxed.shares is not None
+    assert found.shares is not None
+    model = bounds.model
+    uniform = np.array([o.is_uniform for o in space.options])
+    largest = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).max(0)
+                        for r in space.rows])[:, : model.num_tangents]  # fmt: skip
+    least = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).min(0)
+                      for r in space.rows])[:, : model.num_tangents]  # fmt: skip
+    base = np.where(uniform[:, None], least, 0.0).T @ relaxed.shares
+    single = np.where(uniform[:, None], 0.0, largest) * relaxed.shares[:, None]
+    on_some = np.array([single[space.table_of == t].sum(axis=0) for t in range(5)]) + base
+    mean = model.mean[:, : model.num_tangents].T @ relaxed.shares
+    peaks = np.maximum(on_some.max(axis=0), mean)
+    room = model.phase_maxima(peaks)[model.phase_index] * (1 + slack)
+    share = largest / np.maximum(room, 1e-300)
+    where = room > 1e-6 * room.max()
+    taken = ~uniform & (found.shares > 1e-6)
+    everywhere = np.array([model.loads(space.pool[r]).reshape(-1, model.num_tangents + 2).max(0)
+                           for r in space.rows])[uniform & (found.shares > 1e-6)]  # fmt: skip
+    if not len(everywhere):  # uniform options may raise the room
+        assert (share[taken][:, where] <= 1 + 1e-6).all()
+        shards = np.array([r.size for r in space.rows])
+        for weight, least_share in ((1.0, 0.5), (0.5, 1 / 3)):
+            large = np.where(taken[:, None] & (share > least_share * (1 + 1e-9)), weight, 0.0)
+            count = (found.shares * shards) @ large[:, where]
+            assert (count <= space.world_size * (1 + 1e-5)).all()
+    assert found.bound >= relaxed.bound * (1 - 1e-3)
+
+
+def test_tables_with_the_largest_pieces_come_first() -> None:
+    """By their share of a phase's maximum; small ones and uniform ones are not worth a rank."""
+    widths = (64, 256, 128, 4)
+    tables = tuple(cases.table(f"t{i}", 200_000, w, 8.0) for i, w in enumerate(widths))
+    only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
+    space = cases.space(cases.workload(tables, batch=4096), cases.topology(1, 2), only)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    found = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
+    assert bounds.tables_with_large_pieces(found, 4)[:2] == (1, 2)
+    assert bounds.tables_with_large_pieces(found, 1) == (1,)
+    assert 3 not in bounds.tables_with_large_pieces(found, 4)
+    assert bounds.tables_with_large_pieces(replace(found, shares=None), 4) == ()
+
+
+def test_every_plan_has_a_set_of_types_and_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets are those that leave every table an option; optional types are in each of them."""
+    monkeypatch.setattr("planner.search.bounds.relaxation._MOST_SETS", 4)
+    space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
+    kinds = {o.sharding_type for o in space.options}
+    assert len(type_sets(space)) == 2 ** len(kinds) - 1, "every table may have every type"
+    assert type_sets(space)[0] == kinds
+    replicated = frozenset({ShardingType.DATA_PARALLEL})
+    some = type_sets(space, replicated)
+    assert len(some) == 2 ** (len(kinds) - 1)
+    assert all(replicated <= types for types in some)
+    left_open = optional_types(space, replicated)
+    assert replicated <= left_open
+    assert len(type_sets(space, left_open)) <= 4 < len(type_sets(space, replicated))
+    counts = {k: sum(o.sharding_type is k for o in space.options) for k in kinds}
+    closed = kinds - left_open
+    assert max(counts[k] for k in left_open - replicated) <= min(counts[k] for k in closed)
+    limited = cases.space(
+        cases.synthetic(2),
+        cases.topology(1, 2),
+        Constraints(
+            sharding_types=(ShardingType.TABLE_WISE, ShardingType.ROW_WISE),
+            kernels=(ComputeKernel.FUSED,),
+        ),
+    )
+    assert optional_types(limited) == frozenset()
