@@ -79,7 +79,9 @@ class Written:
         pipeline, local = space.pipeline, space.local_world_size
         hosts = np.repeat(pipeline.host_limits, local)
         for c in range(matrix.shape[1]):
-            own = c - matrix.shape[1] if c >= len(model.phase) else 0  # -2 is the device, -1 the host
+            own = (
+                c - matrix.shape[1] if c >= len(model.phase) else 0
+            )  # -2 is the device, -1 the host
             limit = [pipeline.device_limits, hosts][own] if own < 0 else None
             on_mean = None if limit is None else limit.mean() / (local if own == -1 else 1)
             self._below(c, model, mean[:, c], on_mean)
