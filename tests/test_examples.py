@@ -14,6 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 LONG = "05_mlperf_dcnv2_in_torchrec"
+WITH_TORCH = ("03_use_in_torchrec", LONG)
+"""They take seconds to import it. What a rank of the first does is held by the test of training in
+``integration/on_ranks``, and that the second plans its model by one below."""
 
 
 def needs_torch(path: Path) -> bool:
@@ -50,9 +53,9 @@ def test_the_mlperf_example_plans_its_model() -> None:
 
 
 def examples() -> list[object]:
-    """All; the one that trains MLPerf's model is slow."""
+    """All; those with torch are slow."""
     return [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == LONG else [])
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in WITH_TORCH else [])
         for path in EXAMPLES
     ]
 

@@ -12,7 +12,7 @@ from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
 CHUNKS, CHUNK = 20, 10
-QUICK = 5
+QUICK = 4
 """Chunks that run by default; the others are slow."""
 EVALUATIONS = 60
 """Plans that the search may price for each of these: they are about promises, not quality."""

@@ -253,8 +253,8 @@ def test_a_budget_that_follows_from_the_problem_and_not_from_the_clock() -> None
     assert default_work_s(3, None) < default_work_s(26, None) < default_work_s(300, None)
     assert default_work_s(300, None) == default_work_s(3000, None)
     assert default_work_s(3, 60.0) == default_work_s(300, 60.0) < 60.0
-    model, system = small()
-    results = [api.plan(model, system) for _ in range(2)]  # type: ignore[arg-type]
+    model, system = cases.synthetic(4, seed=3), cases.topology(1, 2)
+    results = [api.plan(model, system) for _ in range(2)]
     assert results[0].plan == results[1].plan
     assert results[0].bound == results[1].bound
     assert results[0].solver.work == results[1].solver.work

@@ -1,5 +1,6 @@
 """One rank of the training test: ``gloo_worker.py RANK WORLD FOLDER``; answers in rank-R.json.
 
+Then both do what a rank of ``examples/03_use_in_torchrec.py`` does, and print what it prints.
 At the end rank 0 dies while it plans, with exit code 3, and rank 1 says what it made of that.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import runpy
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +32,8 @@ from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import layout_problems
 from tests.integration.builders import make_topology
 from tests.integration.on_ranks import gloo_model as gm
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "03_use_in_torchrec.py"
 
 
 def planned(folder: Path, rank: int) -> dict[str, ShardingPlan]:
@@ -197,6 +201,9 @@ def main(rank: int, world: int, folder: Path) -> None:
     if rank == 0:
         (folder / "rank-0.json").write_text(json.dumps(answer))
     dist.barrier()
+    dist.destroy_process_group()
+    runpy.run_path(str(EXAMPLE))["train"](rank, str(folder / "example-store"))
+    gm.join(rank, world, str(folder / "last-store"))
     answer["lost"] = without_the_planning_rank()
     (folder / f"rank-{rank}.json").write_text(json.dumps(answer))
     os._exit(0)  # the group has lost a rank and cannot be closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ HAND_BUILT = ("table_wise", "row_wise", "column_wise", "data_parallel")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One launch answers all tests of this file."""
     folder = tmp_path_factory.mktemp("gloo")
-    run_ranks(Path(__file__).with_name("gloo_worker.py"), [str(folder)], folder, codes=[3, 0])
-    return [json.loads((folder / f"rank-{r}.json").read_text()) for r in range(2)]
+    worker = Path(__file__).with_name("gloo_worker.py")
+    printed = run_ranks(worker, [str(folder)], folder, codes=[3, 0])
+    found = [json.loads((folder / f"rank-{r}.json").read_text()) for r in range(2)]
+    return [{**answer, "printed": text} for answer, text in zip(found, printed, strict=True)]
 
 
 def test_hand_built_plans_use_what_they_say(answers: list[dict[str, Any]]) -> None:
@@ -98,6 +101,16 @@ def test_torchrec_fails_where_the_rules_warn(
     for answer in answers:
         assert answer["traps"][case]["torchrec"].startswith(message)
         assert answer["traps"][case]["rules"]
+
+
+def test_the_example_plans_and_trains(answers: list[dict[str, Any]]) -> None:
+    """What each rank of it does; as a whole it runs in ``test_examples``, which is slow."""
+    printed = answers[0]["printed"]
+    assert "predicted iteration time" in printed
+    losses = [float(loss) for loss in re.findall(r"^step \d: loss (\S+)$", printed, re.MULTILINE)]
+    assert len(losses) == 3
+    assert all(0 < loss < 2 for loss in losses)
+    assert "step" not in answers[1]["printed"]
 
 
 def test_a_planning_rank_that_dies_does_not_hang_the_others(answers: list[dict[str, Any]]) -> None:

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.planner.cli.command_line import Run
+from planner import load_system, load_workload, plan
+from planner.io import save_plan
+from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
 
 
-@pytest.fixture
-def plans(run: Run, tmp_path: Path, workload_file: Path, system_file: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two plans that load the box differently."""
+    folder = tmp_path_factory.mktemp("plans")
+    (folder / "small.yaml").write_text(WORKLOAD_TEXT)
+    (folder / "box.yaml").write_text(SYSTEM_TEXT)
+    workload, system = load_workload(folder / "small.yaml"), load_system(folder / "box.yaml")
     found = []
     for name in ("size_greedy", "random"):
-        asked = ("plan", workload_file, "--system", system_file, "--evaluations", 5, "-q")
-        assert run(*asked, "--strategy", name, "-o", tmp_path / name).code == 0
-        found.append(tmp_path / name / "plan.json")
+        result = plan(workload, system, strategy=name, max_evaluations=5, with_baselines=False)
+        save_plan(folder / f"{name}.json", result)
+        found.append(folder / f"{name}.json")
     return found
 
 
