@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -108,9 +109,15 @@ def test_no_row_is_silent_and_none_is_there_twice() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
 def test_the_test_of_a_row_exists(row: Row) -> None:
     file, function = row.test.split("::")
+    assert function in _tests_of(file)
+
+
+@functools.cache
+def _tests_of(file: str) -> frozenset[str]:
+    """Names of the functions of a test file."""
     (path,) = (ROOT / "tests" / "integration").rglob(file)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert function in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+    return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
 
 
 def test_the_page_is_up_to_date() -> None:

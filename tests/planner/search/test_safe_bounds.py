@@ -11,6 +11,7 @@ import pytest
 from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.search.common.safe_bounds import safe_bound
 from planner.space.evaluation import FloatArray, IntArray
+from tests.planner import cases
 
 
 def _random_program(rng: np.random.Generator) -> tuple[MilpProgram, FloatArray]:
@@ -74,7 +75,7 @@ def test_any_prices_give_a_bound_below_every_feasible_point(seed: int) -> None:
             )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", cases.first(range(200), 80))
 def test_solved_programs_are_bounded_below_a_known_point_and_never_infeasible(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     program, x = _random_program(rng)

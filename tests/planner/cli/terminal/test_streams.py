@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[4]
 CODES = "\u202e\u2066\x1b[31m\x07\x9b\u200b\u2028\x7f"
 """Right-to-left, an isolate, red, a bell, a one-byte escape, no width, a line break, delete."""
 
-PLAN = "plan small_demo --system h100_sxm --gpus 2 --evaluations 20"
+PLAN = "plan small_demo --system h100_sxm --gpus 2 --evaluations 2"
 
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
