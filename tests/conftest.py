@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and torch are imported
     os.environ.setdefault(_name, "1")
+gc.disable()  # until all is imported
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -38,6 +39,6 @@ settings.load_profile("shardplan")
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Take what is imported by now out of the collector's sight, and let it run less often."""
     del session
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
