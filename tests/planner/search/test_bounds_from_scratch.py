@@ -16,9 +16,11 @@ from scipy.optimize import linprog
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
+from planner.objectives.iteration import IterationTime
 from planner.prepare import search_space
-from planner.problem import Constraints, PlanningProblem
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, optional_types, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
@@ -70,18 +72,20 @@ class Written:
         self.types, self.space = types, space
         self.rows: list[FloatArray] = []
         self.most: list[float] = []
+        self.is_limit: list[bool] = []
+        self.limits: list[tuple[float, float | None]] = [(0.0, None)] * self.phases
         matrix = np.column_stack([model.tangents.T, space.device, space.host])
         loads = [(space.pool[r] @ matrix).reshape(-1, matrix.shape[1]) for r in space.rows]
         mean = np.array([load.sum(axis=0) for load in loads]) / space.world_size
+        self.model, self.mean = model, mean
         largest = np.array([load.max(axis=0) for load in loads])
         least = np.array([load.min(axis=0) for load in loads])
         uniform = np.array([o.is_uniform for o in space.options])
         pipeline, local = space.pipeline, space.local_world_size
         hosts = np.repeat(pipeline.host_limits, local)
         for c in range(matrix.shape[1]):
-            own = (
-                c - matrix.shape[1] if c >= len(model.phase) else 0
-            )  # -2 is the device, -1 the host
+            memory = c >= len(model.phase)  # the device, then the host
+            own = c - matrix.shape[1] if memory else 0
             limit = [pipeline.device_limits, hosts][own] if own < 0 else None
             on_mean = None if limit is None else limit.mean() / (local if own == -1 else 1)
             self._below(c, model, mean[:, c], on_mean)
@@ -94,8 +98,7 @@ class Written:
                 self._below(c, model, np.array(here), None if limit is None else limit[r])
         for cut in [model.objective.always(), *bounds.cuts.get(types, [])]:
             row = np.concatenate([np.zeros(self.options), cut.slopes[model.used], [-1.0]])
-            self.rows.append(row)
-            self.most.append(-cut.base)
+            self._add(row, -cut.base)
 
     def _below(
         self, load: int, model: LinearModel, values: FloatArray, limit: float | None
@@ -104,30 +107,66 @@ class Written:
         if limit is None:
             row[self.options + list(model.used).index(model.phase[load])] = -1.0
         scale = 1.0 if limit is None else max(limit, 1.0)
-        self.rows.append(row / scale)
-        self.most.append(0.0 if limit is None else 1.0)
+        self._add(row / scale, 0.0 if limit is None else 1.0)
+        self.is_limit[-1] = limit is not None
 
-    def least(self, phase: int | None = None, most: float = math.inf) -> float:
+    def within(self, box: Box, phase: int | None = None) -> float:
+        """The same of plans in a box, with a share of ranks for each fused call."""
+        more = len(box.launches.calls)
+        self.rows = [np.concatenate([row, np.zeros(more)]) for row in self.rows]
+        model, mean = self.model, self.mean
+        end = self.options + self.phases + 1
+        for cut in box.cuts:
+            row = np.zeros(end + more)
+            row[self.options : end] = [*cut.slopes[model.used], -1.0]
+            self._add(row, -cut.base)
+        calls = [(o.sharding_type, o.kernel) for o in self.space.options]
+        for g, side in enumerate(box.first):
+            if side not in model.used:
+                continue
+            k = list(model.used).index(side)
+            of_phase = np.flatnonzero(model.phase == side)
+            for p in of_phase if box.launches.seconds[g] > 0 else ():
+                row = np.zeros(end + more)
+                row[: self.options], row[self.options + k] = mean[:, p], -1.0
+                row[end:] = box.launches.seconds[g]
+                self._add(row, box.launches.seconds[g])
+            for i, call in enumerate(box.launches.calls):
+                row = np.zeros(end + more)
+                row[: self.options] = mean[:, of_phase[0]] * [c == call for c in calls]
+                row[end + i] = -box.high[g]
+                self._add(row, 0.0)
+            self.limits[k] = (box.low[g], box.high[g])
+        return self.least(phase, shares=more)
+
+    def _add(self, row: FloatArray, most: float) -> None:
+        self.rows.append(row)
+        self.most.append(most)
+        self.is_limit.append(False)
+
+    def least(self, phase: int | None = None, most: float = math.inf, *, shares: int = 0) -> float:
         """The least objective, or phase in use of plans with at most this objective."""
         inside = [self.types is None or o.sharding_type in self.types for o in self.space.options]
         tables = np.arange(self.space.num_tables)[:, None] == self.space.table_of
-        cost = np.zeros(self.options + self.phases + 1)
-        cost[-1 if phase is None else self.options + phase] = 1.0
+        end = self.options + self.phases + 1
+        cost = np.zeros(end + shares)
+        cost[end - 1 if phase is None else self.options + phase] = 1.0
         unit = 1e-3  # seconds
-        seconds = np.arange(len(cost)) >= self.options
+        seconds = (np.arange(len(cost)) >= self.options) & (np.arange(len(cost)) < end)
         rows = np.array(self.rows)
-        by_limit = np.array(self.most) == 1.0
+        by_limit = np.array(self.is_limit)
         scaled = np.where(seconds, rows, np.where(by_limit[:, None], rows, rows / unit))
         upper = np.where(by_limit, 1.0, np.array(self.most) / unit)
         done = linprog(
             cost,
             A_ub=scaled,
             b_ub=upper,
-            A_eq=np.hstack([tables, np.zeros((len(tables), self.phases + 1))]),
+            A_eq=np.hstack([tables, np.zeros((len(tables), self.phases + 1 + shares))]),
             b_eq=np.ones(len(tables)),
             bounds=[(0.0, float(i)) for i in inside]
-            + [(0.0, None)] * self.phases
-            + [(0.0, None if math.isinf(most) else most / unit)],
+            + [(low / unit, None if high is None else high / unit) for low, high in self.limits]
+            + [(0.0, None if math.isinf(most) else most / unit)]
+            + [(0.0, 1.0)] * shares,
         )
         return math.inf if done.status == 2 else float(done.fun) * unit
 
@@ -321,3 +360,60 @@ def test_every_plan_has_a_set_of_types_and_there_are_few(monkeypatch: pytest.Mon
         ),
     )
     assert optional_types(limited) == frozenset()
+
+
+@pytest.mark.parametrize("width", [1.01, 1.3])
+def test_a_box_says_what_its_calls_cost(width: float) -> None:
+    """The written program with the limits, cuts and fused calls of a box.
+
+    A call's share of ranks is at least its mean over the box's limit, and each call after the first
+    of a rank adds to the phase. One table is looked up often, and the other one is wide.
+    """
+    tables = (cases.table("often", 10**6, 8, 100.0), cases.table("wide", 10**6, 256, 1.0))
+    kinds = (ShardingType.COLUMN_WISE, ShardingType.TABLE_ROW_WISE)
+    rules = Constraints(
+        kernels=(ComputeKernel.FUSED,),
+        tables=tuple(
+            TableConstraint(pattern=table.name, sharding_types=(kind,))
+            for table, kind in zip(tables, kinds, strict=True)
+        ),
+    )
+    space = cases.space(cases.workload(tables, batch=512), cases.topology(2, 2), rules)
+    objective = IterationTime(space.pipeline)
+    bounds = RankFreeBound(LinearModel(space, objective))
+    types = frozenset(kinds)
+    first = bounds.relax(types, rounds=ROUNDS)
+    assert first.phases is not None
+    box = objective.box(types, np.zeros_like(first.phases), first.phases * width)
+    assert box is not None
+    assert len(box.launches.calls) >= 2
+    assert (box.launches.seconds > 0).any()
+    found = bounds.relax(types, box=box, rounds=ROUNDS).bound
+    assert found == pytest.approx(Written(bounds, types).within(box), rel=3e-4)
+    phases = {int(p): k for k, p in enumerate(bounds.model.used) if p in box.first}
+    least = {k: bounds.least_phase(types, p, 1.0, box=box) for p, k in phases.items()}
+    expected = {k: Written(bounds, types).within(box, k) for k in phases.values()}
+    assert least == pytest.approx(expected, rel=0.02, abs=1e-9)
+
+
+def test_many_tables_have_the_least_sum_of_each_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.search.bounds.bound._EXACT_TABLES", 0)
+    space = cases.tiny(0)
+    model = LinearModel(space, objective_named("iteration", space))
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        model.add_tangents(space.pool[rng.integers(len(space.pool))])
+    bounds = RankFreeBound(model)
+    assert len(model.phase) > len(model.used)
+    for types in type_sets(space):
+        for phase in model.used:
+            own = model.tangents[model.phase == phase]
+            sums = []
+            for tangent in own:
+                loads = space.mean_work @ tangent
+                inside = [o.sharding_type in types for o in space.options]
+                tables = range(space.num_tables)
+                each = [loads[inside & (space.table_of == t)].min() for t in tables]
+                sums.append(sum(each))
+            found = bounds.least_phase(types, int(phase), 1.0)
+            assert found == pytest.approx(max(sums), rel=1e-6, abs=1e-15)

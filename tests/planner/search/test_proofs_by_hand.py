@@ -15,6 +15,7 @@ from planner.errors import InfeasibleError
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
 from planner.problem import Constraints, PlanningProblem
+from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.bounds.feasibility import least_excess_bytes, require_feasible
@@ -25,7 +26,7 @@ from planner.search.bounds.room import Room
 from planner.search.bounds.solver_process import solutions
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Solution
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
 FUSED = (ComputeKernel.FUSED,)
@@ -331,6 +332,30 @@ def test_nothing_is_proven_that_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert bound == pytest.approx(best, rel=1e-2)
     assert bounds.asked == []
     assert inline.batches == []
+
+
+def test_a_record_is_never_told_more_than_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a bad plan: the bound is what programs prove, and their work is counted."""
+    space = space_of(alike(3), cases.topology(1, 2))
+    objective = objective_named("phases", space)
+    best = cases.least_value(space, objective)
+    monkeypatch.setattr("planner.search.bounds.proving.SolverProcess", Inline)
+    record = Record(Evaluator(space, objective, Budget()))
+    worst = Assignment(options=(0, 0, 0), places=((0,), (0,), (0,)))
+    record.consider(worst, "all on one rank")
+    assert record.value > 1.01 * best
+    bounds = RankFreeBound(LinearModel(space, objective))
+    prover = Prover(bounds, {types: bounds.relax(types) for types in type_sets(space)})
+    meter = record.evaluate.meter
+    spent_s = meter.spent_s
+    assert prover.advance(record)
+    assert meter.spent_s == spent_s, "what is not done yet costs nothing"
+    prover.collect(record)
+    assert meter.spent_s > spent_s
+    assert record.bound is not None
+    assert record.bound == pytest.approx(prover.bound, rel=1e-9)
+    assert 0.5 * best < record.bound <= best * (1 + 1e-9)
+    prover.close()
 
 
 # ------------------------------------------------------------------ room
