@@ -1,0 +1,143 @@
+"""A box around durations that are known in closed form: chords, cuts, errors, and parts of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from costmodels.floors.type_floor import Leaf, Path
+from planner.objectives import objective_named
+from planner.search.bounds.boxes import Box, Launches
+from planner.space.evaluation import FloatArray
+from planner.space.objective import Cut
+from tests.planner.search.test_boxes import _branching, _least_s, _small
+
+STEP = 1e-3
+"""Seconds that no plan avoids."""
+
+
+class Chain:
+    """One chain of three durations: roots of phases 2 and 0, and a line in phase 2 again."""
+
+    def __init__(self) -> None:
+        self.sampled: list[tuple[float, float]] = []
+        self.phases = np.array([2, 0, 2])
+        self.leaves = (self._leaf(2), self._leaf(0), self._line())
+
+    def _leaf(self, phase: int) -> Leaf:
+        def seconds(size: FloatArray) -> FloatArray:
+            self.sampled.append((float(size[0]), float(size[-1])))
+            return np.asarray(np.sqrt(size))
+
+        return Leaf(phase=phase, is_line=False, duration_s=seconds, constant_s=0.0, slope_ratio=0.0)
+
+    def _line(self) -> Leaf:
+        return Leaf(
+            phase=2, is_line=True, duration_s=lambda x: 0.5 + 2 * x, constant_s=0.5, slope_ratio=2.0
+        )
+
+    def longest_path(self, leaves: FloatArray) -> Path:
+        assert leaves.shape == (3,)
+        return Path(constant_s=STEP, counts=np.array([1.0, 3.0, 1.0]))
+
+    def seconds(self, leaves: FloatArray) -> FloatArray:
+        return np.asarray(STEP + leaves @ np.array([1.0, 3.0, 1.0]))
+
+    def leaf_seconds(self, points: FloatArray) -> FloatArray:
+        first, second, third = points.T
+        return np.stack([np.sqrt(first), np.sqrt(second), 0.5 + 2 * third], axis=-1)
+
+
+LOW, HIGH = np.array([1.0, 4.0, 1.0]), np.array([4.0, 9.0, 4.0])
+NONE = Launches(calls=(), seconds=np.zeros(3))
+AT = np.array([6.25, math.nan, 2.25, math.nan])
+"""Phases between the limits; two of them are on no side."""
+CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
+"""Straight lines from (1, 1) to (4, 2) and from (4, 2) to (9, 3)."""
+
+
+def boxed(chain: Chain, *, per_second: float = 1.0) -> Box:
+    return Box(cast("Any", chain), 4, LOW, HIGH, NONE, per_second=per_second)
+
+
+def exact_s(first: float, second: float) -> float:
+    return STEP + first + 3 * second + 0.5 + 2 * 2.25
+
+
+@pytest.mark.parametrize("per_second", [1.0, 2.5])
+def test_cuts_are_the_chords_of_the_chain(per_second: float) -> None:
+    """But for a sample of each chord, in the unit of the objective."""
+    box = boxed(Chain(), per_second=per_second)
+    cut = box.cut(AT)
+    slopes = np.array([3 / 5, 0.0, 1 / 3 + 2, 0.0]) * per_second
+    assert cut.slopes == pytest.approx(slopes)
+    value = cut.base + float(np.nansum(cut.slopes * AT))
+    expected = exact_s(*CHORD) * per_second
+    one_sample = (1 + 3) / 64 * per_second
+    assert expected - one_sample - 1e-9 <= value <= expected
+    assert value > expected - 1.1 * one_sample
+    sides = AT[box.first][None]
+    exact = exact_s(math.sqrt(2.25), math.sqrt(6.25)) * per_second
+    assert box.exact_times(sides) == pytest.approx([exact])
+    assert box.relaxed(sides) == pytest.approx([value])
+
+
+def test_errors_are_what_each_chord_gives_away() -> None:
+    box = boxed(Chain())
+    found = box.errors(AT)
+    one_sample = np.array([1, 3, 0]) / 64
+    expected = [math.sqrt(2.25) - CHORD[0], 3 * (math.sqrt(6.25) - CHORD[1]), 0.0]
+    assert found == pytest.approx(expected + one_sample, abs=1e-9)
+    outside = box.errors(np.array([100.0, 0.0, 100.0]))
+    assert outside == pytest.approx(one_sample, abs=1e-9), "phases are taken to the limits"
+
+
+def test_the_least_is_that_of_the_best_cut_and_counts_a_phase_once() -> None:
+    box = boxed(Chain())
+    sides = AT[box.first]
+    assert box.least(sides[None])[0] == -math.inf
+    box.cuts += [Cut(base=1.0, slopes=np.array([0.5, 9.0, 2.0, 9.0]))]
+    assert box.least(sides) == pytest.approx(1.0 + 0.5 * 6.25 + 2.0 * 2.25)
+    box.cuts += [Cut(base=2.0, slopes=np.zeros(4)), Cut(base=40.0, slopes=np.zeros(4))]
+    assert box.least(sides) == pytest.approx(40.0)
+    box.cuts.pop()
+    assert box.least(np.zeros(3)) == pytest.approx(1.0 + 0.5 * 4.0 + 2.0 * 1.0), "at the limits"
+
+
+def test_a_part_keeps_cuts_and_chords_of_sides_that_are_the_same() -> None:
+    chain = Chain()
+    box = boxed(chain)
+    box.cuts.append(Cut(base=1.0, slopes=np.zeros(4)))
+    chain.sampled.clear()
+    low = np.array([1.0, 6.0, 1.0])
+    part = box.part(low, HIGH)
+    assert chain.sampled == [(6.0, 9.0)]
+    assert len(part.cuts) == 1
+    part.cuts.append(Cut(base=2.0, slopes=np.zeros(4)))
+    assert len(box.cuts) == 1
+    assert part.cut(AT).slopes[0] == pytest.approx(3 * (3 - math.sqrt(6)) / 3)
+    assert part.cut(AT).slopes[2] == pytest.approx(box.cut(AT).slopes[2])
+    assert part.relaxed(AT[part.first][None]) >= box.relaxed(AT[box.first][None])
+    assert part.launches is box.launches
+
+
+def test_sides_have_a_width() -> None:
+    """Limits that are equal are moved apart by next to nothing, upwards."""
+    box = Box(cast("Any", Chain()), 4, LOW, LOW, NONE)
+    assert (box.high > LOW).all()
+    assert box.high == pytest.approx(LOW, rel=1e-8)
+    assert box.low == pytest.approx(LOW, rel=0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 6])
+def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
+    """Of the gap to the best of all plans, where durations bend most."""
+    space, best = _small(seed), _least_s(seed)
+    branching = _branching(space, cast("Any", objective_named("iteration", space)), frozenset())
+    before = branching.bound(math.inf)
+    for _ in range(12):
+        branching.step(1.05 * best, whole_limit_s=None)
+    assert branching.bound(1.05 * best) - before >= 0.75 * (best - before)
