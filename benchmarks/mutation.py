@@ -61,9 +61,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "bounds": (
         "planner/search/bounds",
-        "tests/planner/search/bounds/test_bounds_from_scratch.py "
-        "tests/planner/search/bounds/test_proofs_by_hand.py tests/planner/search/bounds/test_boxes_by_hand.py "
-        "tests/planner/search/test_move_bound.py "
+        "tests/planner/search/bounds tests/planner/search/test_move_bound.py "
         "tests/planner/search/test_bound.py tests/planner/search/test_every_rank.py "
         "tests/planner/search/test_special_ranks.py tests/planner/search/test_makespan.py "
         "tests/planner/search/test_boxes.py tests/planner/test_api.py",
