@@ -203,6 +203,8 @@ class _Finder:
 
     def _add(self, start: int, end: int, new: str) -> None:
         old = self._source[start:end].decode()
+        if old == new:  # a function that returns None anyway
+            return
         line = bisect.bisect_right(self._starts, start)
         mutant = Mutant(path=self._path, line=line, start=start, end=end, old=old, new=new)
         self.found.append(mutant)

@@ -39,6 +39,10 @@ def test_each_fault_changes_one_place() -> None:
     }
 
 
+def test_what_changes_nothing_is_no_fault() -> None:
+    assert mutants("m.py", b"def g() -> None:\n    return None\n") == []
+
+
 def test_a_fault_is_planted_and_taken_back(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_bytes(SOURCE)
     fault = next(m for m in mutants("m.py", SOURCE) if m.old == "<=")

@@ -291,6 +291,8 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
     relaxed = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
     found = bounds.packable(relaxed, slack)
+    unsolved = replace(relaxed, shares=None)
+    assert bounds.packable(unsolved, slack) is unsolved
     assert relaxed.shares is not None
     assert found.shares is not None
     model = bounds.model
