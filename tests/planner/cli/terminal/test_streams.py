@@ -119,7 +119,8 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2500, before[1]))
+    most_bytes = 5500 if name == "sweep" else 2500  # its journal is whole, its page is larger
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
     try:
         done = run(*shlex.split(words))
     finally:

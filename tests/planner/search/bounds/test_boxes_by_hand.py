@@ -52,7 +52,7 @@ class Chain:
 
 
 LOW, HIGH = np.array([1.0, 4.0, 1.0]), np.array([4.0, 9.0, 4.0])
-NONE = Launches(calls=(), seconds=np.zeros(3))
+NONE = Launches(calls=(), seconds=np.zeros(3), num_counted=0)
 AT = np.array([6.25, math.nan, 2.25, math.nan])
 """Phases between the limits; two of them are on no side."""
 CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
