@@ -21,6 +21,7 @@ TOP: Final = 16
 BOTTOM: Final = 46
 
 _STYLE: Final = """
+.name{white-space:nowrap}
 :root{--ink:#1b1f24;--soft:#667085;--line:#d9dee5;--ground:#fff;--mark:#eef2f7}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#98a2b3;--line:#344054;
 --ground:#14171c;--mark:#1f242c}}
@@ -74,7 +75,8 @@ def page(title: str, parts: Sequence[str]) -> str:
 def legend(systems: Sequence[str]) -> str:
     """Each name behind a dot of its colour."""
     return " ".join(
-        f'<span class="key" style="background:{colour(systems, s)}"></span>{escape(s)}'
+        f'<span class="name"><span class="key" style="background:{colour(systems, s)}"></span>'
+        f"{escape(s)}</span>"
         for s in systems
     )
 

@@ -159,7 +159,8 @@ def _bar(row: Worth, goal: str, best: float) -> str:
         told = "the best" if share < 5e-4 else f"{100 * share:.3g} % worse"
         least = share if row.bound is None else loss(row.bound)
         if share - least > _WORTH_SAYING:
-            told += f", with more searches at least {100 * least:.3g} %"
+            to = f"{100 * least:.3g} % worse" if least >= 5e-4 else "the best"
+            told += f"; more searches may bring it to {to}"
     elif row.bound is not None:
         share, css = loss(row.bound), ' class="out"'
         told = f"ruled out: at least {100 * share:.3g} % worse" if share else "not searched"
