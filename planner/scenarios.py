@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.estimates import MemoryLedger
-from costmodels.iteration.base import FloatArray
+from costmodels.iteration.base import BoolArray, FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.sharding import Plan, ShardingOption, ShardingType
@@ -134,6 +134,11 @@ class RobustObjective(AbstractObjective):
     def weights(self) -> FloatArray:
         """Those of all scenarios."""
         return np.concatenate([o.weights for o in self._inner])
+
+    @property
+    def parts(self) -> BoolArray:
+        """Those of all scenarios."""
+        return np.concatenate([o.parts for o in self._inner])
 
     def values(self, work: FloatArray) -> FloatArray:
         """Worst or mean over the scenarios."""

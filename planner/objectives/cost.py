@@ -13,7 +13,7 @@ from planner.errors import InvalidInputError
 from planner.objectives.iteration import IterationTime
 from planner.result import usd_per_billion_samples
 from planner.search.bounds.boxes import Box
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut
 
 
@@ -49,6 +49,11 @@ class Cost(AbstractNamedObjective):
     def weights(self) -> FloatArray:
         """Those of the time, in dollars."""
         return self._time.weights * self._factor
+
+    @property
+    def parts(self) -> BoolArray:
+        """Those of the time."""
+        return self._time.parts
 
     def values(self, work: FloatArray) -> FloatArray:
         """Seconds turned into dollars."""

@@ -15,7 +15,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut
 
 
@@ -61,6 +61,11 @@ class IterationTime(AbstractNamedObjective):
         weights = np.array(self._pipeline.phase_weights, dtype=float)
         weights[-1] = float(self._fetches)
         return weights
+
+    @property
+    def parts(self) -> BoolArray:
+        """The forward lookup alone is part of that with the fetch."""
+        return np.asarray(np.arange(len(self.weights)) == len(self.weights) - 1)
 
     def values(self, work: FloatArray) -> FloatArray:
         """The whole pipeline, in closed form."""

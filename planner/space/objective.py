@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.space.evaluation import SearchSpace
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 """Builds what counts and prices the work of plans."""
@@ -60,6 +61,11 @@ class AbstractObjective(ABC):
     @abstractmethod
     def weights(self) -> FloatArray:
         """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
+
+    @property
+    def parts(self) -> BoolArray:
+        """``[K]`` phases whose load is part of another one's, so that few tangents say enough."""
+        return np.zeros(len(self.weights), dtype=bool)
 
     @property
     def prices(self) -> FloatArray | None:

@@ -18,8 +18,8 @@ from planner.space.objective import AbstractObjective, Cut
 _NOTHING: Final = 1e-200
 """Least target of a load, so that loads can be measured by it where there are none at all."""
 _SAME_TANGENT: Final = 1e-4
-_MOST_TANGENTS: Final = 6
-"""Tangents kept per phase."""
+_MOST_TANGENTS, _MOST_OF_PARTS = 6, 1
+"""Tangents kept per phase, and of phases that are part of another one."""
 
 
 class LinearModel:
@@ -50,11 +50,11 @@ class LinearModel:
 
     def add_tangents(self, row: FloatArray) -> bool:
         """Add the tangents at one rank's work; False if none says anything new."""
-        gradient = self.objective.gradient(row)
+        gradient, parts = self.objective.gradient(row), self.objective.parts
         added = False
         for k in np.flatnonzero(self.objective.weights > 0):
             known = [g for g, p in zip(self._gradients, self._phases, strict=True) if p == k]
-            if len(known) >= _MOST_TANGENTS:
+            if len(known) >= (_MOST_OF_PARTS if parts[k] else _MOST_TANGENTS):
                 continue
             value = float(gradient[k] @ row)
             if value > (1 + _SAME_TANGENT) * max((float(g @ row) for g in known), default=0.0):
