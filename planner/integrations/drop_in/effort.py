@@ -16,22 +16,26 @@ from planner.space.objective import MakePipeline
 
 _LEAST_WORK_S: Final = 0.55
 """Nominal seconds of the shortest search, some second by the clock with the proof beside it."""
-_SHARE: Final = 0.6
-"""Share of TorchRec's time for our search; the rest is for TorchRec's plan beside it."""
+_SMALL_S: Final = 7.0
+"""Seconds of TorchRec's planner, as counted below, up to which a plan shall not take longer."""
+_SMALL_SHARE, _SHARE = 0.2, 0.6
+"""Share of TorchRec's time for our search, up to there and beyond. The rest is for TorchRec's plan
+beside it, and for what a search takes by the clock beyond its nominal seconds."""
 _TORCHREC_S: Final = 3e-4
 """Seconds of TorchRec's planner per table, table and rank (1.8, every kernel of cuda, 5 x 2 to
 64 x 8 and 16 x 32, one core of a machine of 2023)."""
 
 
 def planning_work_s(num_tables: int, world_size: int) -> float:
-    """Nominal seconds of a search: a share of what TorchRec's planner takes, between two limits.
+    """Nominal seconds of a search: shares of what TorchRec's planner takes, between two limits.
 
     Args:
         num_tables: of the workload.
         world_size: ranks.
     """
     theirs_s = _TORCHREC_S * num_tables * num_tables * world_size
-    return min(max(_SHARE * theirs_s, _LEAST_WORK_S), default_work_s(num_tables, None))
+    work_s = _SMALL_SHARE * min(theirs_s, _SMALL_S) + _SHARE * max(theirs_s - _SMALL_S, 0.0)
+    return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, None))
 
 
 def planning_evaluations(

@@ -194,6 +194,8 @@ def test_small_models_get_little_work_and_large_ones_no_more_than_others() -> No
     assert works == sorted(works)
     assert works[1] < 0.6
     assert works[-1] == planning_work_s(1000, 128)
+    small_s = 3e-4 * 40 * 40 * 8  # of TorchRec's planner; ours asks that one for its plan, too
+    assert planning_work_s(40, 8) < small_s / 4
 
 
 # ------------------------------------------------------------------ told in full
