@@ -37,6 +37,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, solve
 from planner.space.effort import Meter
@@ -106,8 +107,7 @@ class PatternBound:
         uniform = space.is_uniform
         least = model.extreme(np.minimum)[:, : loads + 1] / self._unit
         least[:, loads] *= self._unit / max(device_room, 1.0)
-        blocks = np.where(space.is_on_hosts, space.local_world_size, 1)
-        self._pieces: IntArray = np.where(uniform, 0, space.pieces * blocks)
+        self._pieces: IntArray = RankFreeProgram(model).shards
         self._placed = np.flatnonzero(self._pieces)
         self._sizes = least
         self._rooms = slice(len(uniform), len(uniform) + loads)
@@ -115,7 +115,7 @@ class PatternBound:
         self._idle = self._more + len(self._placed)
         means = np.where(uniform[:, None], 0.0, model.mean[:, :loads] / self._unit)
         self._fixed = [
-            self._one_each(),
+            Rows.one_of_each(space.table_of),
             self._below(np.where(uniform[:, None], least[:, :loads], 0.0), base=True),
             self._below(means, base=False),
         ]
@@ -322,17 +322,6 @@ class PatternBound:
             values=np.concatenate([[1.0, -1.0], np.ones(count)]),
             lower=world,
             upper=world,
-        )
-
-    def _one_each(self) -> Rows:
-        ones = np.ones(self._space.num_tables)
-        count = len(self._pieces)
-        return Rows(
-            row=self._space.table_of,
-            column=np.arange(count),
-            values=np.ones(count),
-            lower=ones,
-            upper=ones,
         )
 
     def _best(self, worth: FloatArray, room: FloatArray) -> tuple[float, Pattern]:

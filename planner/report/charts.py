@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Final
 
@@ -143,6 +144,61 @@ def axes(
         f"{escape(y_label)}</text>"
     )
     return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """A point of a scatter: where it is, the name that gives its colour, and what it says."""
+
+    x: float
+    y: float
+    name: str
+    told: str
+    is_best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What an axis shows: its title, and the factor from values to what is written."""
+
+    title: str
+    factor: float = 1.0
+
+
+def scatter(
+    label: str,
+    dots: Sequence[Dot],
+    names: Sequence[str],
+    across: Figure,
+    up: Figure,
+    *,
+    joined: Sequence[tuple[float, float]] | None = None,
+) -> str:
+    """Points on log scales; the best are filled, and a line may join some.
+
+    Args:
+        label: what it shows, for those who cannot see it.
+        dots: at least one; the last lie on top.
+        names: that have a colour, in the order of the legend.
+        across: the axis to the right.
+        up: the axis upwards.
+        joined: values along a line.
+    """
+    x = Scale([d.x for d in dots], LEFT, WIDTH - RIGHT)
+    y = Scale([d.y for d in dots], HEIGHT - BOTTOM, TOP)
+    lines = [open_chart(label)]
+    lines += axes(x, y, across.title, up.title, x_factor=across.factor, y_factor=up.factor)
+    if joined is not None:
+        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in joined)
+        lines.append(f'<polyline class="front" points="{path}"/>')
+    for dot in dots:
+        edge = colour(names, dot.name)
+        lines.append(
+            f'<circle cx="{x(dot.x):.1f}" cy="{y(dot.y):.1f}" r="{7 if dot.is_best else 5}" '
+            f'fill="{edge if dot.is_best else "none"}" stroke="{edge}" stroke-width="2" '
+            f'tabindex="0"><title>{escape(dot.told)}</title></circle>'
+        )
+    return "\n".join([*lines, "</svg>"])
 
 
 def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str | None]]]) -> str:

@@ -9,7 +9,6 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -22,8 +21,12 @@ from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan
 from planner.search.bounds.move_bound import bound_by_moves
 from planner.search.bounds.proving import Prover, left_s
-from planner.search.bounds.quick import EXACT_TABLES
-from planner.search.bounds.relaxation import Relaxation, TypeSet, optional_types, type_sets
+from planner.search.bounds.relaxation import (
+    Relaxation,
+    TypeSet,
+    type_sets,
+    usual_optional_types,
+)
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import greedy_plans
@@ -120,15 +123,14 @@ class _Run:
         self.record = record
         self.rng = np.random.default_rng(seed)
         self.model = LinearModel(space, record.evaluate.objective)
-        replicated = frozenset({ShardingType.DATA_PARALLEL})
-        given = replicated if space.num_tables > EXACT_TABLES else frozenset()
-        optional = optional_types(space, given)
         self.meter = record.evaluate.meter
+        optional = usual_optional_types(space)
         self.bounds = RankFreeBound(self.model, optional=optional, meter=self.meter)
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.improver = Improver(
             space, record, self.bounds, self.relaxed, rng=self.rng, without=without
         )
+        self.neighbours = Neighbours(space, record)
         self.neighbours = Neighbours(space, record)
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []

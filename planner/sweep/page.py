@@ -14,12 +14,15 @@ from planner.report.charts import (
     RIGHT,
     TOP,
     WIDTH,
+    Dot,
+    Figure,
     Scale,
     axes,
     colour,
     legend,
     open_chart,
     page,
+    scatter,
     table,
 )
 from planner.sweep.outcome import PointResult, PointStatus, pareto
@@ -70,27 +73,28 @@ def _scatter(
     priced = [r for r in done if r.usd_per_billion_samples]
     if not priced:
         return "<p>No point has a price; give one with --price.</p>"
-    x = Scale([r.samples_per_s or 0.0 for r in priced], LEFT, WIDTH - RIGHT)
-    y = Scale([r.usd_per_billion_samples or 0.0 for r in priced], HEIGHT - BOTTOM, TOP)
-    lines = [open_chart("Cost per sample against throughput")]
-    lines += axes(x, y, "M samples/s", "USD per 10⁹ samples", x_factor=1e-6)
     joined = [r for r in front if r in priced]
-    path = " ".join(
-        f"{x(r.samples_per_s or 0):.1f},{y(r.usd_per_billion_samples or 0):.1f}"
-        for r in _cheapest(joined)
-    )
-    lines.append(f'<polyline class="front" points="{path}"/>')
-    for r in priced:
-        best = r in joined
-        cost, speed = r.usd_per_billion_samples or 0.0, r.samples_per_s or 0.0
-        told = f"{r.point.name}: {speed / 1e6:.3g} M/s, {cost:,.1f} USD per 10⁹"
-        fill = colour(systems, r.point.system)
-        lines.append(
-            f'<circle cx="{x(speed):.1f}" cy="{y(cost):.1f}" r="{7 if best else 5}" '
-            f'fill="{colour if best else "none"}" stroke="{fill}" stroke-width="2" tabindex="0">'
-            f"<title>{escape(told)}</title></circle>"
+    dots = [
+        Dot(
+            x=r.samples_per_s or 0.0,
+            y=r.usd_per_billion_samples or 0.0,
+            name=r.point.system,
+            told=f"{r.point.name}: {(r.samples_per_s or 0.0) / 1e6:.3g} M/s, "
+            f"{r.usd_per_billion_samples or 0.0:,.1f} USD per 10⁹",
+            is_best=r in joined,
         )
-    return "\n".join([*lines, "</svg>"])
+        for r in priced
+    ]
+    return scatter(
+        "Cost per sample against throughput",
+        dots,
+        systems,
+        Figure(title="M samples/s", factor=1e-6),
+        Figure(title="USD per 10⁹ samples"),
+        joined=[
+            (r.samples_per_s or 0.0, r.usd_per_billion_samples or 0.0) for r in _cheapest(joined)
+        ],
+    )
 
 
 def _cheapest(front: Sequence[PointResult]) -> list[PointResult]:

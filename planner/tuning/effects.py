@@ -25,9 +25,6 @@ KNOBS = {
 }
 """Fields of a setup that may be picked, as people call them."""
 
-CHANGES_TRAINING = ("batch_size", "communication", "sync_interval")
-"""Those that change what is trained, not only how fast."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:

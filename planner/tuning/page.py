@@ -7,21 +7,7 @@ from functools import partial
 from html import escape
 from typing import Final
 
-from planner.report.charts import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Scale,
-    axes,
-    colour,
-    legend,
-    open_chart,
-    page,
-    table,
-)
+from planner.report.charts import Dot, Figure, legend, page, scatter, table
 from planner.tuning.effects import KNOBS, Worth, told_value, varying, worths
 from planner.tuning.goals import GOALS, Facts
 from planner.tuning.known import Look
@@ -113,26 +99,28 @@ def _scatter(
     points = [p for p in points if p[1] < float("inf")]
     if not points:
         return "<p>There is no price to draw.</p>"
-    x = Scale([p[0] for p in points], LEFT, WIDTH - RIGHT)
-    y = Scale([p[1] for p in points], HEIGHT - BOTTOM, TOP)
     (title_x, factor_x), (title_y, factor_y) = _AXES[across], _AXES[up]
-    lines = [open_chart(f"{title_y} against {title_x}")]
-    lines += axes(x, y, title_x, title_y, x_factor=factor_x, y_factor=factor_y)
     on_front = {look.number for look in front}
-    if joined:
-        kept = sorted(p[:2] for p in points if p[2].number in on_front)
-        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in kept)
-        lines.append(f'<polyline class="front" points="{path}"/>')
-    for a, b, look in sorted(points, key=lambda p: p[2].number in on_front):
-        best, fill = look.number in on_front, colour(names, look.setup.cluster)
-        told = f"{look.setup.cluster}, {look.setup.pipeline.value}, batch {look.setup.batch_size:,}"
-        shown = f"{title_x} {a * factor_x:.4g}, {title_y} {b * factor_y:.4g}"
-        lines.append(
-            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="{7 if best else 5}" '
-            f'fill="{fill if best else "none"}" stroke="{fill}" stroke-width="2" tabindex="0">'
-            f"<title>{escape(told)}: {escape(shown)}</title></circle>"
+    dots = [
+        Dot(
+            x=a,
+            y=b,
+            name=look.setup.cluster,
+            told=f"{look.setup.cluster}, {look.setup.pipeline.value}, batch "
+            f"{look.setup.batch_size:,}: {title_x} {a * factor_x:.4g}, {title_y} "
+            f"{b * factor_y:.4g}",
+            is_best=look.number in on_front,
         )
-    return "\n".join([*lines, "</svg>"])
+        for a, b, look in sorted(points, key=lambda p: p[2].number in on_front)
+    ]
+    return scatter(
+        f"{title_y} against {title_x}",
+        dots,
+        names,
+        Figure(title=title_x, factor=factor_x),
+        Figure(title=title_y, factor=factor_y),
+        joined=sorted((d.x, d.y) for d in dots if d.is_best) if joined else None,
+    )
 
 
 def _knobs(study: Study) -> list[str]:

@@ -52,6 +52,7 @@ _TESTS: Final = {
     "outcome": "test_torchrec_outcome.py",
     "planner": "test_torchrec_planner.py",
     "provider": "test_torchrec_provider.py",
+    "quantized": "test_quantized_modules.py",
     "rules": "test_torchrec_contract.py",
     "settings": "test_torchrec_settings.py",
     "system": "test_torchrec_topology.py",

@@ -241,14 +241,14 @@ MODULES: Final = rows_of(
         "quantized EmbeddingBagCollection",
         _HONOURED,
         "INT8, INT4 and INT2, by their bytes",
-        "settings",
+        "quantized",
         "quantized_tables_of_every_width_are_planned",
     ),
     (
         "quantized EmbeddingCollection",
         _HONOURED,
         "likewise; on cpu not cut by columns, where TorchRec's runtime fails",
-        "settings",
+        "quantized",
         "quantized_unpooled_tables_are_not_cut_by_columns_on_cpu",
     ),
     (

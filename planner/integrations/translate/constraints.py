@@ -196,11 +196,12 @@ def runnable_on_cpu(
     limits = []
     for limit, entry in zip(constraints.tables, tables, strict=True):
         rows = entry.table.num_embeddings
-        gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
+        if isinstance(entry.module, QuantEmbeddingCollection):  # it looks up on empty ranks
+            gone = [ShardingType.COLUMN_WISE]
+        else:
+            gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
         if isinstance(entry.module, FusedEmbeddingBagCollection):
             gone.append(ShardingType.DATA_PARALLEL)
-        if isinstance(entry.module, QuantEmbeddingCollection):  # which looks up on empty ranks
-            gone = [ShardingType.COLUMN_WISE]
         limits.append(without_types(limit, gone) or limit)
     return replace(constraints, tables=tuple(limits))
 

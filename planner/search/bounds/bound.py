@@ -343,9 +343,9 @@ class RankFreeBound:
         """Add the longest path at these loads, if it is longer than ``value``."""
         if types is None:
             return False
-        phases = self.model.all_phases(self.model.phase_maxima(peaks))
-        cut = self.model.objective.cut(phases, types - self.optional)
-        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _TOLERANCE):
+        maxima = self.model.phase_maxima(peaks)
+        cut = self.model.longer_cut(maxima, self.certain(types), value)
+        if cut is None:
             return False
         known = self.cuts.setdefault(types, [])
         same = [c for c in known if np.array_equal(c.slopes, cut.slopes)]

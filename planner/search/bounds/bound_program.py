@@ -208,7 +208,7 @@ class RankFreeProgram:
         """Rows of every program, those of tables and ranks as asked for."""
         unit = self._unit
         parts = [
-            self._once(("one",), self._one_option_each),
+            self._once(("one",), lambda: Rows.one_of_each(self.space.table_of)),
             self._once(("means",), lambda: self._means(unit)),
             self._once(("uniform",), lambda: self._uniform_base(unit)),
         ]
@@ -224,16 +224,6 @@ class RankFreeProgram:
         if key not in self._built:
             self._built[key] = build()
         return self._built[key]
-
-    def _one_option_each(self) -> Rows:
-        ones = np.ones(self.space.num_tables)
-        return Rows(
-            row=self.space.table_of,
-            column=np.arange(self.options),
-            values=np.ones(self.options),
-            lower=ones,
-            upper=ones,
-        )
 
     def _means(self, unit: FloatArray) -> Rows:
         loads, options = self.model.mean / unit, np.arange(self.options)

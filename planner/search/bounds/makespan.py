@@ -186,22 +186,14 @@ class Makespan:
     def _program(
         self, rows: list[FloatArray], limits: list[float], fits: BoolArray, *, whole: bool
     ) -> MilpProgram:
-        count, tables = len(fits), self._space.num_tables
-        ones = np.ones(tables)
-        one_each = Rows(
-            row=self._space.table_of,
-            column=np.arange(count),
-            values=np.ones(count),
-            lower=ones,
-            upper=ones,
-        )
+        count = len(fits)
         upper = np.array(limits)
         below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)
         scale = float(self._mean.max())
         return MilpProgram(
             cost=self._mean / scale,
             upper=fits.astype(float),
-            rows=Rows.stack([one_each, below]),
+            rows=Rows.stack([Rows.one_of_each(self._space.table_of), below]),
             integer=np.full(count, whole),
             groups=self._space.table_of,
             max_nodes=_WHOLE_NODES,

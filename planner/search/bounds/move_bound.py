@@ -48,7 +48,6 @@ _WHOLE_TABLES: Final = 150
 _MOST_NODES: Final = 60
 _ROUNDS: Final = 4
 """Linear programs, each with the longest path of the last one's solution."""
-_LONGER_RATIO: Final = 1e-5
 _ROUNDING: Final = 1e-9
 _ROOM: Final = 1e3
 """How much longer than the best plan programs may have phases and plans: limits for the solver."""
@@ -119,14 +118,10 @@ class MoveBound:
 
     def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
         """Add the longest path at a solution's phases, if it is longer than all known ones."""
-        model = self._model
-        phases = model.all_phases(x[-1 - len(model.used) : -1] * self._most)
-        cut = model.objective.cut(phases, certain)
-        value = float(x[-1]) * self._most
-        if cut is None or cut.base + cut.slopes @ phases <= value * (1 + _LONGER_RATIO):
-            return False
-        cuts.append(cut)
-        return True
+        maxima = x[-1 - len(self._model.used) : -1] * self._most
+        cut = self._model.longer_cut(maxima, certain, float(x[-1]) * self._most)
+        cuts += [] if cut is None else [cut]
+        return cut is not None
 
     # -- building ---------------------------------------------------------------------------------
 

@@ -8,18 +8,15 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
-from planner.search.bounds.relaxation import optional_types, type_sets
+from planner.search.bounds.relaxation import type_sets, usual_optional_types
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
 
 _ROUNDS: Final = 3
 """Programs solved per set: the second has the longest path, more move the bound by 1e-5."""
-EXACT_TABLES: Final = 150
-"""Above this many tables one more kernel launch is not worth twice the linear programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +40,7 @@ def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
     with the fewest device bytes.
     """
     model = LinearModel(space, objective)
-    given = frozenset({ShardingType.DATA_PARALLEL} if space.num_tables > EXACT_TABLES else ())
-    bounds = RankFreeBound(model, optional=optional_types(space, given))
+    bounds = RankFreeBound(model, optional=usual_optional_types(space))
     value = bounds.relax(None).bound
     if objective.sees_types and math.isfinite(value):
         sets = type_sets(space, bounds.optional)

@@ -14,6 +14,8 @@ from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpac
 
 _MOST_SETS: Final = 16
 """Sets of sharding types that each get a program."""
+_EXACT_TABLES: Final = 150
+"""Above this many tables one more kernel launch is not worth twice the linear programs."""
 
 TypeSet = frozenset[ShardingType]
 
@@ -43,6 +45,12 @@ class Relaxation:
             return np.zeros(space.num_tables, dtype=np.int64)
         starts = space.first
         return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
+
+
+def usual_optional_types(space: SearchSpace) -> TypeSet:
+    """Sharding types that sets leave open; many tables may be replicated in every set."""
+    replicated = frozenset({ShardingType.DATA_PARALLEL})
+    return optional_types(space, replicated if space.num_tables > _EXACT_TABLES else frozenset())
 
 
 def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:

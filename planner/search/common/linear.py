@@ -12,12 +12,15 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.sharding import ShardingType
 from planner.space.evaluation import FloatArray, IntArray, SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
 _NOTHING: Final = 1e-200
 """Least target of a load, so that loads can be measured by it where there are none at all."""
 _SAME_TANGENT: Final = 1e-4
+_LONGER: Final = 1e-5
+"""Share by which a cut has to be above what is known."""
 _MOST_TANGENTS, _MOST_OF_PARTS = 6, 1
 """Tangents kept per phase, and of phases that are part of another one."""
 
@@ -124,6 +127,21 @@ class LinearModel:
         full = np.zeros(len(self.objective.weights))
         full[self.used] = maxima
         return full
+
+    def longer_cut(
+        self, maxima: FloatArray, types: frozenset[ShardingType], value: float
+    ) -> Cut | None:
+        """The objective's cut at some maxima, ``[K']``, if it is above ``value`` there.
+
+        Args:
+            maxima: of the phases in use.
+            types: sharding types that all plans have for which it has to hold.
+            value: what is known already.
+        """
+        phases = self.all_phases(maxima)
+        cut = self.objective.cut(phases, types)
+        is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + _LONGER)
+        return cut if is_longer else None
 
     def targets(self, peaks: FloatArray) -> FloatArray:
         """``[P + 2]`` what each load may reach: its phase's maximum, or the memory limit."""

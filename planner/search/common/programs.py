@@ -54,6 +54,18 @@ class Rows:
         return Rows(row=row, column=column, values=matrix[row, column], lower=lower, upper=upper)
 
     @staticmethod
+    def one_of_each(groups: IntArray) -> Rows:
+        """The first variables add up to 1 in each group; groups ascend from 0."""
+        ones = np.ones(int(groups[-1]) + 1)
+        return Rows(
+            row=groups,
+            column=np.arange(len(groups)),
+            values=np.ones(len(groups)),
+            lower=ones,
+            upper=ones,
+        )
+
+    @staticmethod
     def stack(parts: list[Rows]) -> Rows:
         """One below the other."""
         sizes = np.cumsum([0] + [len(p.lower) for p in parts])

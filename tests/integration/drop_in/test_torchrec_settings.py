@@ -10,29 +10,22 @@ import pytest
 pytest.importorskip("torchrec")
 
 from torch import nn
-from torchrec import EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, EmbeddingBagSharder
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
-from torchrec.distributed.quant_embedding import QuantEmbeddingCollectionSharder
-from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheAlgorithm, CacheParams, ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType as TorchrecDataType
-from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.modules.mc_modules import ManagedCollisionCollection
-from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantBags
-from torchrec.quant.embedding_modules import EmbeddingCollection as QuantSequences
 
 from costmodels.sharding import ShardingType
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in.remarks import topology_warnings
-from planner.integrations.drop_in.steps import search_limits
 from planner.integrations.torchrec_cache import DistributionStatistics
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
@@ -337,50 +330,6 @@ def test_rows_are_not_cut_inside_a_bucket() -> None:
 def test_whole_buckets_on_every_rank_are_planned() -> None:
     plan = planned(collisions(96, 4), sharders=MANAGED, topology=torchrec_topology(2, 2))
     assert plan.plan[""]["a"].sharding_type == "row_wise"
-
-
-@pytest.mark.parametrize("kind", ["INT8", "INT4", "INT2"])
-@pytest.mark.parametrize("types", [None, ["column_wise"]])
-def test_quantized_tables_of_every_width_are_planned(kind: str, types: list[str] | None) -> None:
-    table = EmbeddingBagConfig(
-        name="a",
-        num_embeddings=500,
-        embedding_dim=64,
-        feature_names=["f"],
-        data_type=TorchrecDataType[kind],
-    )
-    module = QuantBags(tables=[table], is_weighted=False, device=META)
-    sharder = QuantEmbeddingBagCollectionSharder()
-    limit = {"a": ParameterConstraints(sharding_types=types)}
-    sharding = planned(Model(module), limit, [sharder]).plan["sparse.bags"]["a"]
-    (weights,) = sharder.shardable_parameters(module).values()
-    cells = sum(s.shard_sizes[0] * s.shard_sizes[1] for s in sharding.sharding_spec.shards)
-    assert cells == weights.numel()
-    assert sharding.compute_kernel.startswith("quant")
-
-
-def test_quantized_unpooled_tables_are_not_cut_by_columns_on_cpu() -> None:
-    table = EmbeddingConfig(
-        name="a",
-        num_embeddings=500,
-        embedding_dim=64,
-        feature_names=["f"],
-        data_type=TorchrecDataType.INT8,
-    )
-    module = Model(QuantSequences(tables=[table], device=META))
-    sharders = [QuantEmbeddingCollectionSharder()]
-    limits = {"a": ParameterConstraints(sharding_types=["column_wise", "row_wise"])}
-    left = {}
-    for device in ("cpu", "cuda"):
-        topology = torchrec_topology(2, 2, device=device)
-        model = describe_model(
-            module, sharders, batch_size=32, constraints=limits, compute_device=device
-        )
-        assert model is not None
-        (rule,) = search_limits(model, topology, None, module, sharders).tables
-        left[device] = set(rule.sharding_types)
-    both = {ShardingType.ROW_WISE, ShardingType.COLUMN_WISE}
-    assert left == {"cpu": {ShardingType.ROW_WISE}, "cuda": both}
 
 
 def test_a_plain_embedding_bag_is_planned() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +18,9 @@ from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InvalidInputError
 from planner.problem import NO_CONSTRAINTS
+from planner.report.charts import _COLOURS as COLOURS
 from planner.search.construct.handed import HandedPlan
 from planner.sweep import Grid, Journal, Operation, Point, pareto, run, smallest
-from planner.sweep.economics import economics
 from planner.sweep.hand_on import better, handed_to
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.page import sweep_page
@@ -332,27 +332,6 @@ def test_the_front_is_what_nobody_beats() -> None:
     assert set(pareto(every)) == {fast, cheap, both}
 
 
-def test_cost_counts_failures_as_young_and_daly_do() -> None:
-    """One hour of 8 GPUs at 3 USD for a billion samples, then with failures."""
-    plain = economics(
-        Operation(), samples_per_s=1e9 / 3600, checkpoint_bytes=1e10, hosts=2, ranks=8,
-        usd_per_device_hour=3.0,
-    )  # fmt: skip
-    assert plain.usd_per_billion_samples == pytest.approx(24.0)
-    operation = Operation(
-        mtbf_s=20_000.0, restart_s=100.0, snapshot_bytes_per_s=1e9, persist_bytes_per_s=1e9
-    )
-    failing = economics(
-        operation, samples_per_s=1e9 / 3600, checkpoint_bytes=1e10, hosts=2, ranks=8,
-        usd_per_device_hour=3.0,
-    )  # fmt: skip
-    interval = math.sqrt(2 * 10.0 * 10_000.0)
-    lost = 10.0 / interval + (interval / 2 + 100.0) / 10_000.0
-    assert failing.checkpoint_interval_s == pytest.approx(interval)
-    assert failing.availability_ratio == pytest.approx(1 - lost)
-    assert failing.usd_per_billion_samples == pytest.approx(24.0 / (1 - lost))
-
-
 @pytest.mark.parametrize(("target", "hosts"), [(1.0, 1), (30.0, 3), (70.0, 7), (320.0, 32)])
 def test_size_finds_the_smallest_number_of_hosts(target: float, hosts: int) -> None:
     """Ten samples per second and host."""
@@ -394,6 +373,8 @@ def test_the_page_shows_every_point_and_loads_nothing(results: tuple[PointResult
     assert "&lt;b&gt;model" in page
     assert page.count("<tr") == 1 + len(results)
     assert "http" not in page
+    assert set(re.findall('<circle [^>]* fill="([^"]*)"', page)) <= {"none", *COLOURS}
+    assert re.search('<circle [^>]* r="7" fill="#', page), "the front is filled"
     assert sweep_page("empty", ()).count("<tr") == 1
 
 

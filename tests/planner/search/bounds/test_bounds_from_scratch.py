@@ -21,7 +21,7 @@ from planner.prepare import search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import TypeSet, optional_types, type_sets
+from planner.search.bounds.relaxation import TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
 from planner.search.construct.walk import every_assignment
@@ -334,34 +334,6 @@ def test_tables_with_the_largest_pieces_come_first() -> None:
     assert bounds.tables_with_large_pieces(found, 1) == (1,)
     assert 3 not in bounds.tables_with_large_pieces(found, 4)
     assert bounds.tables_with_large_pieces(replace(found, shares=None), 4) == ()
-
-
-def test_every_plan_has_a_set_of_types_and_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets are those that leave every table an option; optional types are in each of them."""
-    monkeypatch.setattr("planner.search.bounds.relaxation._MOST_SETS", 4)
-    space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
-    kinds = {o.sharding_type for o in space.options}
-    assert len(type_sets(space)) == 2 ** len(kinds) - 1, "every table may have every type"
-    assert type_sets(space)[0] == kinds
-    replicated = frozenset({ShardingType.DATA_PARALLEL})
-    some = type_sets(space, replicated)
-    assert len(some) == 2 ** (len(kinds) - 1)
-    assert all(replicated <= types for types in some)
-    left_open = optional_types(space, replicated)
-    assert replicated <= left_open
-    assert len(type_sets(space, left_open)) <= 4 < len(type_sets(space, replicated))
-    counts = {k: sum(o.sharding_type is k for o in space.options) for k in kinds}
-    closed = kinds - left_open
-    assert max(counts[k] for k in left_open - replicated) <= min(counts[k] for k in closed)
-    limited = cases.space(
-        cases.synthetic(2),
-        cases.topology(1, 2),
-        Constraints(
-            sharding_types=(ShardingType.TABLE_WISE, ShardingType.ROW_WISE),
-            kernels=(ComputeKernel.FUSED,),
-        ),
-    )
-    assert optional_types(limited) == frozenset()
 
 
 @pytest.mark.parametrize("width", [1.01, 1.3])
