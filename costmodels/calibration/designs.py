@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
+from costmodels.cpu.features import CpuKernel
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import (
     ComputeKernel,
@@ -27,6 +28,8 @@ _MAX_STEP_BYTES = 2.5e8
 _MAX_STEP_INDICES = 5e5
 _MAX_REPLICATED_BYTES = 8e6
 _MAX_POOLING = 50.0
+_BAGS, _FEW_BAGS = (1024, 2048, 4096, 8192), (256, 512, 1024, 2048, 4096)
+_MAX_UNPOOLED = 1e5
 _MAX_EXPONENT = 1.4
 _UNIFORM_SHARE = 0.15
 _ELEMENT_BYTES = 4
@@ -50,6 +53,7 @@ class Effort:
 
     num_lookups: int
     num_dense_lookups: int
+    num_sequence_lookups: int
     num_steps: int
     num_passes: int
     repeats: int
@@ -63,6 +67,7 @@ class Effort:
 FULL = Effort(
     num_lookups=240,
     num_dense_lookups=180,
+    num_sequence_lookups=60,
     num_steps=180,
     num_passes=12,
     repeats=3,
@@ -72,6 +77,7 @@ FULL = Effort(
 QUICK = Effort(
     num_lookups=36,
     num_dense_lookups=12,
+    num_sequence_lookups=16,
     num_steps=36,
     num_passes=3,
     repeats=3,
@@ -81,9 +87,10 @@ QUICK = Effort(
 )
 
 
-def lookup_points(count: int, kernel: str, rng: np.random.Generator) -> list[LookupPoint]:
-    """Tables of 100 to 2 million rows; replicated ones up to 30 MB."""
-    limit = _MAX_TABLE_BYTES if kernel == "fused" else _MAX_DENSE_BYTES
+def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> list[LookupPoint]:
+    """Tables of 100 to 2 million rows; replicated ones up to 30 MB, unpooled ones of less work."""
+    limit = _MAX_DENSE_BYTES if kernel is CpuKernel.DENSE else _MAX_TABLE_BYTES
+    few = kernel is CpuKernel.SEQUENCE
     points: list[LookupPoint] = []
     while len(points) < count:
         rows = int(10 ** rng.uniform(2.0, 6.3))
@@ -93,11 +100,12 @@ def lookup_points(count: int, kernel: str, rng: np.random.Generator) -> list[Loo
             kernel=kernel,
             num_embeddings=rows,
             embedding_dim=dim,
-            num_bags=int(rng.choice([1024, 2048, 4096, 8192])),
+            num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
             pooling_factor=_pooling(rng),
             exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
         )
-        if rows * dim * _ELEMENT_BYTES <= limit:
+        too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
+        if rows * dim * _ELEMENT_BYTES <= limit and not too_many:
             points.append(point)
     return points
 

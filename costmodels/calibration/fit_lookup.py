@@ -19,7 +19,7 @@ from costmodels.calibration.fitting import (
 )
 from costmodels.calibration.points import LookupPoint
 from costmodels.cpu.constants import LookupConstants, Residual
-from costmodels.cpu.features import Access, features
+from costmodels.cpu.features import Access, CpuKernel, features
 from costmodels.cpu.lookup import factor
 from costmodels.distribution.zipf import Zipf
 
@@ -45,7 +45,7 @@ class _Data:
 
 
 def fit_lookups(
-    points: Sequence[LookupPoint], caches: Caches, kernel: str
+    points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
 ) -> tuple[LookupConstants, tuple[FitError, FitError]]:
     """Constants of one kernel, with errors of forward and backward, tables held out in turn."""
     chosen = [p for p in points if p.kernel == kernel]
@@ -74,7 +74,7 @@ def point_access(point: LookupPoint) -> Access:
         probability=probability,
         draws=draws,
         num_indices=draws,
-        num_bags=point.num_bags,
+        num_bags=draws if point.kernel == CpuKernel.SEQUENCE else point.num_bags,
         num_cols=point.embedding_dim,
         num_rows=point.num_embeddings,
     )
@@ -86,7 +86,7 @@ def _data(points: Sequence[LookupPoint], caches: Caches, phase: str) -> _Data:
             point_access(p),
             l2_bytes=caches.l2_bytes,
             l3_bytes=caches.l3_bytes,
-            dense=p.kernel == "dense",
+            kernel=CpuKernel(p.kernel),
         )
         for p in points
     ]

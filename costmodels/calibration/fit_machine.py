@@ -13,6 +13,7 @@ from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, FloatArray, fit_counts
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint
 from costmodels.cpu.constants import CollectiveConstants, CpuConstants
+from costmodels.cpu.features import CpuKernel
 from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
 from costmodels.sharding import ShardingType
 
@@ -29,8 +30,12 @@ def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
 ) -> Fitted:
     """Fit every model of a machine whose ranks are CPU cores."""
-    fused, fused_errors = fit_lookups(points.lookups, caches, "fused")
-    replicated, replicated_errors = fit_lookups(points.lookups, caches, "dense")
+    fused, fused_errors = fit_lookups(points.lookups, caches, CpuKernel.FUSED)
+    replicated, replicated_errors = fit_lookups(points.lookups, caches, CpuKernel.DENSE)
+    has_sequences = any(p.kernel is CpuKernel.SEQUENCE for p in points.lookups)
+    sequence, sequence_errors = (
+        fit_lookups(points.lookups, caches, CpuKernel.SEQUENCE) if has_sequences else (None, ())
+    )
     steps = fit_steps(points.steps, fused, replicated, caches)
     collective, collective_errors = _fit_collectives(points.collectives)
     operators, operator_errors = fit_operators(points.operators)
@@ -53,11 +58,13 @@ def fit_machine(
         gradient=steps.gradient,
         sigmas_ratio=steps.sigmas_ratio,
         operators=operators,
+        sequence=sequence,
     )
     errors = (
         *steps.errors,
         *fused_errors,
         *replicated_errors,
+        *sequence_errors,
         *collective_errors,
         *operator_errors,
     )

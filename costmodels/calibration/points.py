@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodels.cpu.features import CpuKernel
 from costmodels.operators import Operator
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
@@ -14,10 +15,11 @@ class LookupPoint:
     """One table looked up and updated, alone in a call.
 
     ``num_bags`` bags with ``pooling_factor`` indices each on average, drawn from a Zipf law.
-    ``kernel`` is fused (row-wise Adagrad in the backward pass) or dense (gradient of the table).
+    ``kernel`` is fused (row-wise Adagrad in the backward pass), dense (gradient of the table), or
+    sequence (as fused, but that indices are not pooled).
     """
 
-    kernel: str
+    kernel: CpuKernel
     num_embeddings: int
     embedding_dim: int
     num_bags: int

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE
-from costmodels.errors import require
+from costmodels.cpu.features import (
+    BACKWARD,
+    DENSE_BACKWARD,
+    FORWARD,
+    SEQUENCE_BACKWARD,
+    SHAPE,
+    CpuKernel,
+)
+from costmodels.errors import CostModelError, require
 
 ALL_TO_ALL_COUNTS = 6
 """See :func:`costmodels.cpu.gloo.all_to_all_counts`."""
+_NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +51,7 @@ class LookupConstants:
         residuals = (self.forward_residual, self.backward_residual)
         widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
         fits = len(self.forward_s) == len(FORWARD)
-        fits &= len(self.backward_s) in (len(BACKWARD), len(DENSE_BACKWARD))
+        fits &= len(self.backward_s) in _NUM_BACKWARD
         require(
             fits and widths <= {0, len(SHAPE)},
             "lookup constants do not fit this version's counts: calibrate again",
@@ -127,7 +135,8 @@ class CpuConstants:
     ``call_s`` is what a fused lookup costs without work, forward and backward together;
     ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
     number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
-    points held out. ``operators`` are None in calibrations made before they were measured.
+    points held out. ``operators``, and ``sequence`` for lookups of unpooled tables, are None in
+    calibrations made before they were measured.
     """
 
     machine: str
@@ -148,3 +157,24 @@ class CpuConstants:
     gradient: GradientConstants
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     operators: OperatorConstants | None = None
+    sequence: LookupConstants | None = None
+
+    def lookups(self, kernel: CpuKernel) -> LookupConstants:
+        """Constants of one kernel.
+
+        Raises:
+            CostModelError: the calibration is older than the measurement of unpooled tables.
+        """
+        of_kernel = {
+            CpuKernel.FUSED: self.fused,
+            CpuKernel.DENSE: self.replicated,
+            CpuKernel.SEQUENCE: self.sequence,
+        }
+        found = of_kernel[kernel]
+        if found is None:
+            message = (
+                "the calibration was made before lookups of unpooled tables were measured; run "
+                "'shardplan calibrate' again"
+            )
+            raise CostModelError(message)
+        return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
@@ -50,6 +51,14 @@ BACKWARD: Final = (
     "L3 missed lines",
 )
 DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
+SEQUENCE_BACKWARD: Final = (
+    "call",
+    "indices",
+    "gathered elements",
+    "distinct rows",
+    "distinct elements",
+    "distinct rows in far memory",
+)
 SHAPE: Final = (
     "indices",
     "distinct rows",
@@ -60,6 +69,20 @@ SHAPE: Final = (
     "repeats",
     "L2 misses per index",
 )
+
+_HELD_BYTES: Final = 400.0
+"""What FBGEMM's backward pass of unpooled tables holds per distinct row, beside its gradient: the
+entries of hash maps (``split_embedding_nobag_backward_exact_cpu_kernel``). A row's entries cost
+more the larger the maps are: measured from 2 thousand to 120 thousand rows, as the root of all
+bytes held, with no step where a cache ends."""
+
+
+class CpuKernel(StrEnum):
+    """What FBGEMM runs on a CPU: pooled tables, replicated tables, unpooled ones."""
+
+    FUSED = "fused"
+    DENSE = "dense"
+    SEQUENCE = "sequence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +206,16 @@ class Features:
     shape: FloatArray
 
 
-def features(access: Access, *, l2_bytes: float, l3_bytes: float, dense: bool) -> Features:
-    """Counts in the order of FORWARD, BACKWARD (or DENSE_BACKWARD) and SHAPE."""
-    found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, dense=dense)
+def features(access: Access, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel) -> Features:
+    """Counts in the order of FORWARD, BACKWARD (or that of the kernel) and SHAPE."""
+    found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, kernel=kernel)
     return Features(forward=found.forward[0], backward=found.backward[0], shape=found.shape[0])
 
 
-def many_features(seen: Accesses, *, l2_bytes: float, l3_bytes: float, dense: bool) -> Features:
-    """The same of many shards, all of them replicated (``dense``) or none."""
+def many_features(
+    seen: Accesses, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel
+) -> Features:
+    """The same of many shards, all of one kernel."""
     indices, bags, cols, distinct = seen.num_indices, seen.num_bags, seen.num_cols, seen.distinct
     in_l2, in_l3, lines = seen.misses(l2_bytes), seen.misses(l3_bytes), seen.lines
     table_bytes = seen.num_rows * seen.row_bytes
@@ -205,7 +230,11 @@ def many_features(seen: Accesses, *, l2_bytes: float, l3_bytes: float, dense: bo
     backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
     backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
     backward += [from_memory, from_memory * lines]
-    if dense:
+    if kernel is CpuKernel.SEQUENCE:
+        held_bytes = distinct * (_HELD_BYTES + cols * _ELEMENT_BYTES)
+        far = distinct * np.sqrt(held_bytes / l2_bytes)
+        backward = [call, indices, indices * cols, distinct, distinct * cols, far]
+    if kernel is CpuKernel.DENSE:
         cells = seen.num_rows * cols
         backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
     shape = [indices, distinct, cols, seen.num_rows, bags, indices / np.maximum(distinct, 1e-9)]

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.cpu.constants import CpuConstants, Residual
-from costmodels.cpu.features import Access, Accesses, many_features
+from costmodels.cpu.features import Access, Accesses, CpuKernel, many_features
 from costmodels.errors import require
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
@@ -68,36 +68,42 @@ class CpuLookup(AbstractLookupModel):
         )
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         dense = shards.runs(ComputeKernel.DENSE)
+        pooled = dense | shards.tables.is_pooled[shards.table]
+        chosen = {
+            CpuKernel.FUSED: ~dense & pooled,
+            CpuKernel.DENSE: dense,
+            CpuKernel.SEQUENCE: ~pooled,
+        }
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
-        for replicated in (False, True):
-            used = np.flatnonzero(shards.is_used & (dense == replicated))
+        for kernel, of_kernel in chosen.items():
+            used = np.flatnonzero(shards.is_used & of_kernel)
             for part in np.array_split(used, -(-len(used) // _AT_ONCE) or 1):
                 if not len(part):
                     continue
                 seen = Accesses(_accesses(shards.chosen(part)))
-                forward_s, backward_s = self.seconds(seen, replicated=replicated)
+                forward_s, backward_s = self.seconds(seen, kernel)
                 work[part, LookupWork.INDICES] = seen.num_indices
                 work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
                 work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
 
-    def shard_seconds(self, access: Access, *, replicated: bool) -> tuple[float, float]:
+    def shard_seconds(self, access: Access, kernel: CpuKernel) -> tuple[float, float]:
         """(forward, backward) seconds of one shard beyond the cost of its call."""
-        forward, backward = self.seconds(Accesses((access,)), replicated=replicated)
+        forward, backward = self.seconds(Accesses((access,)), kernel)
         return float(forward[0]), float(backward[0])
 
-    def seconds(self, seen: Accesses, *, replicated: bool) -> tuple[FloatArray, FloatArray]:
-        """(forward, backward) seconds ``[n]`` of shards that are all replicated, or none."""
+    def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
+        """(forward, backward) seconds ``[n]`` of shards of one kernel."""
         machine = self.constants
         counts = many_features(
-            seen, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, dense=replicated
+            seen, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, kernel=kernel
         )
-        constants = machine.replicated if replicated else machine.fused
+        constants = machine.lookups(kernel)
         forward = (counts.forward[:, 1:] * np.array(constants.forward_s[1:])).sum(axis=-1)
         backward = (counts.backward[:, 1:] * np.array(constants.backward_s[1:])).sum(axis=-1)
         forward *= factor(constants.forward_residual, counts.shape)
         backward *= factor(constants.backward_residual, counts.shape)
-        group = machine.replicated_group if replicated else machine.group
+        group = machine.replicated_group if kernel is CpuKernel.DENSE else machine.group
         others = _together(seen)
         return (
             _joined(forward, others, group.forward_s),

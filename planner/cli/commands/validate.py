@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ Examples:
   shardplan validate published --what single-gpu
   shardplan validate published --what transformers
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
+  shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
   shardplan validate torchrec --system my_cpu.yaml --skew
   shardplan validate intervals
   shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
@@ -142,6 +143,13 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
 @click.option("--plans", type=click.IntRange(2, 64), default=8, show_default=True)
 @click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=1000, show_default=True)
+@click.option(
+    "--models",
+    type=click.Choice(["dlrm", "transformer", "sequence"]),
+    default="dlrm",
+    show_default=True,
+    help="DLRMs; transformer blocks between pooled vectors; or along sequences of unpooled tables.",
+)
 @click.option("--skew", is_flag=True, help="Same plans, uniform and then skewed indices.")
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
@@ -150,14 +158,12 @@ def torchrec(
     settings: Settings,
     *,
     system: Path | None,
-    tasks: int,
-    plans: int,
-    ranks: int,
-    seed: int,
+    models: str,
     skew: bool,
     output: Path | None,
+    **numbers: int,
 ) -> int:
-    """Train random DLRMs under random, baseline and searched plans and predict every one.
+    """Train random models under random, baseline and searched plans and predict every one.
 
     Ranks are gloo processes of this machine; plans take turns in random blocks. Times are virtual:
     each rank's processor time, joined at every collective, so that other jobs disturb little. The
@@ -168,8 +174,11 @@ def torchrec(
     from planner.cli.real_runs import require_torchrec, status_line
 
     require_torchrec("validate torchrec")
+    if skew and models != "dlrm":
+        message = f"--skew trains DLRMs with large tables; drop it or --models {models}"
+        raise InvalidInputError(message)
     with status_line(settings, "training") as progress:
-        outcomes = _train(system, (tasks, plans, ranks, seed), skew, progress)
+        outcomes = _train(system, numbers, None if skew else models, progress)
     note = show.foreign_note(outcomes)
     if note:
         remark(settings, note)
@@ -193,10 +202,11 @@ def torchrec(
 
 def _train(
     system: Path | None,
-    sizes: tuple[int, int, int, int],
-    skew: bool,
+    numbers: Mapping[str, int],
+    models: str | None,
     progress: Callable[[str], None],
 ) -> list[Outcome]:
+    """Outcomes of random models of a kind; without one, those of skew."""
     from tempfile import TemporaryDirectory
 
     from planner import io
@@ -204,14 +214,14 @@ def _train(
     from planner.integrations.measure.runs import RunSettings
     from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
 
-    tasks, plans, ranks, seed = sizes
+    tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if system is None:
             topology = calibrated_topology(Path(folder), ranks, progress)
         else:
             topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
         run = RunSettings(seed=seed)
-        if skew:
+        if models is None:
             return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
         return validate_tasks(
             topology,
@@ -219,6 +229,7 @@ def _train(
             num_plans=plans,
             seed=seed,
             settings=run,
+            models=models,
             progress=lambda found: progress(f"task {found[-1].task + 1} of {tasks} done"),
         )
 

@@ -17,6 +17,7 @@ from costmodels.calibration.designs import (
     step_points,
 )
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint, LookupPoint, StepPoint
+from costmodels.cpu.features import CpuKernel
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
@@ -45,8 +46,9 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     device, repeats = torch.device("cpu"), effort.repeats
     tables = [
-        *lookup_points(effort.num_lookups, "fused", own),
-        *lookup_points(effort.num_dense_lookups, "dense", own),
+        *lookup_points(effort.num_lookups, CpuKernel.FUSED, own),
+        *lookup_points(effort.num_dense_lookups, CpuKernel.DENSE, own),
+        *lookup_points(effort.num_sequence_lookups, CpuKernel.SEQUENCE, own),
     ]
     steps = step_points(effort.num_steps, world_size, shared)
     raw = collective_points(world_size)

@@ -17,11 +17,13 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from costmodels.calibration.points import LookupPoint
+from costmodels.cpu.features import CpuKernel
 from costmodels.distribution.zipf import Zipf
 from planner.integrations.measure.microbench_clock import DeviceClock
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
+_GRADIENT = 1e-3
 _BETWEEN_BYTES = 32 * 1024**2
 """Memory touched between forward and backward, as the dense part of a model does."""
 
@@ -32,7 +34,6 @@ class _Resident:
 
     call: Callable[..., torch.Tensor]
     batches: list[tuple[torch.Tensor, torch.Tensor]]
-    gradient: torch.Tensor
     parameters: list[Any]
 
 
@@ -58,10 +59,11 @@ def measure_lookups(
             start = clock.now()
             outputs.append(table.call(indices, offsets))
             forward[k, i] = clock.now() - start
+        gradients = [torch.full_like(output, _GRADIENT) for output in outputs]
         between += 1.0
         for k in (0, *reversed(range(1, len(tables)))):
             start = clock.now()
-            outputs[k].backward(tables[k].gradient)
+            outputs[k].backward(gradients[k])
             backward[k, i] = clock.now() - start
             for parameter in tables[k].parameters:
                 parameter.grad = None
@@ -86,21 +88,22 @@ def _resident(case: LookupPoint, rng: np.random.Generator, device: torch.device)
         batches.append((torch.from_numpy(indices).to(device), torch.from_numpy(offsets).to(device)))
     shape = (case.num_embeddings, case.embedding_dim)
     module: Any
-    if case.kernel == "dense":
+    if case.kernel is CpuKernel.DENSE:
         module = DenseTableBatchedEmbeddingBagsCodegen(
             [shape], pooling_mode=PoolingMode.SUM, use_cpu=device.type == "cpu"
         )
         module.weights.data.uniform_(-0.01, 0.01)
         parameters = [module.weights]
     else:
-        module = _fused([shape], device)
+        is_sequence = case.kernel is CpuKernel.SEQUENCE
+        pooling = PoolingMode.NONE if is_sequence else PoolingMode.SUM
+        module = _fused([shape], device, pooling)
         parameters = []
-    gradient = torch.full((case.num_bags, case.embedding_dim), 1e-3, device=device)
-    return _Resident(call=module, batches=batches, gradient=gradient, parameters=parameters)
+    return _Resident(call=module, batches=batches, parameters=parameters)
 
 
 def _fused(
-    shapes: list[tuple[int, int]], device: torch.device
+    shapes: list[tuple[int, int]], device: torch.device, pooling: PoolingMode
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
     on_cpu = device.type == "cpu"
     location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
@@ -110,7 +113,7 @@ def _fused(
         optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         learning_rate=0.01,
         eps=1e-8,
-        pooling_mode=PoolingMode.SUM,
+        pooling_mode=pooling,
         device=device,
     )
     for weights in module.split_embedding_weights():

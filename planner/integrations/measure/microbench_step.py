@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.calibration.designs import Effort
 from costmodels.calibration.points import StepPoint
 from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
-from planner.integrations.measure.runs import RunSettings, TimedIteration, train_in_turns
+from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
 from planner.integrations.measure.stage_clock import stage_clock
 
 _RESIDENT = 6
@@ -30,7 +30,7 @@ def measure_steps(
     found = []
     for start in range(0, len(points), _RESIDENT):
         group = points[start : start + _RESIDENT]
-        cases = [(p.workload, p.plan) for p in group]
+        cases = [RunCase(workload=p.workload, plan=p.plan) for p in group]
         log = train_in_turns(cases, rank, world_size, settings, stage_clock())
         for k, point in enumerate(group):
             own = [i for i in log if i.plan == k]

@@ -1,4 +1,4 @@
-"""A small DLRM under a sharding plan, with batches drawn from its index distributions."""
+"""Small models under a sharding plan, with batches drawn from their index distributions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+)
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv
+from torchrec.distributed.types import ModuleSharder, ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.sharding import Plan
-from costmodels.workload import Workload
+from costmodels.workload import Pooling, Workload
+from planner.integrations.dense.lookups import lookups_of
+from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
+from planner.validation.block_tasks import Blocks
 
 _LEARNING_RATE = 0.01
 NUM_BATCHES = 4
@@ -49,28 +58,30 @@ class Batch:
 
 
 class Model(nn.Module):
-    """Bottom MLP, tables, concatenation, top MLP, logistic loss."""
+    """Bottom MLP, tables, concatenation, top MLP, logistic loss.
 
-    def __init__(self, workload: Workload, marks: Marks | None = None) -> None:
+    ``blocks`` stand between the tables and the concatenation: transformer blocks over the pooled
+    vectors of a sample, or over its sequences, padded and added up; the mean over positions goes
+    on.
+    """
+
+    def __init__(
+        self, workload: Workload, marks: Marks | None = None, blocks: Blocks | None = None
+    ) -> None:
         """Dense weights on the CPU, tables without memory."""
         super().__init__()
         self._marks = marks
-        self.embedding_bag_collection = EmbeddingBagCollection(
-            device=torch.device("meta"),
-            tables=[
-                EmbeddingBagConfig(
-                    name=t.name,
-                    embedding_dim=t.embedding_dim,
-                    num_embeddings=t.num_embeddings,
-                    feature_names=[f.name for f in t.features],
-                )
-                for t in workload.tables
-            ],
-        )
+        self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
+        self._positions = blocks.positions if blocks is not None else 0
+        self._is_sequence = workload.tables[0].pooling is Pooling.NONE
+        setattr(self, self._tables, _tables(workload))
         arch = workload.dense
-        pooled = sum(t.embedding_dim * len(t.features) for t in workload.tables)
         self.bottom = mlp((arch.num_dense_features, *arch.bottom_mlp), last_relu=True)
-        joined = pooled + (arch.bottom_mlp[-1] if arch.bottom_mlp else 0)
+        joined = sum(t.embedding_dim * len(t.features) for t in workload.tables)
+        self.blocks: nn.Module | None = None
+        if blocks is not None:
+            joined, self.blocks = self._width, _encoder(self._width, blocks)
+        joined += arch.bottom_mlp[-1] if arch.bottom_mlp else 0
         self.top = mlp((joined, *arch.top_mlp), last_relu=False)
         self.loss = nn.BCEWithLogitsLoss()
 
@@ -78,12 +89,21 @@ class Model(nn.Module):
         """The loss of a batch."""
         bottom = self.bottom(batch.dense)
         self._mark("dense_forward")
-        pooled = self.embedding_bag_collection(batch.sparse).values()
+        found = getattr(self, self._tables)(batch.sparse)
+        sequences = list(found.values()) if self._is_sequence else []
+        vectors = [x.values() for x in sequences] or [found.values()]
         self._mark("vectors")
         if self._marks is not None:
-            self._marks.follow(pooled, "dense_backward")
+            for tensor in vectors:
+                self._marks.follow(tensor, "dense_backward")
             self._marks.follow(bottom, "gradients")
-        logits = self.top(torch.cat([bottom, pooled], dim=1))
+        met = vectors[0]
+        if sequences:
+            padded = [x.to_padded_dense(self._positions) for x in sequences]
+            met = torch.stack(padded).sum(dim=0) if len(padded) > 1 else padded[0]
+        if self.blocks is not None:
+            met = self.blocks(met.view(len(bottom), -1, self._width)).mean(dim=1)
+        logits = self.top(torch.cat([bottom, met], dim=1))
         loss: torch.Tensor = self.loss(logits.squeeze(-1), batch.labels)
         self._mark("dense_forward")
         return loss
@@ -91,6 +111,50 @@ class Model(nn.Module):
     def _mark(self, stage: str) -> None:
         if self._marks is not None:
             self._marks.mark(stage)
+
+
+def _tables(workload: Workload) -> nn.Module:
+    """All tables in one module; unpooled ones in the collection of sequences."""
+    settings = [
+        {
+            "name": t.name,
+            "embedding_dim": t.embedding_dim,
+            "num_embeddings": t.num_embeddings,
+            "feature_names": [f.name for f in t.features],
+        }
+        for t in workload.tables
+    ]
+    meta = torch.device("meta")
+    if workload.tables[0].pooling is Pooling.NONE:
+        return EmbeddingCollection(device=meta, tables=[EmbeddingConfig(**s) for s in settings])
+    return EmbeddingBagCollection(device=meta, tables=[EmbeddingBagConfig(**s) for s in settings])
+
+
+def _encoder(width: int, blocks: Blocks) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(
+        width,
+        blocks.heads,
+        blocks.ffn,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+    )
+    return nn.TransformerEncoder(layer, blocks.layers, enable_nested_tensor=False)
+
+
+def traced_dense(workload: Workload, blocks: Blocks) -> DenseTrace:
+    """The dense part of the model as ``shardplan import torchrec`` sees it."""
+    model = Model(workload, blocks=blocks)
+    batch = make_batches(workload, 0, 0)[0]
+    batch.sparse.sync()
+    return trace_dense(
+        model,
+        (batch,),
+        batch_size=workload.local_batch_size,
+        lookups=lookups_of(model),
+        inputs_need_gradients=False,
+    )
 
 
 def mlp(sizes: Sequence[int], *, last_relu: bool) -> nn.Sequential:
@@ -113,25 +177,28 @@ class Training:
         world_size: int,
         seed: int,
         marks: Marks | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         """Shard and initialise."""
         self._marks = marks
         torch.manual_seed(seed)
-        sharder = EmbeddingBagCollectionSharder(
-            fused_params={
-                "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-                "learning_rate": _LEARNING_RATE,
-                "eps": 1e-8,
-            }
-        )
+        fused_params = {
+            "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "learning_rate": _LEARNING_RATE,
+            "eps": 1e-8,
+        }
+        sharders: list[ModuleSharder[nn.Module]] = [
+            EmbeddingBagCollectionSharder(fused_params=fused_params),
+            EmbeddingCollectionSharder(fused_params=fused_params),
+        ]
         self.model = DistributedModelParallel(
-            Model(workload, marks),
+            Model(workload, marks, blocks),
             env=ShardingEnv.from_process_group(dist.group.WORLD),
             device=torch.device("cpu"),
             plan=to_sharding_plan(
                 plan, workload, compute_device="cpu", local_world_size=world_size
             ),
-            sharders=[sharder],
+            sharders=sharders,
         )
         dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
         optimizer = KeyedOptimizerWrapper(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ModuleSharder
 
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -18,7 +21,10 @@ _MS = 1e-3
 
 def torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> float:
     """Largest sum of shard costs over ranks, as TorchRec's planner rates plans, in seconds."""
-    sharders = [EmbeddingBagCollectionSharder()]
+    sharders: list[ModuleSharder[nn.Module]] = [
+        EmbeddingBagCollectionSharder(),
+        EmbeddingCollectionSharder(),
+    ]
     constraints = {
         t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
         for t in workload.tables

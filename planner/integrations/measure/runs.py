@@ -20,6 +20,7 @@ from planner.integrations.measure.gloo_ranks import (
 )
 from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
+from planner.validation.block_tasks import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,15 @@ class RunSettings:
     iterations: int = 11
     warm_up: int = 4
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCase:
+    """A model to be trained under a plan; ``blocks`` stand above its tables."""
+
+    workload: Workload
+    plan: Plan
+    blocks: Blocks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +88,7 @@ class TimedIteration:
     network_s: tuple[float, ...]
 
 
-def run_plans(
-    cases: Sequence[tuple[Workload, Plan]], *, world_size: int, settings: RunSettings
-) -> list[PlanRun]:
+def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSettings) -> list[PlanRun]:
     """Measure every workload under its plan; all stay resident and take turns."""
     started = _busy_seconds()
     per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
@@ -127,14 +135,14 @@ def _summary(
 def _measure(
     rank: int,
     world_size: int,
-    cases: tuple[tuple[Workload, Plan], ...],
+    cases: tuple[RunCase, ...],
     settings: RunSettings,
 ) -> tuple[list[TimedIteration], float]:
     return train_in_turns(cases, rank, world_size, settings, stage_clock()), time.process_time()
 
 
 def train_in_turns(
-    cases: Sequence[tuple[Workload, Plan]],
+    cases: Sequence[RunCase],
     rank: int,
     world_size: int,
     settings: RunSettings,
@@ -142,8 +150,9 @@ def train_in_turns(
 ) -> list[TimedIteration]:
     """Every iteration of this rank after the warm-up of its block; all models stay resident."""
     log, seed = clock.log, settings.seed
-    batches = {w.name: make_batches(w, rank, seed) for w in {w.name: w for w, _ in cases}.values()}
-    models = [Training(workload, plan, world_size, seed, clock) for workload, plan in cases]
+    workloads = {c.workload.name: c.workload for c in cases}
+    batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
+    models = [Training(c.workload, c.plan, world_size, seed, clock, c.blocks) for c in cases]
     for training in models:
         log.follow_gradients(training.model)
     calm_network_threads()
@@ -151,7 +160,7 @@ def train_in_turns(
     iterations = []
     for block in range(settings.num_blocks):
         for k in order_rng.permutation(len(cases)):
-            own = batches[cases[k][0].name]
+            own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()
                 log.begin()

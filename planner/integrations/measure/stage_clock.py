@@ -5,14 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torchrec.distributed import batched_embedding_kernel as kernels
+from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from costmodels.cpu.run_stages import STAGES
 from planner.integrations.measure.virtual_clock import CollectiveLog, collective_log
+
+_LOOKUPS: Final[tuple[Any, ...]] = (
+    kernels.BatchedFusedEmbeddingBag,
+    kernels.BatchedDenseEmbeddingBag,
+    kernels.BatchedFusedEmbedding,
+    kernels.BatchedDenseEmbedding,
+)
 
 
 class StageClock:
@@ -29,10 +37,10 @@ class StageClock:
         self._last_s = self._last_moved_s = 0.0
         self.forward_s = 0.0
         self.backward_s = 0.0
-        for kind in (kernels.BatchedFusedEmbeddingBag, kernels.BatchedDenseEmbeddingBag):
+        for kind in _LOOKUPS:
             kind.forward = self._timed(kind.forward)
-        sharded = ShardedEmbeddingBagCollection
-        sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
+        for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
+            sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
 
     def reset(self) -> None:
         """Start again from zero, after the log has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from costmodels.cpu.run_stages import predicted_stages
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Workload
+from costmodels.workload import DenseArch, Workload
+from planner.integrations.measure.model import traced_dense
 from planner.integrations.measure.rating import torchrec_rating_s
-from planner.integrations.measure.runs import PlanRun, RunSettings, run_plans
+from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
 from planner.models import default_models
+from planner.validation.block_tasks import BLOCK_TASKS, Blocks
 from planner.validation.outcome import Outcome
 from planner.validation.tasks import (
     NamedPlan,
@@ -36,14 +39,19 @@ def validate_tasks(
     num_plans: int,
     seed: int,
     settings: RunSettings,
+    models: str = "dlrm",
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Random tasks, each with searched, baseline and random plans."""
+    """Random tasks, each with searched, baseline and random plans.
+
+    ``models`` is ``dlrm`` or one of :data:`planner.validation.block_tasks.BLOCK_TASKS`. The dense
+    part of those is traced, as ``shardplan import torchrec`` does it.
+    """
     outcomes = []
     for task in range(num_tasks):
-        workload = random_workload(seed + task)
-        plans = choose_plans(workload, topology, num_plans, seed + task)
-        cases = [(workload, named) for named in plans]
+        made = _task(models, seed + task)
+        plans = choose_plans(made.priced, topology, num_plans, seed + task)
+        cases = [(made, named) for named in plans]
         found = _outcomes(task, ["random"] * len(cases), topology, cases, settings)
         outcomes.extend(found)
         if progress is not None:
@@ -60,26 +68,49 @@ def validate_skew(
     take turns in one launch, so that their ratio is measured well; uniform ones come first.
     """
     workload = large_workload(seed)
-    plans = choose_plans(with_skew(workload, UNIFORM), topology, num_plans, seed)
-    cases = [(with_skew(workload, x), named) for x in (UNIFORM, SKEWED) for named in plans]
+    tasks = [_Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)]
+    plans = choose_plans(tasks[0].priced, topology, num_plans, seed)
+    cases = [(task, named) for task in tasks for named in plans]
     skews = [f"{x:g}" for x in (UNIFORM, SKEWED) for _ in plans]
     return _outcomes(0, skews, topology, cases, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A model as it is trained, and as it is priced."""
+
+    trained: Workload
+    priced: Workload
+    blocks: Blocks | None = None
+
+    @classmethod
+    def of(cls, workload: Workload) -> _Task:
+        return cls(trained=workload, priced=workload)
+
+
+def _task(models: str, seed: int) -> _Task:
+    if models not in BLOCK_TASKS:
+        return _Task.of(random_workload(seed))
+    workload, blocks = BLOCK_TASKS[models](seed)
+    dense = DenseArch(operators=traced_dense(workload, blocks).operators)
+    return _Task(trained=workload, priced=replace(workload, dense=dense), blocks=blocks)
 
 
 def _outcomes(
     task: int,
     skews: Sequence[str],
     topology: Topology,
-    cases: Sequence[tuple[Workload, NamedPlan]],
+    cases: Sequence[tuple[_Task, NamedPlan]],
     settings: RunSettings,
 ) -> list[Outcome]:
-    runs = run_plans(
-        [(w, named.plan) for w, named in cases], world_size=topology.world_size, settings=settings
-    )
+    trained = [
+        RunCase(workload=task.trained, plan=named.plan, blocks=task.blocks) for task, named in cases
+    ]
+    runs = run_plans(trained, world_size=topology.world_size, settings=settings)
     models = default_models(topology)
     return [
-        _outcome(task, skew, CostPipeline(workload, topology, models), named, run)
-        for skew, (workload, named), run in zip(skews, cases, runs, strict=True)
+        _outcome(task, skew, CostPipeline(made.priced, topology, models), named, run)
+        for skew, (made, named), run in zip(skews, cases, runs, strict=True)
     ]
 
 

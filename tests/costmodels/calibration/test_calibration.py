@@ -26,9 +26,9 @@ from costmodels.calibration.points import (
     LookupPoint,
     StepPoint,
 )
-from costmodels.cpu.counts import exchange_counts, shard_loads
+from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense, dense_counts
-from costmodels.cpu.features import features
+from costmodels.cpu.features import CpuKernel, features
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
@@ -44,11 +44,13 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def timed_lookup(point: LookupPoint) -> LookupPoint:
-    dense = point.kernel == "dense"
     counted = features(
-        point_access(point), l2_bytes=CACHES.l2_bytes, l3_bytes=CACHES.l3_bytes, dense=dense
+        point_access(point),
+        l2_bytes=CACHES.l2_bytes,
+        l3_bytes=CACHES.l3_bytes,
+        kernel=point.kernel,
     )
-    constants = MACHINE.replicated if dense else MACHINE.fused
+    constants = MACHINE.lookups(point.kernel)
     return replace(
         point,
         forward_s=float(counted.forward @ np.array(constants.forward_s)),
@@ -57,9 +59,10 @@ def timed_lookup(point: LookupPoint) -> LookupPoint:
 
 
 def lookups() -> tuple[LookupPoint, ...]:
-    fused = designs.lookup_points(60, "fused", rng(1))
-    dense = designs.lookup_points(24, "dense", rng(2))
-    return tuple(timed_lookup(p) for p in (*fused, *dense))
+    fused = designs.lookup_points(60, CpuKernel.FUSED, rng(1))
+    dense = designs.lookup_points(24, CpuKernel.DENSE, rng(2))
+    sequence = designs.lookup_points(24, CpuKernel.SEQUENCE, rng(3))
+    return tuple(timed_lookup(p) for p in (*fused, *dense, *sequence))
 
 
 def made_points() -> CalibrationPoints:
@@ -71,6 +74,10 @@ def made_points() -> CalibrationPoints:
     )
 
 
+def _kernel(load: ShardLoad) -> CpuKernel:
+    return CpuKernel.DENSE if load.replicated else CpuKernel.FUSED
+
+
 def timed_step(point: StepPoint) -> StepPoint:
     """Stages as the models price them: the counts are those of the predictions."""
     loads = shard_loads(point.workload, point.plan, 2)
@@ -79,7 +86,7 @@ def timed_step(point: StepPoint) -> StepPoint:
     ranks = []
     for rank in range(2):
         own = [x for x in loads if x.rank == rank]
-        seconds = [model.shard_seconds(x.access, replicated=x.replicated) for x in own]
+        seconds = [model.shard_seconds(x.access, _kernel(x)) for x in own]
         calls = len({x.sharding_type for x in own})
         exchanges = [MACHINE.exchange_s[k] for k in range(3)]
         for kind in KINDS:
@@ -119,6 +126,8 @@ def test_a_machine_is_recovered_from_its_own_measurements() -> None:
     assert found.call_s == pytest.approx(MACHINE.call_s, rel=0.5)
     assert found.collective.all_to_all_s == pytest.approx(MACHINE.collective.all_to_all_s, rel=1e-3)
     assert found.row_wise.output_s[0] == pytest.approx(MACHINE.row_wise.output_s[0], rel=0.2)
+    known, sequence = MACHINE.lookups(CpuKernel.SEQUENCE), found.lookups(CpuKernel.SEQUENCE)
+    assert sequence.backward_s == pytest.approx(known.backward_s, rel=0.05)
     assert dict(found.sigmas_ratio)["collective"] < 1e-3
     assert dict(found.sigmas_ratio)["lookup"] < 0.05
     errors = {e.name: e for e in fitted.errors}
@@ -138,10 +147,10 @@ def test_held_out_tables_are_predicted_in_spite_of_noise() -> None:
             backward_s=p.backward_s * float(np.exp(0.05 * noise.standard_normal())),
         )
         for p in lookups()
-        if p.kernel == "fused"
+        if p.kernel is CpuKernel.FUSED
     ]
     spoilt = replace(noisy[0], forward_s=5 * noisy[0].forward_s)
-    _, (forward, backward) = fit_lookups([spoilt, *noisy[1:]], CACHES, "fused")
+    _, (forward, backward) = fit_lookups([spoilt, *noisy[1:]], CACHES, CpuKernel.FUSED)
     assert backward.held_out_ratio < 0.12
     assert len(forward.odd_points) >= 1
     assert f"{spoilt.num_embeddings} x {spoilt.embedding_dim}" in forward.odd_points[0]
@@ -188,7 +197,7 @@ def test_steps_are_held_out_together() -> None:
 
 
 def test_designs_respect_their_limits() -> None:
-    tables = designs.lookup_points(50, "dense", rng())
+    tables = designs.lookup_points(50, CpuKernel.DENSE, rng())
     assert all(p.num_embeddings * p.embedding_dim * 4 <= 3e7 for p in tables)
     steps = designs.step_points(60, 3, rng())
     kinds = {p.sharding_type for step in steps for p in step.plan.placements}

@@ -61,6 +61,7 @@ MACHINE = CpuConstants(
         update_s=(4e-4, 3e-5, 2e-11, 1e-9, 0.0, 4e-10, 2e-5, 2e-10, 5e-10),
     ),
     gradient=GradientConstants(fixed_s=3e-4, per_byte_s=5e-10),
+    sequence=LookupConstants(forward_s=_FORWARD, backward_s=(2e-4, 2e-8, 3e-10, 1e-8, 1e-9, 4e-7)),
     sigmas_ratio=(("lookup", 0.08), ("collective", 0.06), ("dense", 0.05), ("host", 0.0)),
 )
 

@@ -15,7 +15,16 @@ from costmodels.cpu.constants import Residual
 from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.features import BACKWARD, DENSE_BACKWARD, FORWARD, SHAPE, Access, features
+from costmodels.cpu.features import (
+    BACKWARD,
+    DENSE_BACKWARD,
+    FORWARD,
+    SEQUENCE_BACKWARD,
+    SHAPE,
+    Access,
+    CpuKernel,
+    features,
+)
 from costmodels.cpu.gloo import FRESH_BYTES, Gloo
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES, predicted_stages
@@ -181,11 +190,13 @@ def access(cols: int = 16, draws: float = 1e5, rows: int = 10**5, exponent: floa
 
 
 def test_counts_have_the_documented_order() -> None:
-    counted = features(access(), l2_bytes=1e6, l3_bytes=1e7, dense=False)
+    counted = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.FUSED)
     assert (len(counted.forward), len(counted.backward)) == (len(FORWARD), len(BACKWARD))
     assert len(counted.shape) == len(SHAPE)
-    dense = features(access(), l2_bytes=1e6, l3_bytes=1e7, dense=True)
+    dense = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.DENSE)
     assert len(dense.backward) == len(DENSE_BACKWARD)
+    sequence = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.SEQUENCE)
+    assert len(sequence.backward) == len(SEQUENCE_BACKWARD)
     assert dense.backward[DENSE_BACKWARD.index("table elements")] == 16 * 10**5
 
 

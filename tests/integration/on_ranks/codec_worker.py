@@ -117,7 +117,7 @@ def exchanged(
 
 
 def main(rank: int, world: int, folder: Path) -> None:
-    """Bytes of pooled tables by type and of unpooled ones, under every pair of precisions."""
+    """Bytes of pooled and of unpooled tables by type, under every pair of precisions."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     gm.join(rank, world, str(folder / "store"))
@@ -133,13 +133,12 @@ def main(rank: int, world: int, folder: Path) -> None:
             made = exchanged(gm.make_model(), sharders, kind, gm.make_batches(rank)[0], gm.BATCH)
             if made is not None:
                 found[f"{forward}/{backward} {kind}"] = made
-        sharders = gm.sequence_sharders()
-        sharders[0]._qcomm_codecs_registry = codecs
-        made = exchanged(
-            gm.Sequences(), sharders, ShardingType.TABLE_WISE, gm.sequence_batch(rank), 4
-        )
-        if made is not None:
-            found[f"{forward}/{backward} unpooled"] = made
+        for kind in TYPES[:3]:
+            sharders = gm.sequence_sharders()
+            sharders[0]._qcomm_codecs_registry = codecs
+            made = exchanged(gm.Sequences(), sharders, kind, gm.sequence_batch(rank), 4)
+            if made is not None:
+                found[f"{forward}/{backward} unpooled {kind}"] = made
     (folder / f"bytes-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

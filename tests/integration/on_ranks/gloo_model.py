@@ -137,7 +137,7 @@ class Sequences(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.history = sequences([("clicks", 50, DIM), ("pages", 7, DIM)])
+        self.history = sequences([("clicks", 50, DIM), ("pages", 8, DIM)])
         self.bias = nn.Parameter(torch.ones(()))
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
@@ -150,8 +150,10 @@ def sequence_sharders() -> list[ModuleSharder[nn.Module]]:
 
 
 def sequence_batch(rank: int) -> KeyedJaggedTensor:
+    """Four samples; half of the indices fall on either half of each table's rows."""
     generator = torch.Generator().manual_seed(rank)
-    values = [torch.randint(0, rows, (12,), generator=generator) for rows in (50, 7)]
+    halves = [(low, low + rows // 2) for rows in (50, 8) for low in (0, rows // 2)]
+    values = [torch.randint(low, high, (6,), generator=generator) for low, high in halves]
     return KeyedJaggedTensor(
         keys=["f_clicks", "f_pages"],
         values=torch.cat(values),

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 TINY = Effort(
     num_lookups=18,
     num_dense_lookups=6,
+    num_sequence_lookups=6,
     num_steps=24,
     num_passes=1,
     repeats=3,
@@ -67,7 +68,7 @@ def test_a_calibrated_machine_predicts_training(
 def test_measurements_cover_everything() -> None:
     small = replace(TINY, num_lookups=6, num_steps=6)
     points = microbench_cpu.measure_machine(small, world_size=2, seed=1)
-    assert len(points.lookups) == 2 * (6 + 6)
+    assert len(points.lookups) == 2 * (6 + 6 + 6)
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)
     assert all(len(step.stages_s) == 2 for step in points.steps)
     assert all(s >= 0 for step in points.steps for rank in step.stages_s for s in rank)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from costmodels.cpu.features import Access, CpuKernel
+from costmodels.cpu.lookup import CpuLookup
 from costmodels.distribution.zipf import Zipf
+from costmodels.errors import CostModelError
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType, check_plan
 from planner.errors import NoPlanFoundError
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
+from planner.models import cpu_models
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
-from tests.costmodels.cpu.machines import cpu_topology
+from planner.validation.block_tasks import BLOCK_TASKS
+from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -104,3 +111,49 @@ def test_tables_of_the_skew_test_exceed_the_caches() -> None:
     for plain, hot in zip(workload.tables, skewed.tables, strict=True):
         few = hot.distribution.expected_unique_rows(draws)
         assert few < 0.5 * plain.distribution.expected_unique_rows(draws)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("models", BLOCK_TASKS)
+def test_models_with_blocks_are_small_repeatable_and_priced(models: str, seed: int) -> None:
+    workload, blocks = BLOCK_TASKS[models](seed)
+    assert (workload, blocks) == BLOCK_TASKS[models](seed)
+    assert len({t.embedding_dim for t in workload.tables}) == 1
+    assert workload.tables[0].embedding_dim % blocks.heads == 0
+    plan = tasks.random_plan(workload, 2, (0.3, 0.2, 0.2), np.random.default_rng(seed))
+    check_plan(plan, workload, 2)
+    models_here = cpu_models(MACHINE)
+    assert CostPipeline(workload, cpu_topology(), models_here).estimate(plan).time.time_s > 0
+
+
+def test_unpooled_tables_need_a_calibration_that_measured_them() -> None:
+    workload, _ = BLOCK_TASKS["sequence"](0)
+    plan = tasks.random_plan(workload, 2, (0.0, 0.0, 0.0), np.random.default_rng(0))
+    old = cpu_models(replace(MACHINE, sequence=None))
+    with pytest.raises(CostModelError, match="run 'shardplan calibrate' again"):
+        CostPipeline(workload, cpu_topology(), old).estimate(plan)
+    pooled = tasks.random_workload(0)
+    plan = tasks.random_plan(pooled, 2, (0.0, 0.0, 0.0), np.random.default_rng(0))
+    assert CostPipeline(pooled, cpu_topology(), old).estimate(plan).time.time_s > 0
+
+
+def test_unpooled_tables_cost_more_backward_the_more_distinct_rows_they_meet() -> None:
+    """Each distinct row has entries in hash maps, which grow beyond the caches."""
+    each = []
+    for rows in (10**3, 10**4, 10**5, 10**6):
+        law = Zipf(num_embeddings=rows, exponent=0.0)
+        counts, probability = law.frequency_bins()
+        access = Access(
+            rows=counts,
+            probability=probability,
+            draws=1e5,
+            num_indices=1e5,
+            num_bags=1e5,
+            num_cols=32,
+            num_rows=rows,
+        )
+        lookup = CpuLookup(constants=MACHINE)
+        backward_s = lookup.shard_seconds(access, CpuKernel.SEQUENCE)[1]
+        each.append(backward_s / access.distinct())
+        assert backward_s > lookup.shard_seconds(access, CpuKernel.FUSED)[1] or rows == 10**3
+    assert each[1] < each[2] < each[3]

@@ -14,6 +14,7 @@ from costmodels.calibration.designs import FULL, QUICK
 from costmodels.calibration.fit_machine import Fitted
 from costmodels.calibration.fitting import FitError
 from planner import io
+from planner.validation.block_tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.commands.test_validate_runs import RUNS, outcome
@@ -90,11 +91,22 @@ def test_validate_prints_scores_and_writes_runs(
     assert "Every plan" in done.out
     assert "torchrec" in done.out
     assert "0.7 cores" in done.err
-    assert asked["topology"] == "2 ranks"
+    assert (asked["topology"], asked["models"]) == ("2 ranks", "dlrm")
     assert (tmp_path / "validate_torchrec_runs.csv").exists()
     answer = json.loads(run("validate", "torchrec", "--json").out)
     assert len(answer["runs"]) == 4
     assert answer["models"]["shardplan"]["num_tasks"] == 2
+
+
+def test_validate_trains_the_kind_of_models_that_was_asked_for(
+    run: Run, asked: dict[str, object]
+) -> None:
+    for models in BLOCK_TASKS:
+        done = run("validate", "torchrec", "--models", models, "--tasks", "1")
+        assert (done.code, asked["models"]) == (0, models), done.err
+    refused = run("validate", "torchrec", "--models", "sequence", "--skew")
+    assert refused.code == 2
+    assert "--skew trains DLRMs" in refused.err
 
 
 def test_validate_skew_uses_the_given_system(

@@ -1,0 +1,120 @@
+"""Random models with transformer blocks above their tables, for ``validate torchrec``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.distribution.zipf import Zipf
+from costmodels.workload import (
+    DenseArch,
+    Feature,
+    Interaction,
+    Pipeline,
+    Pooling,
+    Table,
+    Workload,
+)
+
+_HEADS = (1, 2, 4)
+_HEAD_WIDTHS = (16, 24, 32)
+_TABLE_BYTES = 1e8
+_MOST_WORK = 1.5e9
+"""Multiply-adds of all blocks of a forward pass, so that a step stays below a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Transformer blocks above the tables, as wide as these.
+
+    ``positions`` per sample: one for each table's pooled vector, or those to which sequences are
+    padded or cut.
+    """
+
+    layers: int
+    heads: int
+    ffn: int
+    positions: int
+
+
+def over_fields(seed: int) -> tuple[Workload, Blocks]:
+    """Attention between the pooled vectors of 4 to 12 tables."""
+    rng = np.random.default_rng([seed, 15101])
+    width, heads = _widths(rng)
+    count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
+    tables = [
+        _table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
+        for i in range(count)
+    ]
+    blocks = _blocks(width, heads, count, batch, rng)
+    return _workload(f"fields-{seed}", tables, batch, rng), blocks
+
+
+def over_sequences(seed: int) -> tuple[Workload, Blocks]:
+    """Attention along histories that 1 to 4 unpooled tables describe together."""
+    rng = np.random.default_rng([seed, 15107])
+    width, heads = _widths(rng)
+    mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
+    tables = [
+        _table(i, width, float(mean), rng, is_sequence=True) for i in range(int(rng.integers(1, 5)))
+    ]
+    positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
+    blocks = _blocks(width, heads, positions, batch, rng)
+    return _workload(f"sequences-{seed}", tables, batch, rng), blocks
+
+
+def _widths(rng: np.random.Generator) -> tuple[int, int]:
+    """Width of all tables and blocks, and heads."""
+    heads = int(rng.choice(_HEADS))
+    return heads * int(rng.choice(_HEAD_WIDTHS)), heads
+
+
+def _table(
+    number: int, width: int, length: float, rng: np.random.Generator, *, is_sequence: bool = False
+) -> Table:
+    rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
+    exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+    return Table(
+        name=f"t{number}",
+        num_embeddings=rows,
+        embedding_dim=width,
+        features=(Feature(name=f"f{number}", pooling_factor=length),),
+        distribution=Zipf(
+            num_embeddings=rows, exponent=exponent, scattered=bool(rng.random() < 0.6)
+        ),
+        pooling=Pooling.NONE if is_sequence else Pooling.SUM,
+        module="embedding_collection" if is_sequence else "embedding_bag_collection",
+    )
+
+
+def _blocks(width: int, heads: int, positions: int, batch: int, rng: np.random.Generator) -> Blocks:
+    """One to four blocks, or as many as a step has time for."""
+    ffn = width * int(rng.choice([1, 2, 4]))
+    each = batch * positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
+    layers = min(int(rng.integers(1, 5)), max(1, int(_MOST_WORK / each)))
+    return Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
+
+
+def _workload(name: str, tables: list[Table], batch: int, rng: np.random.Generator) -> Workload:
+    return Workload(
+        name=name,
+        tables=tuple(tables),
+        local_batch_size=batch,
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=(int(rng.choice([16, 32])),),
+            top_mlp=(int(rng.choice([16, 32, 64])), 1),
+            interaction=Interaction.CAT,
+        ),
+        pipeline=Pipeline.NONE,
+    )
+
+
+BLOCK_TASKS: Final[dict[str, Callable[[int], tuple[Workload, Blocks]]]] = {
+    "transformer": over_fields,
+    "sequence": over_sequences,
+}
+"""The kinds of models, by the names that ``validate torchrec --models`` knows."""
