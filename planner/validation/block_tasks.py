@@ -22,8 +22,9 @@ from costmodels.workload import (
 _HEADS = (1, 2, 4)
 _HEAD_WIDTHS = (16, 24, 32)
 _TABLE_BYTES = 1e8
-_MOST_WORK = 1.5e9
-"""Multiply-adds of all blocks of a forward pass, so that a step stays below a second."""
+_MOST_WORK = 5e8
+"""Multiply-adds of all blocks of a forward pass, so that a step stays well below a second."""
+_LEAST_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
         _table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
         for i in range(count)
     ]
-    blocks = _blocks(width, heads, count, batch, rng)
+    batch, blocks = _blocks(width, heads, count, batch, rng)
     return _workload(f"fields-{seed}", tables, batch, rng), blocks
 
 
@@ -62,7 +63,7 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
         _table(i, width, float(mean), rng, is_sequence=True) for i in range(int(rng.integers(1, 5)))
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
-    blocks = _blocks(width, heads, positions, batch, rng)
+    batch, blocks = _blocks(width, heads, positions, batch, rng)
     return _workload(f"sequences-{seed}", tables, batch, rng), blocks
 
 
@@ -90,12 +91,16 @@ def _table(
     )
 
 
-def _blocks(width: int, heads: int, positions: int, batch: int, rng: np.random.Generator) -> Blocks:
-    """One to four blocks, or as many as a step has time for."""
-    ffn = width * int(rng.choice([1, 2, 4]))
-    each = batch * positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
-    layers = min(int(rng.integers(1, 5)), max(1, int(_MOST_WORK / each)))
-    return Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
+def _blocks(
+    width: int, heads: int, positions: int, batch: int, rng: np.random.Generator
+) -> tuple[int, Blocks]:
+    """The batch, and one to four blocks; less of both where a step would take too long."""
+    ffn, layers = width * int(rng.choice([1, 2, 4])), int(rng.integers(1, 5))
+    sample = positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
+    while batch > _LEAST_BATCH and batch * sample > _MOST_WORK:
+        batch //= 2
+    layers = min(layers, max(1, int(_MOST_WORK / (batch * sample))))
+    return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
 
 
 def _workload(name: str, tables: list[Table], batch: int, rng: np.random.Generator) -> Workload:

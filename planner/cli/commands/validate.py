@@ -156,6 +156,7 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
 @click.pass_obj
 def torchrec(
     settings: Settings,
+    /,
     *,
     system: Path | None,
     models: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,11 @@ def lookups_of(module: nn.Module) -> dict[str, Lookup]:
         elif isinstance(child, EmbeddingCollection):
             found[path] = _sequences(child)
     return found
+
+
+def hush_fx() -> None:
+    """Keep torch.fx from warning, once, of a function that TorchRec calls to make jagged inputs."""
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 def synchronized(value: Any) -> Any:

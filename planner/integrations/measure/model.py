@@ -28,7 +28,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.sharding import Plan
 from costmodels.workload import Pooling, Workload
-from planner.integrations.dense.lookups import lookups_of
+from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
@@ -145,9 +145,10 @@ def _encoder(width: int, blocks: Blocks) -> nn.Module:
 
 def traced_dense(workload: Workload, blocks: Blocks) -> DenseTrace:
     """The dense part of the model as ``shardplan import torchrec`` sees it."""
+    hush_fx()
     model = Model(workload, blocks=blocks)
     batch = make_batches(workload, 0, 0)[0]
-    batch.sparse.sync()
+    synchronized(batch.sparse)
     return trace_dense(
         model,
         (batch,),

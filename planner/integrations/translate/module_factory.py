@@ -13,7 +13,7 @@ from torch import nn
 
 from costmodels.workload import DenseArch, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import lookups_of, synchronized
+from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.key_value import refuse_key_values
@@ -106,6 +106,7 @@ def _traced(
         message = "--autocast is about the traced dense part; name its inputs with --inputs too"
         raise InvalidInputError(message)
     try:
+        hush_fx()
         given = _function(inputs)(batch_size)
     except InvalidInputError:
         raise

@@ -25,12 +25,13 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
 from costmodels.sharding import ShardingType
+from costmodels.workload import Pooling
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import SUMS_ROWS
 from tests.integration.builders import make_topology
 from tests.integration.on_ranks import gloo_model as gm
-from tests.integration.on_ranks.sharding_worker import by_types
+from tests.integration.on_ranks.sharding_worker import CUTS, by_types
 
 PRECISIONS: Final = (("fp32", "fp32"), ("fp16", "fp32"), ("int8", "fp16"), ("fp16", "int8"))
 TYPES: Final = (
@@ -95,7 +96,9 @@ def exchanged(
     )
     assert described is not None
     workload, topology = described.workload, make_topology(1, world)
-    if kind in SUMS_ROWS and not workload.tables[0].codecs.sums_rows:
+    first = workload.tables[0]
+    sums_rows = kind in SUMS_ROWS and first.pooling is not Pooling.NONE
+    if sums_rows and not first.codecs.sums_rows:
         return None
     plan = by_types(workload, [kind], world, world)
     ours = from_sharding_plan(plan, workload)
@@ -121,18 +124,21 @@ def main(rank: int, world: int, folder: Path) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     gm.join(rank, world, str(folder / "store"))
+    pieces = {"pooled": CUTS[ShardingType.COLUMN_WISE], "unpooled": (gm.DIM // 2,) * 2}
     found: dict[str, dict[str, list[float]]] = {}
     for forward, backward in PRECISIONS:
         config = QCommsConfig(
             forward_precision=CommType(forward), backward_precision=CommType(backward)
         )
         codecs = get_qcomm_codecs_registry(config, device=torch.device("cpu"))
+        CUTS[ShardingType.COLUMN_WISE] = pieces["pooled"]
         for kind in TYPES:
             sharders = gm.make_sharders()
             sharders[0]._qcomm_codecs_registry = codecs
             made = exchanged(gm.make_model(), sharders, kind, gm.make_batches(rank)[0], gm.BATCH)
             if made is not None:
                 found[f"{forward}/{backward} {kind}"] = made
+        CUTS[ShardingType.COLUMN_WISE] = pieces["unpooled"]  # they must be equally wide
         for kind in TYPES[:3]:
             sharders = gm.sequence_sharders()
             sharders[0]._qcomm_codecs_registry = codecs

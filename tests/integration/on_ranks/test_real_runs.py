@@ -16,6 +16,7 @@ from planner.integrations.measure import calibrate_cpu, microbench_cpu
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
 from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
+from planner.validation.block_tasks import BLOCK_TASKS
 from planner.validation.tasks import choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
@@ -61,6 +62,13 @@ def test_a_calibrated_machine_predicts_training(
     ranking = rank_tasks(task_times(outcomes, lambda o: o.predicted_s))
     assert ranking.errors.worst_error_ratio < 0.6
     assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
+    for models in BLOCK_TASKS:
+        found = validate_tasks(
+            topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, models=models
+        )
+        assert len({o.kinds for o in found} | {o.origin for o in found}) > 1
+        assert all(0.4 < o.predicted_s / o.measured_s < 1.6 for o in found)
+        assert all(o.lookup_measured_s > 0 and min(o.stages_measured_s) > 0 for o in found)
     skewed = validate_skew(topology, num_plans=2, seed=5, settings=FEW)
     assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
 

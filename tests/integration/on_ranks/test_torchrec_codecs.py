@@ -217,7 +217,7 @@ def test_bytes_on_the_wire_are_those_of_the_model(tmp_path: Path) -> None:
     run_ranks(Path(__file__).with_name("codec_worker.py"), [str(tmp_path)], tmp_path, timeout_s=300)
     for rank in range(2):
         found = json.loads((tmp_path / f"bytes-{rank}.json").read_text())
-        assert len(found) == 16
+        assert len(found) == 24
         for name, bytes_ in found.items():
             assert bytes_["counted"] == bytes_["predicted"], name
             assert all(b > 0 for b in bytes_["counted"]), name
