@@ -12,8 +12,8 @@ class Outcome:
     ``stages_*`` are in the order of :data:`costmodels.cpu.run_stages.STAGES`, on the slower rank;
     measured ones without what network threads take, which is ``network_measured_s`` in all.
     ``iterations_inside_ratio`` is the share of measured iterations inside the 90 % interval.
-    ``skew`` is random, or the exponent that all tables share. Bytes-proportional and TorchRec's
-    rating are in units of their own.
+    ``skew`` is random, the exponent that all tables share, or what vectors travel in.
+    Bytes-proportional and TorchRec's rating are in units of their own.
     """
 
     task: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ Examples:
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
   shardplan validate torchrec --system my_cpu.yaml --skew
+  shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
   shardplan validate intervals
   shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
 
@@ -151,6 +152,11 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     help="DLRMs; transformer blocks between pooled vectors; or along sequences of unpooled tables.",
 )
 @click.option("--skew", is_flag=True, help="Same plans, uniform and then skewed indices.")
+@click.option(
+    "--codec",
+    type=click.Choice(["fp16", "bf16"]),
+    help="Same plans, vectors and gradients exchanged in fp32 and then in this precision.",
+)
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
 @click.pass_obj
@@ -161,6 +167,7 @@ def torchrec(
     system: Path | None,
     models: str,
     skew: bool,
+    codec: str | None,
     output: Path | None,
     **numbers: int,
 ) -> int:
@@ -175,20 +182,28 @@ def torchrec(
     from planner.cli.real_runs import require_torchrec, status_line
 
     require_torchrec("validate torchrec")
-    if skew and models != "dlrm":
-        message = f"--skew trains DLRMs with large tables; drop it or --models {models}"
+    pairs = {"--skew": skew, f"--codec {codec}": codec is not None}
+    asked = [flag for flag, is_asked in pairs.items() if is_asked]
+    asked += [f"--models {models}"] if models != "dlrm" else []
+    if len(asked) > 1:
+        message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
         raise InvalidInputError(message)
     with status_line(settings, "training") as progress:
-        outcomes = _train(system, numbers, None if skew else models, progress)
+        outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)
     note = show.foreign_note(outcomes)
     if note:
         remark(settings, note)
-    found = show.rankings(outcomes) if not skew else {}
+    titles = {
+        "--skew": "Time with exponent 1.2 over time with uniform indices",
+        f"--codec {codec}": f"Time with {codec} exchanges over time with fp32",
+    }
+    title = titles.get(asked[0]) if asked else None
+    found = show.rankings(outcomes) if title is None else {}
     if settings.json:
         scores = {name: show.as_row(ranking) for name, ranking in found.items()}
         write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
-    elif skew:
-        show.print_skew(outcomes)
+    elif title is not None:
+        show.print_pairs(outcomes, title)
     else:
         if settings.verbose:
             show.print_runs(outcomes)
@@ -204,16 +219,17 @@ def torchrec(
 def _train(
     system: Path | None,
     numbers: Mapping[str, int],
-    models: str | None,
+    what: str,
     progress: Callable[[str], None],
 ) -> list[Outcome]:
-    """Outcomes of random models of a kind; without one, those of skew."""
+    """Outcomes of random models of a kind, or of ``skew``, or of a codec."""
     from tempfile import TemporaryDirectory
 
+    from costmodels.training.communication import Precision
     from planner import io
+    from planner.integrations.measure import validate_torchrec as trained
     from planner.integrations.measure.calibrate_cpu import calibrated_topology
     from planner.integrations.measure.runs import RunSettings
-    from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
 
     tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
     with TemporaryDirectory(prefix="shardplan-") as folder:
@@ -222,17 +238,18 @@ def _train(
         else:
             topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
         run = RunSettings(seed=seed)
-        if models is None:
-            return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
-        return validate_tasks(
-            topology,
-            num_tasks=tasks,
-            num_plans=plans,
-            seed=seed,
-            settings=run,
-            models=models,
-            progress=lambda found: progress(f"task {found[-1].task + 1} of {tasks} done"),
-        )
+        if what == "skew":
+            return trained.validate_skew(topology, num_plans=plans, seed=seed, settings=run)
+
+        def report(found: Sequence[Outcome]) -> None:
+            progress(f"task {found[-1].task + 1} of {tasks} done")
+
+        sizes = {"num_tasks": tasks, "num_plans": plans, "seed": seed}
+        if what in tuple(Precision):
+            return trained.validate_codecs(
+                topology, codec=Precision(what), settings=run, progress=report, **sizes
+            )
+        return trained.validate_tasks(topology, models=what, settings=run, progress=report, **sizes)
 
 
 def _print(predictions: tuple[PublishedPrediction, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,8 @@ def task_times(
     )
 
 
-def skew_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
-    """(plan, measured, predicted) ratio of skewed to uniform time, plan by plan."""
+def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
+    """(plan, measured, predicted) ratio of the second half's times to the first's, by plan."""
     half = len(outcomes) // 2
     pairs = zip(outcomes[:half], outcomes[half:], strict=True)
     return [
@@ -129,14 +130,17 @@ def print_runs(outcomes: Sequence[Outcome]) -> None:
     print_rows("Every plan", columns, rows)
 
 
-def print_skew(outcomes: Sequence[Outcome]) -> None:
-    """Ratio of skewed to uniform iteration time."""
+def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
+    """Ratio of the second half's iteration times to those of the first, plan by plan."""
+    pairs = pair_rows(outcomes)
     rows = [
         (name, f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f} %")
-        for name, measured, predicted in skew_rows(outcomes)
+        for name, measured, predicted in pairs
     ]
     columns = ("plan", "measured", "predicted", "error")
-    print_rows("Time with exponent 1.2 over time with uniform indices", columns, rows)
+    print_rows(title, columns, rows)
+    errors = [abs(log(predicted / measured)) for _, measured, predicted in pairs]
+    say(f"geometric mean error of the ratio: {_percent(exp(sum(errors) / len(errors)) - 1.0)}")
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:

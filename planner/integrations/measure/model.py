@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,11 @@ from torchrec import (
 )
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import (
+    CommType,
+    QCommsConfig,
+    get_qcomm_codecs_registry,
+)
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ModuleSharder, ShardingEnv
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
@@ -188,9 +193,10 @@ class Training:
             "learning_rate": _LEARNING_RATE,
             "eps": 1e-8,
         }
+        codecs = _codecs(workload)
         sharders: list[ModuleSharder[nn.Module]] = [
-            EmbeddingBagCollectionSharder(fused_params=fused_params),
-            EmbeddingCollectionSharder(fused_params=fused_params),
+            EmbeddingBagCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
+            EmbeddingCollectionSharder(fused_params=fused_params, qcomm_codecs_registry=codecs),
         ]
         self.model = DistributedModelParallel(
             Model(workload, marks, blocks),
@@ -217,6 +223,19 @@ class Training:
         self.optimizer.step()
         if self._marks is not None:
             self._marks.mark("update")
+
+
+def _codecs(workload: Workload) -> dict[str, Any] | None:
+    """TorchRec's codecs of what the first table's vectors travel in; None for fp32."""
+    used = workload.tables[0].codecs.all_to_all
+    if used is None or not used.compresses:
+        return None
+    config = QCommsConfig(
+        forward_precision=CommType(used.forward.precision.value),
+        backward_precision=CommType(used.backward.precision.value),
+    )
+    registry: dict[str, Any] = get_qcomm_codecs_registry(config, device=torch.device("cpu"))
+    return registry
 
 
 def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:

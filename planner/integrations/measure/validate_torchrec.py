@@ -11,6 +11,7 @@ from costmodels.cpu.run_stages import predicted_stages
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
+from costmodels.training.communication import Communication, Precision
 from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.model import traced_dense
 from planner.integrations.measure.rating import torchrec_rating_s
@@ -73,6 +74,38 @@ def validate_skew(
     cases = [(task, named) for task in tasks for named in plans]
     skews = [f"{x:g}" for x in (UNIFORM, SKEWED) for _ in plans]
     return _outcomes(0, skews, topology, cases, settings)
+
+
+def validate_codecs(
+    topology: Topology,
+    *,
+    codec: Precision,
+    num_tasks: int,
+    num_plans: int,
+    seed: int,
+    settings: RunSettings,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Random DLRMs, whose vectors and gradients travel as they are, and then in ``codec``.
+
+    Both take turns in one launch, as in :func:`validate_skew`. Outcomes of all tasks without the
+    codec come first.
+    """
+    plain: list[Outcome] = []
+    coded: list[Outcome] = []
+    for task in range(num_tasks):
+        workload = random_workload(seed + task)
+        with_codec = workload.communicating(Communication.of(codec, codec))
+        pair = _Task.of(workload), _Task.of(replace(with_codec, name=f"{workload.name}-{codec}"))
+        plans = choose_plans(workload, topology, num_plans, seed + task)
+        labels = [label for label in ("fp32", str(codec)) for _ in plans]
+        cases = [(made, named) for made in pair for named in plans]
+        found = _outcomes(task, labels, topology, cases, settings)
+        plain.extend(found[: len(plans)])
+        coded.extend(found[len(plans) :])
+        if progress is not None:
+            progress(found)
+    return [*plain, *coded]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

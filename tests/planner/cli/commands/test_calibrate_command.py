@@ -43,6 +43,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         options["progress"](RUNS)  # type: ignore[operator]
         return list(RUNS)
 
+    def validate_codecs(topology: object, **options: object) -> list[object]:
+        seen.update(options, topology=topology)
+        return [outcome(0, 0.02, 0.02, "fp32"), outcome(0, 0.01, 0.011, "fp16")]
+
     def validate_skew(topology: object, **options: object) -> list[object]:
         seen.update(options, topology=topology)
         return [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
@@ -54,7 +58,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             "memory_bytes": lambda: 2.0**34,
         },
         "runs": {"RunSettings": lambda **options: options},
-        "validate_torchrec": {"validate_tasks": validate_tasks, "validate_skew": validate_skew},
+        "validate_torchrec": {
+            "validate_tasks": validate_tasks,
+            "validate_skew": validate_skew,
+            "validate_codecs": validate_codecs,
+        },
     }
     for name, functions in fakes.items():
         module = types.ModuleType(f"planner.integrations.measure.{name}")
@@ -104,9 +112,13 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
     for models in BLOCK_TASKS:
         done = run("validate", "torchrec", "--models", models, "--tasks", "1")
         assert (done.code, asked["models"]) == (0, models), done.err
-    refused = run("validate", "torchrec", "--models", "sequence", "--skew")
-    assert refused.code == 2
-    assert "--skew trains DLRMs" in refused.err
+    done = run("validate", "torchrec", "--codec", "fp16", "--tasks", "3")
+    assert (done.code, asked["codec"], asked["num_tasks"]) == (0, "fp16", 3), done.err
+    assert "Time with fp16 exchanges over time with fp32" in done.out
+    for pair in (("--models", "sequence", "--skew"), ("--codec", "bf16", "--skew")):
+        refused = run("validate", "torchrec", *pair)
+        assert refused.code == 2
+        assert "keep one of them" in refused.err
 
 
 def test_validate_skew_uses_the_given_system(

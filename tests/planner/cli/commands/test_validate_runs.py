@@ -67,11 +67,11 @@ def test_scores_stand_beside_simpler_models(capsys: pytest.CaptureFixture[str]) 
 
 def test_skew_compares_plan_by_plan(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
-    ((name, measured, predicted),) = show.skew_rows(runs)
+    ((name, measured, predicted),) = show.pair_rows(runs)
     assert name == "random TRD"
     assert measured == pytest.approx(0.55)
     assert predicted == pytest.approx(0.5)
-    show.print_skew(runs)
+    show.print_pairs(runs, "Ratios")
     assert "0.550" in capsys.readouterr().out
 
 
