@@ -131,12 +131,15 @@ class MoveLimit:
     """How far a plan may lie from the one in use. None means no limit.
 
     Bytes are weights and optimizer state of cells that a rank holds in the new plan and not in
-    ``start``; a table moves if any rank has to receive some.
+    ``start``; a table moves if any rank has to receive some. Where ranks hold less than ``start``
+    says, because a host was lost, ``held`` has the shards that are there, and the others are
+    received wherever they go.
     """
 
     start: Plan
     max_bytes: float | None = None
     max_tables: int | None = None
+    held: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def reshard(
     """
     flows, moved = _flows(before, after, workload, topology.world_size)
     changed = {p.table for p in after.placements if _differs(before.placement(p.table), p)}
-    time_s = _time_s(flows, topology)
+    time_s = transfer_s(flows, topology)
     saved_s = before_s - after_s
     return Reshard(
         moved_tables=len(moved),
@@ -86,7 +86,8 @@ def _flows(
     return flows, moved
 
 
-def _time_s(flows: FloatArray, topology: Topology) -> float:
+def transfer_s(flows: FloatArray, topology: Topology) -> float:
+    """Seconds until bytes ``[W, W]`` from each rank to each other are there, all at once."""
     ranks = np.arange(topology.world_size)
     host = ranks // topology.local_world_size
     domain = ranks // topology.domain_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import mean
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from costmodels import units
@@ -153,6 +154,76 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoss:
+    """What it takes to go on without one host.
+
+    Host ``seats[i]`` of the larger plan becomes host ``i`` of the smaller one. ``restored_bytes``
+    were on the lost host alone and come from the checkpoint; ``moved_bytes`` come from other hosts
+    and ranks that are left. ``time_s`` is that of both, one after the other.
+    """
+
+    lost_host: int
+    seats: tuple[int, ...]
+    restored_bytes: float
+    moved_bytes: float
+    time_s: float
+
+    @property
+    def received_bytes(self) -> float:
+        """All that ranks receive."""
+        return self.restored_bytes + self.moved_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyMember:
+    """A plan for some number of hosts, in a family that loses one host after the other.
+
+    Attributes:
+        result: the plan, with the bound that holds for so many hosts.
+        fastest_s: seconds per iteration of the fastest plan found for so many hosts.
+        losses: of each host of the member before, in its order; empty for the first member.
+        alone: the same from the fastest plan for one host more to the fastest for so many.
+        to_fastest: the same from the member before to the fastest plan for so many.
+        checkpoint_bytes: weights and optimizer state on the rank that has most of them.
+        checkpoint_interval_s: by Young and Daly; infinite without a mean time between failures.
+    """
+
+    result: PlanningResult
+    fastest_s: float
+    losses: tuple[HostLoss, ...]
+    alone: tuple[HostLoss, ...]
+    to_fastest: tuple[HostLoss, ...]
+    checkpoint_bytes: float
+    checkpoint_interval_s: float
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts the plan is for."""
+        return self.result.problem.topology.num_hosts
+
+    @property
+    def fastest_pays_after_s(self) -> float | None:
+        """Seconds of training after which moving to the fastest plan would have been better.
+
+        None where the member is the fastest one, or is the first.
+        """
+        time_s = self.result.estimate.time.time_s
+        saved_s = time_s - self.fastest_s
+        if not self.losses or saved_s <= 0:
+            return None
+        longer_s = mean(x.time_s for x in self.to_fastest) - mean(x.time_s for x in self.losses)
+        return max(0.0, longer_s) / saved_s * self.fastest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFamily:
+    """Plans for N hosts, one fewer and so on; ``notes`` say what was assumed."""
+
+    members: tuple[FamilyMember, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
     """Iteration time of the plan in one scenario, with its 90 % interval, and its throughput."""
 
@@ -170,7 +241,8 @@ class PlanningResult:
     ``searched`` says which options were tried, one line each: the best plan and its bound are about
     these. ``reshard`` is set when a plan in use was given; ``curve`` and ``blocked`` when it was
     asked what each number of moved tables gives; ``scenarios`` holds the time in each scenario of a
-    robust search, the workload itself first.
+    robust search, the workload itself first. ``family`` has this plan and those for fewer hosts,
+    where they were asked for.
     """
 
     problem: PlanningProblem
@@ -185,6 +257,7 @@ class PlanningResult:
     curve: tuple[MovePoint, ...] = ()
     blocked: Blocked | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
+    family: PlanFamily | None = None
 
     def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:
         """The best plan as a pandas DataFrame.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -23,7 +24,20 @@ TRACE_FOLDER = "trace"
 RUN_FILES = frozenset(
     {PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, RESHARD_FILE, TRACE_FOLDER}
 )
-"""Everything a run may have left in its folder."""
+"""Everything a run may have left in its folder, beside plans for fewer hosts."""
+
+
+def family_file(num_hosts: int) -> str:
+    """Name of the plan for fewer hosts."""
+    return f"plan-{num_hosts}-hosts.json"
+
+
+def _is_of_a_run(name: str) -> bool:
+    return name in RUN_FILES or _is_of_a_family(name)
+
+
+def _is_of_a_family(name: str) -> bool:
+    return re.fullmatch(r"plan-\d+-hosts\.json", name) is not None
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
@@ -43,9 +57,10 @@ def check_folder(folder: Path, *, force: bool) -> None:
         message = f"--output {folder} is a file; name a folder"
         raise InvalidInputError(message)
     names = {path.name for path in folder.iterdir()}
-    holds_run = PLAN_FILE in names and names <= RUN_FILES
+    holds_run = PLAN_FILE in names and all(map(_is_of_a_run, names))
     if names and not holds_run and not force:
-        shown = ", ".join(sorted(names - RUN_FILES or names)[:3])
+        others = [name for name in names if not _is_of_a_run(name)]
+        shown = ", ".join(sorted(others or names)[:3])
         message = (
             f"--output {folder} is not empty and not an earlier run (it holds {shown}); "
             "choose another folder or add --force"
@@ -83,6 +98,9 @@ def write_run(
                 (staging / TRACE_FOLDER).rename(folder / TRACE_FOLDER)
             for name in sorted(texts, key=lambda name: name == PLAN_FILE):
                 (staging / name).replace(folder / name)
+            for path in folder.iterdir():
+                if _is_of_a_family(path.name) and path.name not in texts:
+                    path.unlink()  # of an earlier run, whose other plans are gone
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     written = (*texts, TRACE_FOLDER) if traces else tuple(texts)

@@ -69,14 +69,14 @@ class MoveBudget:
     """Bytes each placed option receives from a plan in use, and whether that is within a limit."""
 
     def __init__(self, limit: MoveLimit, workload: Workload, topology: Topology) -> None:
-        """Keep the shards of the plan in use."""
+        """Keep the shards that ranks hold."""
         self.max_bytes = np.inf if limit.max_bytes is None else limit.max_bytes * _ROUNDING
         self.max_tables = np.inf if limit.max_tables is None else limit.max_tables
         self._tables = workload.tables
         self._world_size = topology.world_size
         self._local_world_size = topology.local_world_size
         self._cell = [cell_bytes(t, workload) for t in workload.tables]
-        self._held = [_held(limit.start, t.name) for t in workload.tables]
+        self._held = [_held(limit.held or limit.start, t.name) for t in workload.tables]
         self._known: dict[ShardingOption, FloatArray] = {}
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 

@@ -19,7 +19,7 @@ from planner.cli.flags.common import (
     problem_options,
     search_options,
 )
-from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
+from planner.cli.flags.plan_flags import PlanFlags, check_family, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.errors import InvalidInputError
@@ -42,7 +42,8 @@ Examples:
   shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
   shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
-  shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'"""
+  shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
+  shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --survive 2 --mtbf 500h -o run2"""
 
 
 @click.command(short_help="Find the fastest plan for a workload on a system.", epilog=EXAMPLES)
@@ -82,13 +83,14 @@ def command(
     from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder
     from planner.cli.printing.gap import unmet
-    from planner.cli.progress import live_progress
+    from planner.cli.progress import bar, live_progress
 
     start_s = time.perf_counter()
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
             check_folder(output, force=force)
+        check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.pricing import pricing_of
@@ -97,6 +99,11 @@ def command(
             search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
         )
         check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
+        family = more.family()
+        if family is not None:
+            from planner.family.request import check
+
+            check(asked.problem, family)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
@@ -107,6 +114,13 @@ def command(
             )
         stop.keeps = True
         result = _completed(result, asked, steered, stop, more)
+        if family is not None and not stop():
+            from planner.family.chain import with_family
+
+            with bar(settings, "numbers of hosts", family.lost_hosts) as step:
+                result = with_family(
+                    result, family, search=steered, should_stop=stop, progress=step
+                )
         _deliver(settings, result, output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
@@ -187,6 +201,8 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
         output.HTML_FILE: render_report(result, blocks),
         output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
+    members = () if result.family is None else result.family.members[1:]
+    texts |= {output.family_file(m.num_hosts): io.plan_text(m.result) for m in members}
     limit = result.problem.move_limit
     if limit is not None:
         local = result.problem.topology.local_world_size

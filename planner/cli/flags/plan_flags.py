@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.flags.common import FILE, Command, Count, Quantity, gathered, with_options
+from planner.cli.flags.common import (
+    FILE,
+    Command,
+    Count,
+    Percent,
+    Quantity,
+    SearchFlags,
+    gathered,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from planner.family.request import FamilyRequest
 
 _MOST_TABLES = 100_000
 _ROBUST = ("worst", "mean")
@@ -35,6 +48,42 @@ SCENARIO_OPTIONS = (
 )
 """What the value of a plan depends on beside the objective."""
 
+_FAMILY_OPTIONS = (
+    click.option(
+        "--survive",
+        "lost_hosts",
+        type=Count(64),
+        metavar="N",
+        help="Also plan for 1 to N hosts fewer, so that a lost host moves few bytes.",
+    ),
+    click.option(
+        "--family-tolerance",
+        "tolerance_ratio",
+        type=Percent(),
+        metavar="PERCENT",
+        help="How much slower a plan may be for that, on all hosts or fewer.  [default: 2%]",
+    ),
+    click.option(
+        "--mtbf",
+        "mtbf_s",
+        type=Quantity("s", positive=True),
+        metavar="TIME",
+        help="Mean time between failures of one host: weighs moves against slower iterations.",
+    ),
+    click.option(
+        "--keep-batch",
+        type=click.Choice(("global", "rank")),
+        help="Whose samples stay the same on fewer hosts.  [default: global]",
+    ),
+    click.option(
+        "--restore-rate",
+        "restore_bytes_per_s",
+        type=Quantity("bytes_per_s", positive=True),
+        metavar="RATE",
+        help="From the checkpoint to one rank, such as '2 GB/s'.  [default: 1 GB/s]",
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags:
@@ -49,6 +98,26 @@ class PlanFlags:
     scenarios: tuple[Path, ...] = ()
     robust: str | None = None
     torchrec_defaults: bool = False
+    lost_hosts: int | None = None
+    tolerance_ratio: float | None = None
+    mtbf_s: float | None = None
+    keep_batch: str | None = None
+    restore_bytes_per_s: float | None = None
+
+    def family(self) -> FamilyRequest | None:
+        """The family that is asked for; None for a plan alone."""
+        if self.lost_hosts is None:
+            return None
+        from planner.family.request import FamilyRequest
+
+        given = {
+            name: value
+            for name in ("tolerance_ratio", "mtbf_s", "restore_bytes_per_s")
+            if (value := getattr(self, name)) is not None
+        }
+        return FamilyRequest(
+            lost_hosts=self.lost_hosts, keeps_global_batch=self.keep_batch != "rank", **given
+        )
 
 
 def plan_options(command: Command) -> Command:
@@ -91,6 +160,7 @@ def plan_options(command: Command) -> Command:
             help="Also search with 1, 2, 5 and 10 tables of --from moved; says which table blocks.",
         ),
         *SCENARIO_OPTIONS,
+        *_FAMILY_OPTIONS,
     )
     return gathered(command, options, PlanFlags, "more", _check)
 
@@ -108,6 +178,29 @@ def _check(flags: PlanFlags) -> None:
         message = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
         raise click.UsageError(message, context)
     check_robust(flags.robust, flags.scenarios)
+    details = (flags.tolerance_ratio, flags.mtbf_s, flags.keep_batch, flags.restore_bytes_per_s)
+    if flags.lost_hosts is None and any(value is not None for value in details):
+        message = (
+            "--family-tolerance, --mtbf, --keep-batch and --restore-rate need --survive, how many "
+            "hosts may be lost"
+        )
+        raise click.UsageError(message, context)
+
+
+def check_family(search: SearchFlags, flags: PlanFlags) -> None:
+    """Refuse ``--survive`` beside what families are not searched with."""
+    given = {
+        f"--strategy {search.strategy}": search.strategy != "auto",
+        f"--objective {search.objective}": search.objective != "iteration",
+        "--scenario": bool(flags.scenarios),
+    }
+    wrong = [name for name, is_given in given.items() if is_given]
+    if flags.lost_hosts is not None and wrong:
+        message = (
+            f"--survive and {' and '.join(wrong)} exclude each other: families are chosen by the "
+            "iteration time of one workload, with the default search"
+        )
+        raise click.UsageError(message, click.get_current_context())
 
 
 def check_robust(robust: str | None, scenarios: tuple[Path, ...]) -> None:

@@ -41,8 +41,10 @@ def print_result(
     terminal.print_notes(console, summary.notes)
     if settings.verbose:
         terminal.print_sections(console, build_sections(result)[1:])
-    elif result.curve:
-        terminal.print_sections(console, build_sections(result, ("moves",)))
+    else:
+        asked = {"moves": bool(result.curve), "family": result.family is not None}
+        names = tuple(name for name, is_asked in asked.items() if is_asked)
+        terminal.print_sections(console, build_sections(result, names))
 
 
 def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -19,7 +19,7 @@ from planner.io.atomic import write_text_atomic
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult, SolverReport
+from planner.result import Candidate, PlanFamily, PlanningResult, SolverReport
 from planner.support.status import Status
 
 GIVEN: Final = "given"
@@ -183,7 +183,29 @@ def _asked(result: PlanningResult) -> dict[str, Any]:
         "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
         "blocked": None if result.blocked is None else asdict(result.blocked),
         "scenarios": [asdict(s) for s in result.scenarios],
+        "family": None if result.family is None else _family(result.family),
     }
+
+
+def _family(family: PlanFamily) -> dict[str, Any]:
+    """The members without their plans, which are files of their own, or ``plan`` of the first."""
+    members = [
+        {
+            "hosts": m.num_hosts,
+            "world_size": m.result.problem.topology.world_size,
+            "batch_size_per_rank": m.result.problem.workload.local_batch_size,
+            "predicted": _predicted(m.result.estimate),
+            "fastest_s": m.fastest_s,
+            "gap_ratio": m.result.gap_ratio,
+            "losses": [asdict(loss) for loss in m.losses],
+            "fastest_plans_losses": [asdict(loss) for loss in m.alone],
+            "fastest_pays_after_s": m.fastest_pays_after_s,
+            "checkpoint_bytes": m.checkpoint_bytes,
+            "checkpoint_interval_s": m.checkpoint_interval_s,
+        }
+        for m in family.members
+    ]
+    return {"members": members, "notes": list(family.notes)}
 
 
 def _alternative(candidate: Candidate) -> dict[str, Any]:

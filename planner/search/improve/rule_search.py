@@ -43,9 +43,10 @@ Recut = dict[int, Choice]
 
 
 def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
-    """Plans that keep the rules: the one in use, packings, and a first descent from the best."""
-    if not (space.rules or is_tight(space)):
-        return
+    """Plans that keep the rules: the one in use, packings, and a first descent from the best.
+
+    The plan in use is offered also where nothing limits the moves away from it.
+    """
     home = home_choices(space)
     if home is not None:
         known = [c for c in home if c is not None]
@@ -58,6 +59,8 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
                 meter = record.evaluate.meter
                 until_s = meter.spent_s + _CHAINS_SHARE * meter.most_s
                 follow_chains(space, record, start, until_s=until_s)
+    if not (space.rules or is_tight(space)):
+        return
     offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
     if space.rules:
         meter = record.evaluate.meter

@@ -1,0 +1,38 @@
+"""A short search around a plan in use, within a limit on what moves."""
+
+from __future__ import annotations
+
+from typing import final
+
+from planner.search.base import (
+    AbstractStrategy,
+    ProgressCallback,
+    Record,
+    SearchOutcome,
+    StopCallback,
+)
+from planner.search.improve.rule_search import finish_under_rules, start_under_rules
+from planner.space.evaluation import Evaluator, SearchSpace
+
+
+@final
+class NearPlanInUse(AbstractStrategy):
+    """Chains of moves from the plan in use and one descent; more only where nothing fits then."""
+
+    __slots__ = ()
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """The best plan within the limit; proves nothing."""
+        record = Record(evaluate, progress, should_stop)
+        start_under_rules(space, record, seed=seed)
+        if record.best is None:
+            finish_under_rules(space, record, seed=seed)
+        return record.outcome(proves=False)

@@ -1,0 +1,65 @@
+"""What is told of a family beside its plans: checkpoints, and what was assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from costmodels import units
+from planner.family.request import FamilyRequest
+from planner.result import FamilyMember, PlanningResult
+from planner.sweep.economics import Operation, economics
+
+
+def checkpoint(result: PlanningResult, mtbf_s: float | None) -> tuple[float, float]:
+    """Bytes on the rank that has most to save, and the interval between two checkpoints."""
+    topology = result.problem.topology
+    saved = max(r.weights_bytes + r.optimizer_bytes for r in result.best.memory.ranks)
+    found = economics(
+        Operation(mtbf_s=mtbf_s or math.inf),
+        samples_per_s=result.estimate.samples_per_s,
+        checkpoint_bytes=saved,
+        hosts=topology.num_hosts,
+        ranks=topology.world_size,
+        usd_per_device_hour=None,
+    )
+    return saved, found.checkpoint_interval_s
+
+
+def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, ...]:
+    """What the figures assume, and what became of the batch."""
+    first = members[0].result.problem
+    tolerance = f"{100 * asked.tolerance_ratio:g} %"
+    chosen = (
+        "fewest bytes that ranks receive"
+        if asked.mtbf_s is None
+        else "least time lost to moves and to slower iterations until the next failure"
+    )
+    samples = [
+        m.result.problem.workload.local_batch_size * m.result.problem.topology.world_size
+        for m in members
+    ]
+    batch = f"every step has {samples[0]:,} samples"
+    if not asked.keeps_global_batch:
+        batch = f"every rank has {first.workload.local_batch_size:,} samples"
+    elif len(set(samples)) > 1:
+        batch += f", rounded up to {', '.join(f'{n:,}' for n in samples[1:])}"
+    notes = [
+        f"Chosen for {chosen}; no plan is more than {tolerance} slower than the fastest found "
+        f"for its hosts. On fewer hosts {batch}.",
+        "Any one host may be lost; figures are means over which. Each host that is left becomes "
+        "a host of the smaller plan so that most stays where it is ('seats' in plan.json). "
+        "Ranks keep their shards as of the last checkpoint; what only the lost host had is read "
+        f"from the checkpoint at {units.format_rate(asked.restore_bytes_per_s)} per rank, then "
+        "the rest moves over the links.",
+    ]
+    if first.topology.network_link.pod_hosts:
+        notes.append("Pods of hosts are taken as filled in order, also after a loss.")
+    if asked.mtbf_s is not None:
+        rate = units.format_rate(Operation().snapshot_bytes_per_s)
+        notes.append(
+            "checkpoint every: sqrt(2 C M), Young's and Daly's, or the time to write one to "
+            f"storage where that is longer; C copies the fullest rank's state at {rate} to "
+            f"host memory, M is {asked.mtbf_s / 3600:g} hours divided by the hosts."
+        )
+    return tuple(notes)
