@@ -54,6 +54,7 @@ class PointResult:
     bottleneck: str = ""
     price_usd_per_hour: float | None = None
     availability_ratio: float | None = None
+    checkpoint_interval_s: float | None = None
     usd_per_billion_samples: float | None = None
     plan: HandedPlan | None = None
     handed_hash: str = ""
@@ -78,6 +79,7 @@ class PointResult:
         Raises:
             KeyError, ValueError, TypeError: the values are something else.
         """
+        values = {"checkpoint_interval_s": None, **values}
         own = {name: values[name] for name in cls.__slots__ if name not in (*_APART, "status")}
         pipeline, plan = values["pipeline"], values.get("plan")
         point = Point(

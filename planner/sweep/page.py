@@ -38,6 +38,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("M samples/s", lambda r: _scaled(r.samples_per_s, 1e-6)),
     ("Free (GiB)", lambda r: _scaled(r.headroom_bytes, 2.0**-30)),
     ("Training (%)", lambda r: _scaled(r.availability_ratio, 100.0)),
+    ("Checkpoint every (s)", lambda r: r.checkpoint_interval_s),
     ("USD/h", lambda r: r.price_usd_per_hour),
     ("USD per 10⁹ samples", lambda r: r.usd_per_billion_samples),
     ("Waits for most", lambda r: r.bottleneck or r.reason or r.status.value.replace("_", " ")),

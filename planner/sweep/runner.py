@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +63,16 @@ class Task:
         return replace(self, first=first, handed=handed) if handed else None
 
     @property
+    def inputs_hash(self) -> str:
+        """Tells apart tasks that ask something else, or search with other effort or numbers."""
+        asked = {
+            "problem": inputs_hash(self.problem),
+            "operation": asdict(self.operation),
+            "search": [self.time_limit_s, self.max_evaluations, self.seed],
+        }
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    @property
     def handed_hash(self) -> str:
         """Tells apart tasks of the same point that begin with other plans."""
         return "" if self.first is None else handed_hash(self.first.handed_hash, self.handed)
@@ -101,11 +113,11 @@ class Journal:
         self._results[result.point, result.inputs_hash, result.handed_hash] = result
 
     def find(self, task: Task) -> PointResult | None:
-        """The result of a task of the same inputs.
+        """The result of a task that asks the same, with the same failures, search and seed.
 
         Failed ones are tried again, and those of versions that kept no plan.
         """
-        key = task.point, inputs_hash(task.problem), task.handed_hash
+        key = task.point, task.inputs_hash, task.handed_hash
         known = self._results.get(key)
         if known is None or known.status is PointStatus.FAILED:
             return None
@@ -327,7 +339,7 @@ def failed(task: Task, reason: str) -> PointResult:
     return PointResult(
         point=task.point,
         status=PointStatus.FAILED,
-        inputs_hash=inputs_hash(task.problem),
+        inputs_hash=task.inputs_hash,
         reason=reason,
         hosts=task.problem.topology.num_hosts,
         local_batch_size=task.problem.workload.local_batch_size,
@@ -349,7 +361,7 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
         point=task.point,
         status=PointStatus.DONE,
         reason=CUT if result.solver.status is Status.TIME_LIMIT else "",
-        inputs_hash=inputs_hash(task.problem),
+        inputs_hash=task.inputs_hash,
         hosts=topology.num_hosts,
         local_batch_size=task.problem.workload.local_batch_size,
         iteration_time_s=estimate.time.time_s,
@@ -363,9 +375,14 @@ def _summary(task: Task, result: PlanningResult) -> PointResult:
         bottleneck=_bottleneck(result),
         price_usd_per_hour=money.usd_per_hour,
         availability_ratio=money.availability_ratio,
+        checkpoint_interval_s=_finite(money.checkpoint_interval_s),
         usd_per_billion_samples=money.usd_per_billion_samples,
         plan=HandedPlan.of(result.plan, task.problem.workload, topology),
     )
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
 
 
 def _bottleneck(result: PlanningResult) -> str:

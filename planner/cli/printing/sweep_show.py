@@ -75,9 +75,15 @@ def as_json(name: str, results: Sequence[PointResult]) -> dict[str, Any]:
 def print_points(name: str, results: Sequence[PointResult]) -> None:
     """A row per point, those on the front marked."""
     front = set(pareto(results))
-    columns = ("", "system", "GPUs", "batch", "iteration", "M/s", "gap?", "free?", "USD/1e9")
-    rows = [("*" if r in front else "", *_cells(r)) for r in results]
-    print_rows(f"Best plan of {name} on each point (* none is faster and cheaper)", columns, rows)
+    columns = ["", "system", "GPUs", "batch", "iteration", "M/s", "gap?", "free?", "USD/1e9"]
+    rows = [["*" if r in front else "", *_cells(r)] for r in results]
+    if any(r.checkpoint_interval_s for r in results):
+        columns.append("checkpoint every?")
+        for row, result in zip(rows, results, strict=True):
+            every_s = result.checkpoint_interval_s
+            row.append("" if every_s is None else units.format_long_time(every_s))
+    title = f"Best plan of {name} on each point (* none is faster and cheaper)"
+    print_rows(title, tuple(columns), tuple(map(tuple, rows)))
     for result in results:
         if result.status is PointStatus.FAILED:
             print_rows("", ("failed", "why"), [(result.point.name, result.reason)])

@@ -262,15 +262,24 @@ def test_a_point_stopped_in_the_middle_is_no_result() -> None:
 
 
 def test_other_inputs_are_other_points(tmp_path: Path) -> None:
-    """A result is not reused for another model."""
+    """A result is not reused for another model, search, seed or rate of failures."""
     path = tmp_path / "points.jsonl"
-    tasks = _tasks()[:1]
-    run(tasks, journal=Journal(path))
-    changed = replace(tasks[0].problem.workload, cuda_graph=True)
-    other = replace(tasks[0], problem=replace(tasks[0].problem, workload=changed))
-    fresh: list[PointResult] = []
-    run([other], journal=Journal(path), progress=fresh.append)
-    assert len(fresh) == 1
+    task = _tasks()[0]
+    run([task], journal=Journal(path))
+    changed = replace(task.problem.workload, cuda_graph=True)
+    others = [
+        replace(task, problem=replace(task.problem, workload=changed)),
+        replace(task, max_evaluations=(task.max_evaluations or 0) + 1),
+        replace(task, seed=task.seed + 1),
+        replace(task, operation=Operation(mtbf_s=1e6)),
+    ]
+    for other in others:
+        fresh: list[PointResult] = []
+        run([other], journal=Journal(path), progress=fresh.append)
+        assert len(fresh) == 1
+        every_s = fresh[0].checkpoint_interval_s
+        assert (every_s is not None and every_s > 0) == (other is others[-1])
+    run([task, *others], journal=Journal(path), progress=lambda _: pytest.fail("searched again"))
 
 
 def test_a_file_of_other_things_is_refused(tmp_path: Path) -> None:
