@@ -17,7 +17,7 @@ from planner.errors import InfeasibleError, InvalidInputError
 from planner.family.chain import with_family
 from planner.family.losses import after_a_loss, host_losses
 from planner.family.request import FamilyRequest, check, fewer_hosts
-from planner.problem import Constraints, MemoryLimit, Level, PlanningProblem, TableConstraint
+from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from planner.result import FamilyMember, PlanningResult
 from planner.rules.moved_bytes import cell_bytes
 from planner.search.random import random_assignment
@@ -68,8 +68,10 @@ def counted(
         old = before.placement(table.name)
         for shard in after.placement(table.name).shards:
             was = seats[shard.rank // local] * local + shard.rank % local
-            if any(o.rank == was and common(o, shard) == shard.num_rows * shard.num_cols
-                   for o in old.shards):
+            if any(
+                o.rank == was and common(o, shard) == shard.num_rows * shard.num_cols
+                for o in old.shards
+            ):
                 continue
             for other in old.shards:
                 if old.sharding_type == "data_parallel" or other.rank == was:
