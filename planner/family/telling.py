@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import mean
+from typing import Final
 
 from costmodels import units
 from planner.family.request import FamilyRequest
 from planner.result import FamilyMember, PlanningResult
 from planner.sweep.economics import Operation, economics
+
+_NOTABLE_RATIO: Final = 1e-3
+"""Share of an iteration below which a plan is not called slower."""
 
 
 def checkpoint(result: PlanningResult, mtbf_s: float | None) -> tuple[float, float]:
@@ -44,7 +49,7 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
         batch = f"every rank has {first.workload.local_batch_size:,} samples"
     elif len(set(samples)) > 1:
         batch += f", rounded up to {', '.join(f'{n:,}' for n in samples[1:])}"
-    notes = [
+    told = [
         f"Chosen for {chosen}; no plan is more than {tolerance} slower than the fastest found "
         f"for its hosts. On fewer hosts {batch}.",
         "Any one host may be lost; figures are means over which. Each host that is left becomes "
@@ -53,13 +58,36 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
         f"from the checkpoint at {units.format_rate(asked.restore_bytes_per_s)} per rank, then "
         "the rest moves over the links.",
     ]
+    told += _worth(members)
     if first.topology.network_link.pod_hosts:
-        notes.append("Pods of hosts are taken as filled in order, also after a loss.")
+        told.append("Pods of hosts are taken as filled in order, also after a loss.")
     if asked.mtbf_s is not None:
         rate = units.format_rate(Operation().snapshot_bytes_per_s)
-        notes.append(
+        told.append(
             "checkpoint every: sqrt(2 C M), Young's and Daly's, or the time to write one to "
             f"storage where that is longer; C copies the fullest rank's state at {rate} to "
             f"host memory, M is {asked.mtbf_s / 3600:g} hours divided by the hosts."
         )
-    return tuple(notes)
+    return tuple(told)
+
+
+def _worth(members: Sequence[FamilyMember]) -> list[str]:
+    """Whether the family's slower steps are worth its quicker moves, by how often hosts fail."""
+    first, rest = members[0], members[1:]
+    slower = first.result.estimate.time.time_s / first.fastest_s - 1.0
+    own_s, alone_s = (
+        mean(mean(loss.time_s for loss in losses) for losses in found)
+        for found in ([m.losses for m in rest], [m.alone for m in rest])
+    )
+    if slower < _NOTABLE_RATIO:
+        return []
+    words = (
+        f"Against the fastest plans made one by one, the first plan is {100 * slower:.2g} % slower"
+    )
+    if own_s >= alone_s:
+        return [f"{words} and a loss moves fewer bytes, but takes no less time."]
+    often = units.format_long_time((alone_s - own_s) / slower)
+    saved = units.format_time(alone_s - own_s)
+    return [
+        f"{words} and a loss takes {saved} less: worth it if one comes every {often} or sooner."
+    ]

@@ -27,6 +27,7 @@ from planner.support.status import Status
 
 if TYPE_CHECKING:
     from planner.cli.flags.plan_inputs import PlanInputs
+    from planner.family.request import FamilyRequest
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult
     from planner.settings import SearchSettings
@@ -83,7 +84,7 @@ def command(
     from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder
     from planner.cli.printing.gap import unmet
-    from planner.cli.progress import bar, live_progress
+    from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
     lost = "no plan was found before that, so nothing is written"
@@ -99,11 +100,7 @@ def command(
             search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
         )
         check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
-        family = more.family()
-        if family is not None:
-            from planner.family.request import check
-
-            check(asked.problem, family)
+        family = _checked_family(asked, more)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
@@ -114,13 +111,8 @@ def command(
             )
         stop.keeps = True
         result = _completed(result, asked, steered, stop, more)
-        if family is not None and not stop():
-            from planner.family.chain import with_family
-
-            with bar(settings, "numbers of hosts", family.lost_hosts) as step:
-                result = with_family(
-                    result, family, search=steered, should_stop=stop, progress=step
-                )
+        if family is not None:
+            result = _with_family(settings, result, family, steered, stop)
         _deliver(settings, result, output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
@@ -145,6 +137,38 @@ def _completed(
 
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
+
+
+def _checked_family(asked: PlanInputs, more: PlanFlags) -> FamilyRequest | None:
+    """The family that is asked for; None for a plan alone.
+
+    Raises:
+        InvalidInputError: the problem has no families.
+    """
+    family = more.family()
+    if family is not None:
+        from planner.family.request import check
+
+        check(asked.problem, family)
+    return family
+
+
+def _with_family(
+    settings: Settings,
+    result: PlanningResult,
+    family: FamilyRequest,
+    search: SearchSettings,
+    stop: StopOnInterrupt,
+) -> PlanningResult:
+    """With plans for fewer hosts, unless the search for them was stopped."""
+    from planner.cli.progress import bar
+    from planner.family.chain import with_family
+
+    with bar(settings, "numbers of hosts", family.lost_hosts) as step:
+        found = with_family(result, family, search=search, should_stop=stop, progress=step)
+    if found.family is None:
+        remark(settings, "stopped before there were plans for fewer hosts (--survive)")
+    return found
 
 
 def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:

@@ -17,6 +17,7 @@ from planner.errors import InfeasibleError, InvalidInputError
 from planner.family.chain import with_family
 from planner.family.losses import after_a_loss, host_losses
 from planner.family.request import FamilyRequest, check, fewer_hosts
+from planner.family.telling import notes
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from planner.result import FamilyMember, PlanningResult
 from planner.rules.moved_bytes import cell_bytes
@@ -231,3 +232,25 @@ def test_too_little_memory_names_the_hosts() -> None:
     result = api.solve(problem, search=SEARCH)
     with pytest.raises(InfeasibleError, match="with 2 hosts left: "):
         with_family(result, FamilyRequest(lost_hosts=1), search=SEARCH)
+
+
+def test_it_says_whether_slower_steps_are_worth_it(family: tuple[FamilyMember, ...]) -> None:
+    """The figures of the note follow from the members."""
+    slower = family[0].result.estimate.time.time_s / family[0].fastest_s - 1
+    told = " ".join(notes(FamilyRequest(lost_hosts=2), family))
+    assert ("made one by one" in told) == (slower >= 1e-3)
+    if slower >= 1e-3:
+        assert f"{100 * slower:.2g} % slower" in told
+        own, alone = (
+            sum(mean(x.time_s for x in losses) for losses in found)
+            for found in ([m.losses for m in family[1:]], [m.alone for m in family[1:]])
+        )
+        assert ("takes no less time" in told) == (own >= alone)
+
+
+def test_a_stop_leaves_the_plan_without_a_family() -> None:
+    result = solved(0)
+    found = with_family(
+        result, FamilyRequest(lost_hosts=1), search=SEARCH, should_stop=lambda: True
+    )
+    assert found is result
