@@ -328,9 +328,9 @@ class _Run:
         targets = self.model.targets(peaks)
         found: list[Assignment] = []
         for power in POWERS:
-            first = self.record.best is None and not found
+            first = not found and (self.record.best is None or not self.starts)
             if (self.record.stopped and not first) or SearchPart.ROUNDING in self.without:
-                break  # however little may be done, one plan is made
+                break  # however little may be done, one plan is made, also beside one in use
             pressure = Pressure(targets=targets, power=power)
             self.meter.spend(self._placing_s)
             found.append(place_options(self.model, choice, pressure))

@@ -18,7 +18,7 @@ class FamilySection(AbstractReportSection):
 
     title: ClassVar[str] = "When hosts are lost"
     short: ClassVar[str] = "Lost hosts"
-    order: ClassVar[int] = 26
+    order: ClassVar[int] = 27
 
     def build(self, result: PlanningResult) -> Section | None:
         """The members with what moves from each to the next."""

@@ -86,10 +86,10 @@ def test_a_line_says_how_long_a_plan_lasts() -> None:
 
 
 def test_the_controller_waits_until_the_loss_pays_for_the_move() -> None:
-    """The loss grows by 1 s a period; a move of 10 s pays when 1 + 2 + 3 + 4 s are lost."""
+    """The loss grows by 1 s a period; a quarter of a move of 40 s is lost at 1 + 2 + 3 + 4 s."""
     controller = Controller()
     moved = [
-        controller.choose(1.0 + 0.01 * day, [Offer(iteration_s=1.0, move_s=10.0)], 100.0)
+        controller.choose(1.0 + 0.01 * day, [Offer(iteration_s=1.0, move_s=40.0)], 100.0)
         for day in range(1, 6)
     ]
     assert moved == [None, None, None, 0, None]
