@@ -182,7 +182,8 @@ class FamilyMember:
         result: the plan, with the bound that holds for so many hosts.
         fastest_s: seconds per iteration of the fastest plan found for so many hosts.
         losses: of each host of the member before, in its order; empty for the first member.
-        alone: the same from the fastest plan for one host more to the fastest for so many.
+        alone: the same from the plan searched alone for one host more to that for so many.
+        alone_s: seconds per iteration of the plan searched alone for so many hosts.
         to_fastest: the same from the member before to the fastest plan for so many.
         checkpoint_bytes: weights and optimizer state on the rank that has most of them.
         checkpoint_interval_s: by Young and Daly; infinite without a mean time between failures.
@@ -192,6 +193,7 @@ class FamilyMember:
     fastest_s: float
     losses: tuple[HostLoss, ...]
     alone: tuple[HostLoss, ...]
+    alone_s: float
     to_fastest: tuple[HostLoss, ...]
     checkpoint_bytes: float
     checkpoint_interval_s: float

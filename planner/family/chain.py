@@ -102,6 +102,7 @@ class _Maker:
         self.result, self.asked, self.should_stop = result, asked, should_stop
         self.search = replace(search, with_baselines=False, kept_s=0.0)
         self.make_pipeline = make_pipeline
+        self.alone = [result]
 
     def family(self, progress: Callable[[str], None]) -> PlanningResult:
         """All levels, and the cheapest chain through them."""
@@ -167,6 +168,7 @@ class _Maker:
     def _next(self, problem: PlanningProblem, before: Sequence[_Node]) -> list[_Node]:
         """Plans for one host fewer, each with the cheapest chain to it."""
         alone = self._alone(problem)
+        self.alone.append(alone)
         found = [alone]
         for node in before:
             found += self._from_larger(problem, alone, node.result)
@@ -268,7 +270,7 @@ class _Maker:
             alone, to_fastest = losses, losses
             if level:
                 losses = self._losses(chain[level - 1].result, node.result)
-                alone = self._losses(fastest[level - 1].result, quickest.result)
+                alone = self._losses(self.alone[level - 1], self.alone[level])
                 to_fastest = self._losses(chain[level - 1].result, quickest.result)
             saved, interval_s = checkpoint(node.result, self.asked.mtbf_s)
             members.append(
@@ -277,6 +279,7 @@ class _Maker:
                     fastest_s=quickest.time_s,
                     losses=losses,
                     alone=alone,
+                    alone_s=self.alone[level].estimate.time.time_s,
                     to_fastest=to_fastest,
                     checkpoint_bytes=saved,
                     checkpoint_interval_s=interval_s,

@@ -74,16 +74,14 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
 def _worth(members: Sequence[FamilyMember]) -> list[str]:
     """Whether the family's slower steps are worth its quicker moves, by how often hosts fail."""
     first, rest = members[0], members[1:]
-    slower = first.result.estimate.time.time_s / first.fastest_s - 1.0
+    slower = first.result.estimate.time.time_s / first.alone_s - 1.0
     own_s, alone_s = (
         mean(mean(loss.time_s for loss in losses) for losses in found)
         for found in ([m.losses for m in rest], [m.alone for m in rest])
     )
     if slower < _NOTABLE_RATIO:
         return []
-    words = (
-        f"Against the fastest plans made one by one, the first plan is {100 * slower:.2g} % slower"
-    )
+    words = f"Against plans made one by one, the first plan is {100 * slower:.2g} % slower"
     if own_s >= alone_s:
         return [f"{words} and a loss moves fewer bytes, but takes no less time."]
     often = units.format_long_time((alone_s - own_s) / slower)

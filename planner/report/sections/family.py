@@ -36,8 +36,8 @@ class FamilySection(AbstractReportSection):
             Column(title="moved", kind=Kind.BYTES),
             Column(title="worst host", kind=Kind.BYTES, optional=True),
             Column(title="takes"),
-            Column(title="fastest plans", kind=Kind.BYTES),
-            Column(title="pay after", optional=True),
+            Column(title="one by one", kind=Kind.BYTES),
+            Column(title="fastest pays after", optional=True),
         ]
         fails = math.isfinite(family.members[0].checkpoint_interval_s)
         if fails:
@@ -48,9 +48,9 @@ class FamilySection(AbstractReportSection):
         rows = tuple(_cells(member)[: len(columns)] for member in family.members)
         notes = (
             "restored and moved: what ranks receive when a host of the row above is lost; worst "
-            "host: both together where that is most. fastest plans: what they would receive if the "
-            "fastest plan were taken for every number of hosts; pay after: training until moving "
-            "to the fastest one would have been better.",
+            "host: both together where that is most. one by one: what they would receive with "
+            "plans searched for each number of hosts alone. fastest pays after: training until "
+            "moving to the fastest plan found for so many hosts would have been better.",
             *family.notes,
         )
         return Section(title=self.title, columns=tuple(columns), rows=rows, notes=notes)

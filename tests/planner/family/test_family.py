@@ -105,7 +105,10 @@ def test_a_family_moves_no_more_than_plans_made_one_by_one(
         sum(mean(loss.received_bytes for loss in losses) for losses in found)
         for found in ([m.losses for m in family[1:]], [m.alone for m in family[1:]])
     )
-    assert together <= alone * (1 + 1e-9)
+    if all(m.alone_s <= m.fastest_s * (1 + TOLERANCE) for m in family):
+        assert together <= alone * (1 + 1e-9)
+    else:  # a plan made alone may then be slower than a member has to be
+        assert any(m.result.estimate.time.time_s < m.alone_s for m in family)
 
 
 def test_bytes_equal_a_count_by_shards_and_seats_are_the_best(
@@ -176,7 +179,7 @@ def test_failures_weigh_moves_against_slower_iterations() -> None:
 
     own = [m.result.estimate.time.time_s for m in (first, last)]
     chosen = lost_s(own, mean(x.time_s for x in last.losses))
-    alone = lost_s([first.fastest_s, last.fastest_s], mean(x.time_s for x in last.alone))
+    alone = lost_s([first.alone_s, last.alone_s], mean(x.time_s for x in last.alone))
     assert chosen <= alone * (1 + 1e-9)
     stall_s = first.checkpoint_bytes / 10e9
     young = math.sqrt(2 * stall_s * mtbf_s / 3)
@@ -236,7 +239,7 @@ def test_too_little_memory_names_the_hosts() -> None:
 
 def test_it_says_whether_slower_steps_are_worth_it(family: tuple[FamilyMember, ...]) -> None:
     """The figures of the note follow from the members."""
-    slower = family[0].result.estimate.time.time_s / family[0].fastest_s - 1
+    slower = family[0].result.estimate.time.time_s / family[0].alone_s - 1
     told = " ".join(notes(FamilyRequest(lost_hosts=2), family))
     assert ("made one by one" in told) == (slower >= 1e-3)
     if slower >= 1e-3:

@@ -70,6 +70,7 @@ def with_a_family(result: PlanningResult) -> PlanningResult:
             fastest_s=3e-3,
             losses=found,
             alone=found,
+            alone_s=3e-3,
             to_fastest=found,
             checkpoint_bytes=1e9,
             checkpoint_interval_s=600.0,
@@ -104,7 +105,7 @@ def test_a_family_tells_what_a_lost_host_takes(result: PlanningResult) -> None:
     assert column(section, "checkpoint every") == ["0.17 hours"] * 2
     time_s = result.estimate.time.time_s
     assert column(section, "over the fastest") == pytest.approx([time_s / 3e-3 - 1] * 2)
-    assert column(section, "pay after") == [None, "0 ns"]  # to the fastest moves no more
+    assert column(section, "fastest pays after") == [None, "0 ns"]  # to the fastest moves no more
     assert build_sections(result, ("family",)) == ()
 
 
