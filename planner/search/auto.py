@@ -29,7 +29,7 @@ from planner.search.bounds.relaxation import (
 )
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.construct.greedy import greedy_plans
+from planner.search.construct.greedy import greedy_plans, offer_first
 from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.search.construct.walk import can_price_all, price_all
@@ -101,6 +101,8 @@ class Auto(AbstractStrategy):
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)
+            if SearchPart.GREEDY not in self._without:
+                offer_first(space, record)
             _Run(space, record, seed, self._without, self._handed).search()
             finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
@@ -130,7 +132,6 @@ class _Run:
         self.improver = Improver(
             space, record, self.bounds, self.relaxed, rng=self.rng, without=without
         )
-        self.neighbours = Neighbours(space, record)
         self.neighbours = Neighbours(space, record)
         self.branching: Branching | None = None
         self.starts: list[Assignment] = []
@@ -330,7 +331,7 @@ class _Run:
         for power in POWERS:
             first = not found and (self.record.best is None or not self.starts)
             if (self.record.stopped and not first) or SearchPart.ROUNDING in self.without:
-                break  # however little may be done, one plan is made, also beside one in use
+                break  # however little may be done, one plan is rounded, also beside one in use
             pressure = Pressure(targets=targets, power=power)
             self.meter.spend(self._placing_s)
             found.append(place_options(self.model, choice, pressure))

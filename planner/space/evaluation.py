@@ -85,6 +85,7 @@ class SearchSpace:
         device, host: ``[F]`` bytes per unit of work.
         rules: what tables have to keep together; false if there is nothing.
         listing: the options as they were listed.
+        known: a plan that was found while options were listed, for a search to begin with.
     """
 
     def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
@@ -93,6 +94,7 @@ class SearchSpace:
         self.pipeline = pipeline
         self.device, self.host = memory_coefficients(pipeline)
         self.listing = listing
+        self.known: Assignment | None = None
         self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in listing.tables)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size

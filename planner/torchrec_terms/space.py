@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.evaluation import FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, FloatArray, IntArray, SearchSpace
 from planner.torchrec_terms.maxima import ColumnMaxima
 from planner.torchrec_terms.options import EveryOption
 from planner.torchrec_terms.pipeline import TorchrecPipeline
@@ -68,6 +70,16 @@ def torchrec_space(
     )
 
 
+class _Quick(NamedTuple):
+    """A plan in the space that it was made in, and its value."""
+
+    value: float = math.inf
+    plan: tuple[SearchSpace, Assignment] | None = None
+
+
+_value = attrgetter("value")
+
+
 class _Pruning:
     """Rules options out by a quick plan and a bound."""
 
@@ -89,13 +101,17 @@ class _Pruning:
         price = self._best_price()
         if price is None:
             return None
-        known = self._quick_value(price)
+        found = self._quick_plan(price)
+        known = found.value
         keep = self._columns.largest_s <= known * (1 + _ROUNDING)
         for y in {0.0, price}:
             prices = self._priced(y)
             slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
             keep &= prices - self._every.each_table(prices) <= slack
-        return SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+        space = SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+        if found.plan is not None:
+            space.known = _known_in(space, *found.plan)
+        return space
 
     def _priced(self, price: float) -> FloatArray:
         """``c + y b`` of each option."""
@@ -140,9 +156,9 @@ class _Pruning:
                 break
         return high
 
-    def _quick_value(self, price: float) -> float:
-        """Value of a plan that is quick to find; infinite if none fits."""
-        best, bound = math.inf, self._bound(price)
+    def _quick_plan(self, price: float) -> _Quick:
+        """A plan that is quick to find; of infinite value if none fits."""
+        best, bound = _Quick(), self._bound(price)
         for tried in self._prices(price):
             mean = max(self._bound(tried), bound)
             choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
@@ -154,10 +170,10 @@ class _Pruning:
             model = LinearModel(space, ColumnMaxima(space))
             number = np.cumsum(keep) - 1
             for choice in choices:
-                best = min(best, _placed_value(model, number[choice] - space.first[:-1]))
-                if best <= _CLOSE * bound:
+                best = min(best, _placed(model, number[choice] - space.first[:-1]), key=_value)
+                if best.value <= _CLOSE * bound:
                     return best
-            if math.isfinite(best):
+            if best.plan is not None:
                 break
         return best
 
@@ -170,11 +186,18 @@ class _Pruning:
             yield from (share * full for share in _SHARES)
 
 
-def _placed_value(model: LinearModel, choice: IntArray) -> float:
+def _placed(model: LinearModel, choice: IntArray) -> _Quick:
     space = model.space
     peaks = model.mean[space.first[:-1] + choice].sum(axis=0)
     pressure = Pressure(targets=model.targets(peaks), power=_POWER)
-    assignment = place_options(model, choice, pressure)
-    work = space.work(assignment)
-    fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(assignment)
-    return float(model.objective.values(work)) if fits else math.inf
+    plan = place_options(model, choice, pressure)
+    work = space.work(plan)
+    fits = space.overflow_ratio(work) <= 0 and space.keeps_rules(plan)
+    return _Quick(float(model.objective.values(work)), (space, plan)) if fits else _Quick()
+
+
+def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assignment:
+    """The plan of another space with the indices of this one, which has all of its options."""
+    options = [other.option(t, i) for t, i in enumerate(plan.options)]
+    found = tuple(t.options.index(o) for t, o in zip(space.tables, options, strict=True))
+    return replace(plan, options=found)

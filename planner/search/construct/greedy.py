@@ -260,13 +260,31 @@ class _ScalarPlacer:
         return host
 
 
-def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
-    """The plans of the list greedies, then those along the walks that split tables."""
-    space = model.space
+def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
+    """The plans of the list greedies."""
     for cost in (size_lookup_cost, lookup_cost, size_cost):
         yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
+
+
+def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
+    """The plans of the list greedies, then those along the walks that split tables."""
+    yield from _list_plans(model.space)
     yield from split_walk(model)
     yield from torchrec_walk(model)
+
+
+def offer_first(space: SearchSpace, record: Record) -> None:
+    """Price a plan before anything else is prepared, so that a search cut at once has one.
+
+    That is the plan which the space was made with, or the first greedy one that fits. The search
+    makes the greedy plans again later, and spends its budget on them then.
+    """
+    if space.known is not None:
+        record.consider(space.known, "quick plan")
+    for found in _list_plans(space):
+        if record.best is not None:
+            return
+        record.consider(found, "greedy")
 
 
 class AbstractListGreedy(AbstractStrategy):
