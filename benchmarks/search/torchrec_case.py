@@ -18,25 +18,33 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import (
+    CommType,
+    QCommsConfig,
+    get_qcomm_codecs_registry,
+)
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.proposers import DynamicProgrammingProposer
 from torchrec.distributed.planner.stats import NoopEmbeddingStats, _calculate_critical_path
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, ShardingOption
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.distributed.types import CacheParams, ModuleSharder
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim import RowWiseAdagrad
 
 from benchmarks.search.torchrec_instances import Instance, instance
 from costmodels.sharding import Plan, ShardingType
 from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
+from costmodels.workload import DataType as OurType
 from planner import api
 from planner.errors import PlannerError as OurError
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
 from planner.integrations.translate.options import to_sharding_options
+from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import SearchProgress
 
@@ -46,6 +54,7 @@ OURS: Final = {
     "ours-critical": "torchrec-critical-path",
     "ours-their-options": "torchrec",
 }
+_DTYPES: Final = {OurType.FP32: DataType.FP32, OurType.FP16: DataType.FP16}
 _MS: Final = 1e3
 _RESERVED: Final = 0.15
 
@@ -61,6 +70,7 @@ class _Model(nn.Module):  # type: ignore[misc]
                 embedding_dim=t.embedding_dim,
                 num_embeddings=t.num_embeddings,
                 feature_names=[f.name for f in t.features],
+                data_type=_DTYPES[t.dtype],
             )
             for t in case.workload.tables
         ]
@@ -72,12 +82,29 @@ class _Model(nn.Module):  # type: ignore[misc]
 
 
 def _constraints(case: Instance, kernels: list[str] | None) -> dict[str, ParameterConstraints]:
+    ratio = case.cache_load_factor_ratio
     return {
         t.name: ParameterConstraints(
-            pooling_factors=[f.pooling_factor for f in t.features], compute_kernels=kernels
+            pooling_factors=[f.pooling_factor for f in t.features],
+            compute_kernels=kernels,
+            cache_params=None if ratio is None else CacheParams(load_factor=ratio),
         )
         for t in case.workload.tables
     }
+
+
+def _sharders(case: Instance) -> list[ModuleSharder[nn.Module]]:
+    """TorchRec's, with the codecs that the tables travel with."""
+    codecs = case.workload.tables[0].communication
+    if codecs is None or codecs.all_to_all is None:
+        return [EmbeddingBagCollectionSharder()]
+    both = codecs.all_to_all
+    config = QCommsConfig(
+        forward_precision=CommType(both.forward.precision.value),
+        backward_precision=CommType(both.backward.precision.value),
+    )
+    registry = get_qcomm_codecs_registry(config, device=torch.device("cpu"))
+    return [EmbeddingBagCollectionSharder(qcomm_codecs_registry=registry)]
 
 
 def _theirs(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
@@ -100,7 +127,7 @@ def _theirs(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
     started = time.perf_counter()
     best_s = _watch(planner, started)
     try:
-        found = planner.plan(model, [EmbeddingBagCollectionSharder()])
+        found = planner.plan(model, _sharders(case))
     except PlannerError as error:
         return {"seconds": time.perf_counter() - started, "error": error.error_type.value}
     seconds = time.perf_counter() - started
@@ -133,16 +160,11 @@ def _ours(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
         if value is not None and (not history or value * _MS < history[-1][1]):
             history.append((round(time.perf_counter() - started, 3), value * _MS))
 
-    constraints = Constraints()
-    if name == "ours-their-options":
-        kinds = tuple(t for t in ShardingType if t is not ShardingType.GRID_SHARD)
-        rule = TableConstraint(pattern="*", min_column_width=MIN_COLUMN_WIDTH)
-        constraints = Constraints(tables=(rule,), sharding_types=kinds)
     try:
         result = api.plan(
             case.workload,
             case.topology,
-            constraints=constraints,
+            constraints=_our_constraints(case, name),
             objective=OURS[name],
             time_limit_s=limit_s,
             progress=note,
@@ -158,8 +180,22 @@ def _ours(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
     return row | _judged_by_us(case, result.plan)
 
 
+def _our_constraints(case: Instance, name: str) -> Constraints:
+    """The size of caches, if the instance has one; for one of ours, only TorchRec's options too."""
+    ratio = case.cache_load_factor_ratio
+    theirs = name == "ours-their-options"
+    rule = TableConstraint(
+        pattern="*",
+        min_column_width=MIN_COLUMN_WIDTH if theirs else COLUMN_MULTIPLE,
+        cache_load_factors=() if ratio is None else (ratio,),
+    )
+    left_out = {ShardingType.GRID_SHARD} if theirs else set()
+    kinds = tuple(t for t in ShardingType if t not in left_out)
+    return Constraints(tables=(rule,), sharding_types=kinds)
+
+
 def _their_options(case: Instance, plan: Plan) -> list[ShardingOption]:
-    sharders = [EmbeddingBagCollectionSharder()]
+    sharders = _sharders(case)
     batch, constraints = case.workload.local_batch_size, _constraints(case, None)
     model = describe_model(_Model(case), sharders, batch_size=batch, constraints=constraints)
     if model is None:
@@ -187,7 +223,7 @@ def _judged_by_torchrec(case: Instance, options: Sequence[ShardingOption]) -> di
         topology_to_torchrec(case.topology, "cuda"),
         case.workload.local_batch_size,
         _Model(case),
-        [EmbeddingBagCollectionSharder()],
+        _sharders(case),
         _constraints(case, None),
     )
     fits = all(
