@@ -127,7 +127,9 @@ class _Run:
         self.model = LinearModel(space, record.evaluate.objective)
         self.meter = record.evaluate.meter
         optional = usual_optional_types(space)
-        self.bounds = RankFreeBound(self.model, optional=optional, meter=self.meter)
+        self.bounds = RankFreeBound(
+            self.model, optional=optional, meter=self.meter, cut=lambda: record.cut
+        )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.improver = Improver(
             space, record, self.bounds, self.relaxed, rng=self.rng, without=without

@@ -19,7 +19,7 @@ solution breaks them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -58,6 +58,7 @@ class RankFreeBound:
         *,
         optional: TypeSet = frozenset(),
         meter: Meter | None = None,
+        cut: Callable[[], bool] = lambda: False,
     ) -> None:
         """Begin with the rows on means alone.
 
@@ -66,8 +67,10 @@ class RankFreeBound:
             meter: told of the work done.
             optional: sharding types that plans of a set may have or not; what these cost by being
                 there is given up.
+            cut: whether the user or the clock ends the search; asked after each linear program.
         """
         self.optional = optional
+        self._cut = cut
         self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
@@ -110,6 +113,8 @@ class RankFreeBound:
                 break
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
+            if self._cut():
+                break
             if result.bound > last + _TOLERANCE * abs(result.bound):
                 mean = solution.x[: len(self.space.options)] @ self.space.mean_work
                 new = self.model.add_tangents(mean) or new
