@@ -109,6 +109,8 @@ def _check_table(
     limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
     """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
+    if limit.table.num_embeddings * _row_bytes(limit, problem) <= device:
+        return
     host = float(pipeline.host_limits.max())
     shortest = np.inf, 0.0, 0.0, ""
     for kind, kernels in limit.kernels.items():

@@ -8,7 +8,7 @@ A bound without any limit on memory then holds for them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -18,7 +18,7 @@ from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingT
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.options.cuts import Names, names_to_list, table_cuts
-from planner.options.memory import TableOptions, crowded, fits_whole, surely_crowded
+from planner.options.memory import DeviceBytes, TableOptions, crowded, surely_crowded
 from planner.options.recognise import option_of
 from planner.options.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
 from planner.options.work import ListingProgress, priced
@@ -47,6 +47,10 @@ _COUNTED: Final = 200
 
 _ONE_FACTOR: Final = 0.2
 """The cache size listed where there is to be one: TorchRec's own."""
+
+
+_Choice = tuple[ShardingType, tuple[int, ...], ComputeKernel, float | None]
+"""Sharding type, column widths, kernel and cache load factor."""
 
 
 class HostMenu(Enum):
@@ -121,10 +125,12 @@ def enumerate_options(
     found = pricing.of(limits, menus)
     _require_options(problem, limits, names, found)
     if set(menus) == {HostMenu.NONE}:
-        if crowded(problem, found, pipeline):
+        sizes = DeviceBytes.of(found, pipeline)
+        if crowded(problem, found, sizes, pipeline):
             menus = [_menu_of(limit, pipeline, wide) for limit in limits]
         else:
-            menus = [HostMenu.NONE if fits_whole(t, pipeline) else wide for t in found]
+            fits = sizes.most_shard <= pipeline.device_limits.min()
+            menus = [HostMenu.NONE if whole else wide for whole in fits]
         wider = [(x, menu) for x, menu in zip(limits, menus, strict=True) if menu is wide]
         again = {t.table: t for t in pricing.of([x for x, _ in wider], [m for _, m in wider])}
         found = tuple(again.get(options.table, options) for options in found)
@@ -187,7 +193,7 @@ def _require_options(
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
             free = replace(limit, obstacle=_nothing)
-            cuts = _options(problem, free, names, HostMenu.EVERY)
+            cuts = _made(free, _choices(problem, free, names, HostMenu.EVERY))
             tried = {str(o.sharding_type): limit.obstacle(o) for o in cuts}
             types = ", ".join(tried)
             rule = " and ".join(dict.fromkeys(text for text in tried.values() if text))
@@ -220,13 +226,14 @@ class _Pricing:
     ) -> None:
         self._problem, self._pipeline, self._names = problem, pipeline, names
         self._progress, self._should_stop = progress, should_stop
+        self._menus: dict[tuple[object, ...], list[_Choice]] = {}
 
     def of(
         self, limits: Sequence[TableLimits], menus: Sequence[HostMenu]
     ) -> tuple[TableOptions, ...]:
         """Options of each table with their work."""
         options = [
-            tuple(_options(self._problem, limit, self._names, menu))
+            tuple(_made(limit, self._choices(limit, menu)))
             for limit, menu in zip(limits, menus, strict=True)
         ]
         works = priced(
@@ -242,6 +249,16 @@ class _Pricing:
             )
             for limit, listed, work in zip(limits, options, works, strict=True)
         )
+
+    def _choices(self, limit: TableLimits, menu: HostMenu) -> list[_Choice]:
+        """What a table may do; tables with as many columns and the same limits share it."""
+        key = (
+            *(limit.table.embedding_dim, limit.min_column_width, tuple(limit.kernels.items())),
+            *(limit.cache_load_factors, limit.names_load_factors, menu),
+        )
+        if key not in self._menus:
+            self._menus[key] = list(_choices(self._problem, limit, self._names, menu))
+        return self._menus[key]
 
 
 def _with_given(
@@ -303,24 +320,29 @@ def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
     return kernel and wide and cached
 
 
-def _options(
+def _choices(
     problem: PlanningProblem, limit: TableLimits, names: Names, menu: HostMenu
-) -> Iterator[ShardingOption]:
-    choices = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
+) -> Iterator[_Choice]:
+    kinds = {kind: list(kernel_choices(limit, kind)) for kind in limit.kernels}
     for sharding_type, widths in table_cuts(problem, limit, names):
         needed = limit.needs_host(sharding_type)
-        for kernel, factor in choices[sharding_type]:
-            if kernel in HOST_KERNELS and not (needed or _is_in(menu, limit, widths, factor)):
-                continue
-            option = ShardingOption(
-                table=limit.table.name,
-                sharding_type=sharding_type,
-                kernel=kernel,
-                column_widths=widths,
-                cache_load_factor_ratio=factor,
-            )
-            if limit.obstacle(option) is None:
-                yield option
+        for kernel, factor in kinds[sharding_type]:
+            if needed or kernel not in HOST_KERNELS or _is_in(menu, limit, widths, factor):
+                yield sharding_type, widths, kernel, factor
+
+
+def _made(limit: TableLimits, choices: Iterable[_Choice]) -> Iterator[ShardingOption]:
+    """The options of a table that break no rule by themselves."""
+    for sharding_type, widths, kernel, factor in choices:
+        option = ShardingOption(
+            table=limit.table.name,
+            sharding_type=sharding_type,
+            kernel=kernel,
+            column_widths=widths,
+            cache_load_factor_ratio=factor,
+        )
+        if limit.obstacle(option) is None:
+            yield option
 
 
 def _is_in(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.option_work import WorkPool
 from costmodels.sharding import ShardingOption, Spread
 from planner.options.work import OptionWork
 from planner.problem import Level, PlanningProblem
@@ -22,6 +23,9 @@ _CROWDED_RATIO: Final = 0.7
 """Host kernels are listed from this share of the device memory on; below it, tables fit without."""
 
 _ROUNDING: Final = 1.0 + 1e-12
+
+_AT_ONCE: Final = 256
+"""Tables whose work is joined at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,25 +59,59 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
     return device, host
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceBytes:
+    """Device bytes of the options of each table, ``[T]``.
+
+    Attributes:
+        least: of all shards together, for the option with the fewest.
+        least_shard: of the largest shard, for the option where that is smallest.
+        most_shard: of the largest shard of any option.
+    """
+
+    least: FloatArray
+    least_shard: FloatArray
+    most_shard: FloatArray
+
+    @staticmethod
+    def of(found: Sequence[TableOptions], pipeline: CostPipeline) -> DeviceBytes:
+        """Of tables with one option at least, many tables at a time."""
+        sizes = np.zeros((3, len(found)))
+        for part in _parts(found):
+            tables = found[part]
+            pool = WorkPool.of([w for t in tables for w in t.works], pipeline.num_features)
+            rows = pipeline.device_bytes(pool.rows)
+            counts = np.array([len(t.works) for t in tables])
+            first = np.cumsum(counts) - counts
+            largest = np.maximum.reduceat(rows, pool.first)
+            every = np.add.reduceat(rows * pool.counts, pool.first)
+            sizes[0, part] = np.minimum.reduceat(every, first)
+            sizes[1, part] = np.minimum.reduceat(largest, first)
+            sizes[2, part] = np.maximum.reduceat(largest, first)
+        return DeviceBytes(least=sizes[0], least_shard=sizes[1], most_shard=sizes[2])
+
+
+def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
+    """Neighbours that are looked at together."""
+    for begin in range(0, len(tables), _AT_ONCE):
+        yield slice(begin, begin + _AT_ONCE)
+
+
 def crowded(
-    problem: PlanningProblem, found: Sequence[TableOptions], pipeline: CostPipeline
+    problem: PlanningProblem,
+    found: Sequence[TableOptions],
+    sizes: DeviceBytes,
+    pipeline: CostPipeline,
 ) -> bool:
     """Whether device memory could keep tables from their fastest option.
 
     Looked at: all ranks together, the largest shard, the ranks that tables are tied to, and those
     that tables kept together share.
     """
-    limits = pipeline.device_limits
+    limits, total = pipeline.device_limits, sizes.least
     if limits.min() <= 0:
         return True
-    total, largest = np.zeros(len(found)), 0.0
-    for t, table in enumerate(found):
-        rows, first = _joined(table.works)
-        sizes = pipeline.device_bytes(rows)
-        counts = np.concatenate([np.bincount(w.index.ravel()) for w in table.works])
-        total[t] = float(np.add.reduceat(sizes * counts, first).min())
-        largest = max(largest, float(np.maximum.reduceat(sizes, first).min()))
-    if largest > _CROWDED_RATIO * float(limits.min()) / 2:
+    if float(sizes.least_shard.max(initial=0.0)) > _CROWDED_RATIO * float(limits.min()) / 2:
         return True
     local = problem.topology.local_world_size
     bytes_on: dict[tuple[int, ...], float] = defaultdict(float)
@@ -97,26 +135,35 @@ def surely_crowded(weight_bytes: Sequence[float], device_limits: FloatArray) -> 
     return sum(weight_bytes) > _CROWDED_RATIO * float(np.maximum(device_limits, 0.0).sum())
 
 
-def fits_whole(table: TableOptions, pipeline: CostPipeline) -> bool:
-    """Whether the smallest device has room for the largest shard of any option of a table."""
-    rows, _ = _joined(table.works)
-    return not len(rows) or bool(pipeline.device_bytes(rows).max() <= pipeline.device_limits.min())
-
-
 def drop_unfit(
-    table: TableOptions, pipeline: CostPipeline, device: FloatArray, host: FloatArray
-) -> TableOptions:
+    tables: Sequence[TableOptions], pipeline: CostPipeline, device: FloatArray, host: FloatArray
+) -> tuple[TableOptions, ...]:
     """Without the options that do not fit even on empty devices and hosts.
 
     Args:
-        table: all options.
+        tables: all options of each.
         pipeline: knows the limits.
         device: device bytes per unit of work, from :func:`memory_coefficients`.
         host: host bytes per unit of work.
     """
-    rows, _ = _joined(table.works)
-    if len(rows) and _fit_anywhere(rows @ device, rows @ host, pipeline):
-        return table
+    kept: list[TableOptions] = []
+    for part in _parts(tables):
+        works = [w.rows for t in tables[part] for w in t.works]
+        rows = np.concatenate([np.zeros((0, len(device))), *works])
+        on_device, on_host = rows @ device, rows @ host
+        begin = 0
+        for table in tables[part]:
+            end = begin + sum(len(w.rows) for w in table.works)
+            own = slice(begin, end)
+            fits = end > begin and _fit_anywhere(on_device[own], on_host[own], pipeline)
+            kept.append(table if fits else _fitting(table, pipeline, device, host))
+            begin = end
+    return tuple(kept)
+
+
+def _fitting(
+    table: TableOptions, pipeline: CostPipeline, device: FloatArray, host: FloatArray
+) -> TableOptions:
     kept = [
         i
         for i, (option, work) in enumerate(zip(table.options, table.works, strict=True))
@@ -127,13 +174,6 @@ def drop_unfit(
         options=tuple(table.options[i] for i in kept),
         works=tuple(table.works[i] for i in kept),
     )
-
-
-def _joined(works: Sequence[OptionWork]) -> tuple[FloatArray, IntArray]:
-    """Rows of several options one after the other, and where each option's begin."""
-    counts = np.array([len(w.rows) for w in works], dtype=np.int64)
-    rows = np.concatenate([w.rows for w in works]) if works else np.zeros((0, 0))
-    return rows, np.cumsum(counts) - counts
 
 
 def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:

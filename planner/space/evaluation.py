@@ -95,7 +95,7 @@ class SearchSpace:
         self.device, self.host = memory_coefficients(pipeline)
         self.listing = listing
         self.known: Assignment | None = None
-        self.tables = tuple(drop_unfit(t, pipeline, self.device, self.host) for t in listing.tables)
+        self.tables = drop_unfit(listing.tables, pipeline, self.device, self.host)
         self.world_size = problem.topology.world_size
         self.local_world_size = problem.topology.local_world_size
         self.num_hosts = problem.topology.num_hosts
