@@ -109,7 +109,7 @@ def _limit(
     rules = constraints.for_table(table.name)
     legal = legal_types_and_kernels(table, topology.compute_device)
     factors = _load_factors([r.cache_load_factors for r in rules])
-    named = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
+    kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
     kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}
     for sharding_type, choices in legal.items():
         if sharding_type not in constraints.sharding_types:
@@ -119,7 +119,7 @@ def _limit(
         left = tuple(
             k
             for k in choices
-            if k in named
+            if k in kernels_left
             and all(r.allows_pair(sharding_type, k) for r in rules)
             and (factors or k is not ComputeKernel.FUSED_UVM_CACHING)
         )

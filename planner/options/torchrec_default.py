@@ -17,30 +17,13 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from costmodels.sharding import (
-    SPREAD,
-    ComputeKernel,
-    Plan,
-    ShardingOption,
-    ShardingType,
-    Spread,
-    place,
-    row_blocks,
-)
-from costmodels.torchrec_estimates import (
-    TorchrecMachine,
-    TorchrecTable,
-    constants,
-    shard_perf,
-    shard_storage,
-)
-from costmodels.workload import Table
-from planner.options.cuts import torchrec_widths
-from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
+from costmodels.sharding import SPREAD, Plan, ShardingType, Spread, place
+from costmodels.torchrec_estimates import TorchrecMachine
+from planner.options.torchrec_menu import DEFAULT_TYPES, DefaultOption, default_options
 from planner.problem import PlanningProblem
 
 _MOST_GRID: Final = 10_000
@@ -48,16 +31,6 @@ _MOST_GRID: Final = 10_000
 _MOST_PLACED: Final = 400_000
 """Shards placed before the walk is cut; TorchRec itself goes on, for minutes."""
 _ROUNDING: Final = 1e-9
-
-_TYPES: Final = (
-    ShardingType.DATA_PARALLEL,
-    ShardingType.TABLE_WISE,
-    ShardingType.COLUMN_WISE,
-    ShardingType.TABLE_COLUMN_WISE,
-    ShardingType.ROW_WISE,
-    ShardingType.TABLE_ROW_WISE,
-)
-"""In the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,38 +45,17 @@ class TorchrecDefault:
     is_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Option:
-    """One option of a table with the seconds and bytes of each of its shards."""
-
-    table: int
-    option: ShardingOption
-    seconds: tuple[float, ...]
-    hbm: tuple[float, ...]
-    ddr: tuple[float, ...]
-    size: tuple[float, float, float, float] = field(init=False)
-    total_s: float = field(init=False)
-    largest_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """What the walks compare; ``size`` is the largest shard and the sum, device and host."""
-        size = (max(self.hbm), sum(self.hbm), max(self.ddr), sum(self.ddr))
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "total_s", sum(self.seconds))
-        object.__setattr__(self, "largest_s", max(self.seconds))
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Proposal:
     """An option of every table, with the sums that say whether placing it can pay."""
 
-    options: Sequence[Sequence[_Option]]
+    options: Sequence[Sequence[DefaultOption]]
     at: list[int]
     total_s: float
     device_bytes: float
 
     @classmethod
-    def of(cls, options: Sequence[Sequence[_Option]], at: list[int]) -> _Proposal:
+    def of(cls, options: Sequence[Sequence[DefaultOption]], at: list[int]) -> _Proposal:
         """The proposal with the options at these places of each table's list."""
         chosen = [own[i] for own, i in zip(options, at, strict=True)]
         return cls(
@@ -147,12 +99,9 @@ class _Walk:
         topology = problem.topology
         self._machine = TorchrecMachine.of(topology)
         self._limits = self._machine.device_limits_bytes(problem.workload)
-        self._read = [TorchrecTable.of(t, problem.workload) for t in problem.workload.tables]
         self._room = sum(self._limits)
-        self._options = [
-            list(self._table_options(i, t)) for i, t in enumerate(problem.workload.tables)
-        ]
-        self._best: tuple[float, list[_Option], list[tuple[int, ...]]] | None = None
+        self._options = default_options(problem, self._machine)
+        self._best: tuple[float, list[DefaultOption], list[tuple[int, ...]]] | None = None
         self._placed = 0
 
     def best(self) -> TorchrecDefault:
@@ -171,65 +120,6 @@ class _Walk:
         rating_s, options, places = self._best
         return TorchrecDefault(plan=self._plan(options, places), rating_s=rating_s, is_cut=is_cut)
 
-    # -- options ----------------------------------------------------------------------------------
-
-    def _table_options(self, index: int, table: Table) -> Iterator[_Option]:
-        constraints = self._problem.constraints
-        rules = constraints.for_table(table.name)
-        legal = legal_types_and_kernels(table, self._problem.topology.compute_device)
-        least = max([COLUMN_MULTIPLE, *(r.min_column_width for r in rules)])
-        for kind in _TYPES:
-            named = all(not r.sharding_types or kind in r.sharding_types for r in rules)
-            if kind not in legal or kind not in constraints.sharding_types or not named:
-                continue
-            splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
-            widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-            for kernel in legal[kind]:
-                allowed = all(not r.kernels or kernel in r.kernels for r in rules)
-                if allowed and kernel in constraints.kernels:
-                    yield self._option(index, table, kind, kernel, widths)
-
-    def _option(
-        self,
-        index: int,
-        table: Table,
-        kind: ShardingType,
-        kernel: ComputeKernel,
-        widths: tuple[int, ...],
-    ) -> _Option:
-        topology = self._problem.topology
-        rows = [table.num_embeddings]
-        if kind is ShardingType.DATA_PARALLEL:
-            rows = rows * topology.world_size
-        elif kind in (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE):
-            by_rank = kind is ShardingType.ROW_WISE
-            count = topology.world_size if by_rank else topology.local_world_size
-            rows = [size for _, size in row_blocks(table.num_embeddings, count)]
-        figures = {
-            (width, size): self._figures(index, kind, kernel, width, size)
-            for width, size in itertools.product(set(widths), set(rows))
-        }
-        shards = [figures[shard] for shard in itertools.product(widths, rows)]
-        cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-        option = ShardingOption(
-            table=table.name,
-            sharding_type=kind,
-            kernel=kernel,
-            column_widths=widths,
-            cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
-        )
-        seconds, hbm, ddr = zip(*shards, strict=True)
-        return _Option(table=index, option=option, seconds=seconds, hbm=hbm, ddr=ddr)
-
-    def _figures(
-        self, table: int, kind: ShardingType, kernel: ComputeKernel, width: int, rows: int
-    ) -> tuple[float, float, float]:
-        """Seconds, device bytes and host bytes of a shard."""
-        read, machine = self._read[table], self._machine
-        perf = shard_perf(read, machine, kind, kernel, num_cols=width)
-        held = shard_storage(read, machine, kind, kernel, num_rows=rows, num_cols=width)
-        return float(perf.total_s), float(held.hbm_bytes), float(held.ddr_bytes)
-
     # -- proposals --------------------------------------------------------------------------------
 
     def _proposals(self) -> Iterator[_Proposal]:
@@ -239,7 +129,7 @@ class _Walk:
                 yield _Proposal.of(by_depth, list(at))
         yield from _greedy(by_depth)
         yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in self._options])
-        for kind in _TYPES:
+        for kind in DEFAULT_TYPES:
             alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
             if all(alike):
                 yield _Proposal.of(alike, [0] * len(alike))
@@ -251,7 +141,7 @@ class _Walk:
         fits = proposal.device_bytes <= self._room * (1 + _ROUNDING)
         return fits and least <= known * (1 + _ROUNDING)
 
-    def _try(self, proposal: Sequence[_Option]) -> None:
+    def _try(self, proposal: Sequence[DefaultOption]) -> None:
         """Place a proposal if it can be the best, and keep it if it is."""
         known = math.inf if self._best is None else self._best[0]
         if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
@@ -266,7 +156,7 @@ class _Walk:
         if rating < known:
             self._best = (rating, list(proposal), places)
 
-    def _plan(self, options: Sequence[_Option], places: Sequence[tuple[int, ...]]) -> Plan:
+    def _plan(self, options: Sequence[DefaultOption], places: Sequence[tuple[int, ...]]) -> Plan:
         topology = self._problem.topology
         return Plan(
             placements=tuple(
@@ -284,7 +174,7 @@ class _Walk:
         )
 
 
-def _greedy(options: Sequence[Sequence[_Option]]) -> Iterator[_Proposal]:
+def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
     """The table that takes most memory goes to its next option, the first of them in a tie."""
     proposal = _Proposal.of(options, [0] * len(options))
     at = proposal.at
@@ -316,8 +206,9 @@ class _Placing:
         self._room = list(limits)
         self._host_room = list(machine.ddr_limits_bytes)
         self.seconds = [0.0] * machine.world_size
+        self._heap: list[tuple[float, int, int]] = []  # of all ranks; empty once it is out of date
 
-    def place(self, proposal: Sequence[_Option]) -> list[tuple[int, ...]]:
+    def place(self, proposal: Sequence[DefaultOption]) -> list[tuple[int, ...]]:
         """Ranks, or hosts, of every table's pieces.
 
         Raises:
@@ -339,25 +230,30 @@ class _Placing:
                 places[option.table] = self._on_ranks(option, ranks)
         return places
 
-    def _fits(self, option: _Option, shard: int, rank: int) -> bool:
+    def _fits(self, option: DefaultOption, shard: int, rank: int) -> bool:
         device = option.hbm[shard] <= self._room[rank]
         return device and option.ddr[shard] <= self._host_room[rank]
 
-    def _take(self, option: _Option, shard: int, rank: int) -> None:
+    def _take(self, option: DefaultOption, shard: int, rank: int) -> None:
         self._room[rank] -= option.hbm[shard]
         self._host_room[rank] -= option.ddr[shard]
         self.seconds[rank] += option.seconds[shard]
 
-    def _uniform(self, option: _Option, first: int) -> None:
+    def _uniform(self, option: DefaultOption, first: int) -> None:
+        self._heap = []
         for shard in range(len(option.seconds)):
             if not self._fits(option, shard, first + shard):
                 raise _NoRoomError
             self._take(option, shard, first + shard)
 
-    def _on_ranks(self, option: _Option, ranks: range) -> tuple[int, ...]:
+    def _on_ranks(self, option: DefaultOption, ranks: range) -> tuple[int, ...]:
         """Each shard on the rank of least seconds that has room."""
-        heap = [(self.seconds[r], r % self._local, r) for r in ranks]
-        heapq.heapify(heap)
+        everywhere = len(ranks) == len(self.seconds)
+        heap = self._heap if everywhere else []
+        self._heap = []
+        if not heap:
+            heap = [(self.seconds[r], r % self._local, r) for r in ranks]
+            heapq.heapify(heap)
         places = []
         for shard in range(len(option.seconds)):
             passed = []
@@ -371,9 +267,10 @@ class _Placing:
             for entry in passed:
                 heapq.heappush(heap, entry)
             places.append(rank)
+        self._heap = heap if everywhere else []
         return tuple(places)
 
-    def _on_a_host(self, option: _Option) -> tuple[int, ...]:
+    def _on_a_host(self, option: DefaultOption) -> tuple[int, ...]:
         """The host of least seconds in all on which every shard finds room."""
         hosts = range(len(self.seconds) // self._local)
         loads = [sum(self.seconds[h * self._local : (h + 1) * self._local]) for h in hosts]
@@ -392,6 +289,6 @@ class _Placing:
                 self._room, self._host_room, self.seconds = kept
         raise _NoRoomError
 
-    def _host_has_room(self, option: _Option, ranks: range) -> bool:
+    def _host_has_room(self, option: DefaultOption, ranks: range) -> bool:
         device = sum(self._room[r] for r in ranks)
         return option.size[1] <= device and option.size[3] <= sum(self._host_room[r] for r in ranks)
