@@ -16,3 +16,11 @@ def test_every_part_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"arithmetic", "list", "space", "linear model", "plan work", "estimate"} <= set(named)
     assert named[-1] == "all"
     assert any("function calls" in line for line in lines), "the part asked for is profiled"
+
+
+def test_first_plan_has_a_line_with_its_price(capfd: pytest.CaptureFixture[str]) -> None:
+    where.first_plans(["4x2"], "h100_sxm", ["drawn"])
+    (line,) = capfd.readouterr().out.splitlines()
+    assert line.startswith("4x2")
+    assert line.count("s CPU") == 3, "start, reading and the first plan"
+    assert float(line.split()[-2]) > 0

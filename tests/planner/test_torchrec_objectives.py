@@ -145,7 +145,7 @@ def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.Monke
     problem = problem_of()
     pipeline = pipeline_of(problem, NAMES[0])
     whole = SearchSpace(problem, pipeline, all_options(problem, pipeline))
-    monkeypatch.setattr(torchrec_space_module, "_placed_value", lambda *_: math.inf)
+    monkeypatch.setattr(torchrec_space_module, "_placed", lambda *_: torchrec_space_module._Quick())
     assert torchrec_space(problem, pipeline).options == whole.options
 
 
@@ -239,3 +239,19 @@ def test_scenarios_are_refused() -> None:
             objective="torchrec",
             scenarios=(problem.workload,),
         )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_quick_plan_is_handed_on(name: str) -> None:
+    """The plan that ruled options out is one of the space it left, and no worse than its bound."""
+    problem = problem_of(2)
+    pipeline = pipeline_of(problem, name)
+    space = torchrec_space(problem, pipeline)
+    assert space.known is not None
+    work = space.work(space.known)
+    assert space.overflow_ratio(work) <= 0
+    value = float(objective_named(name, space).values(work))
+    found = api.solve(problem, search=replace(api.SEARCH, objective=name, with_baselines=False))
+    assert found.solver.value <= value * (1 + 1e-12)
+    assert found.solver.bound is not None
+    assert found.solver.bound <= value * (1 + 1e-9)

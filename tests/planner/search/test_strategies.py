@@ -143,6 +143,19 @@ def test_progress_is_monotone_and_should_stop_is_obeyed() -> None:
     assert lines == list(outcome.progress)
 
 
+def test_a_plan_comes_before_any_bound_and_a_cut_ends_the_first_one() -> None:
+    lines: list[SearchProgress] = []
+    whole = run("auto", middling(), progress=lines.append)
+    assert lines[0].incumbent is not None
+    assert lines[0].bound is None
+    found: list[SearchProgress] = []
+    cut = run("auto", middling(), progress=found.append, should_stop=lambda: bool(found))
+    assert cut.values[0] <= lines[0].incumbent
+    assert cut.bound is not None
+    assert whole.bound is not None
+    assert cut.bound <= whole.bound
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_stopping_at_once_leaves_at_most_one_plan_and_no_proof(name: str) -> None:
     """A strategy either asks and is interrupted, or prices a single plan and never has to ask."""
