@@ -19,6 +19,7 @@ import csv
 import fnmatch
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
@@ -157,6 +158,18 @@ def print_table(rows: list[Row]) -> None:
         f"best of four/ours {geomean(_ratios(cases, None)):.3f}   "
         f"critical path: best of four/ours {geomean(_path_ratios(cases)):.3f}   "
         f"sooner {geomean(c.sooner('ours', 'rating_ms') for c in cases):.1f}x"
+    )
+    if not cases:
+        return
+    least = min(cases, key=lambda c: c.best("rating_ms")[0] / c.value("ours", "rating_ms"))
+    slowest = min(cases, key=lambda c: c.sooner("ours", "rating_ms"))
+    few = [c.sooner("ours", "rating_ms") for c in cases if c.name.startswith("criteo26@")]
+    print(
+        f"medians: default/ours {statistics.median(_ratios(cases, 'default')):.3f}   "
+        f"best of four/ours {statistics.median(_ratios(cases, None)):.3f}\n"
+        f"least: best of four/ours {min(_ratios(cases, None)):.3f} ({least.name})   "
+        f"sooner {slowest.sooner('ours', 'rating_ms'):.1f}x ({slowest.name})   "
+        f"sooner at 26 tables, geometric mean {geomean(few):.1f}x"
     )
     worse = [
         c.name for c in cases if c.value("ours", "rating_ms") > c.best("rating_ms")[0] * _AS_GOOD
