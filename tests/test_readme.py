@@ -95,7 +95,9 @@ def test_rows_of_the_accuracy_table_are_those_printed() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="needs torchrec")
 @pytest.mark.parametrize("page", ["README.md", "docs/search.md"])
 def test_rows_of_the_plan_quality_table_are_those_printed(page: str) -> None:
-    rows = re.findall(r"^\| (\w+@\d+(?:/[\w+]+)? \|.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\w+@\d+(?:/[\w+]+)? \|.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE
+    )
     assert len(rows) >= 4
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
