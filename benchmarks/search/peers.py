@@ -64,13 +64,14 @@ def run_missing(chosen: argparse.Namespace, missing: Sequence[str]) -> None:
             for search in searches
             if search not in missing and (str(number), space.value, search) not in done
         ]
-        for number in range(chosen.tasks)
+        for number in chosen.only or range(chosen.tasks)
     }
     total, so_far = sum(map(len, left.values())), 0
     if not total:
         return
     if not chosen.out.exists():
-        asked = f"--tasks {chosen.tasks} --seconds {chosen.seconds:g} --seed {chosen.seed}"
+        tasks = [f"--only {' '.join(map(str, chosen.only))}"] if chosen.only else []
+        asked = " ".join([*tasks, f"--seconds {chosen.seconds:g} --seed {chosen.seed}"])
         with chosen.out.open("w", encoding="utf-8", newline="") as file:
             file.write(f"# python -m benchmarks.search.peers {asked} --jobs {chosen.jobs}\n")
             csv.DictWriter(file, FIELDS).writeheader()
@@ -201,6 +202,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("peers.csv"))
     parser.add_argument("--tasks", type=int, default=30, metavar="N")
+    parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these tasks alone")
     parser.add_argument("--seconds", type=float, default=10.0, help="CPU seconds of each search")
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time")
     parser.add_argument("--seed", type=int, default=0)

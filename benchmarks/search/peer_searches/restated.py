@@ -83,9 +83,12 @@ def recshard(space: SearchSpace, best: Best, seed: int) -> None:
     One option per table and a place for each piece; ranks have a limit on device memory. In the
     paper a table's choice is how many of its rows lie in slow memory, and its cost is that of the
     lookups; here it is any option of the space, and all phases count. CP-SAT takes the place of
-    Gurobi and begins at the greedy plan. Kernels in host memory are left out.
+    Gurobi and begins at the greedy plan, which counts too. Kernels in host memory are left out.
     """
-    program = _Program(_Shards(space))
+    shards = _Shards(space)
+    start = list_greedy(space, _table_seconds(shards))
+    shards.offer(best, start)
+    program = _Program(shards, start)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1  # more find less in the same CPU seconds
     solver.parameters.random_seed = seed
@@ -106,7 +109,7 @@ def recshard(space: SearchSpace, best: Best, seed: int) -> None:
 class _Program:
     """The variables of the program, and how to read a plan from them."""
 
-    def __init__(self, shards: _Shards) -> None:
+    def __init__(self, shards: _Shards, start: Assignment) -> None:
         self.shards, space = shards, shards.space
         self.model = cp_model.CpModel()
         self.flats = [
@@ -132,7 +135,7 @@ class _Program:
         for limit, terms in zip(limits, sizes, strict=True):
             self.model.add(sum(terms) <= int(limit))
         self.model.minimize(costliest)
-        self._hint(list_greedy(space, _table_seconds(shards)))
+        self._hint(start)
 
     def _counts(self, flat: int) -> list[Any]:
         """How many pieces lie at each place."""
@@ -282,28 +285,35 @@ def _option_of(
 def _place(shards: _Shards, choice: list[int]) -> Assignment | None:
     """Costliest pieces first, each where the sum of costs is least and there is room."""
     space = shards.space
-    cost, taken = np.zeros((2, space.world_size))
-    limits = space.pipeline.device_limits
+    cost, taken = np.zeros((2, space.num_hosts, space.local_world_size))
+    limits = space.pipeline.device_limits.reshape(cost.shape)
     places: list[tuple[int, ...]] = [()] * space.num_tables
     flats = [int(space.first[t]) + o for t, o in enumerate(choice)]
     hottest = [float(shards.seconds[space.rows[f]].max()) for f in flats]
     order = sorted(range(len(flats)), key=lambda t: (not space.is_uniform[flats[t]], -hottest[t]))
     for t in order:
-        flat, own = flats[t], []
-        options = [
-            (shards.loads(flat, shards.seconds, p), shards.loads(flat, space.pool_device, p))
-            for p in range(shards.num_places(flat))
-        ]
-        for _ in range(max(int(space.pieces[flat]), 1)):
-            rooms = [(taken + m <= limits).all() for _, m in options]
-            after = [(cost + c)[c > 0].max(initial=0.0) for c, _ in options]
-            ranked = [(a, p) for p, (a, room) in enumerate(zip(after, rooms, strict=True)) if room]
-            if not ranked:
+        rows, spread = space.rows[flats[t]], space.options[flats[t]].spread
+        if spread is Spread.UNIFORM:
+            cost += shards.seconds[rows].reshape(cost.shape)
+            taken += space.pool_device[rows].reshape(cost.shape)
+            if (taken > limits).any():
                 return None
-            place = min(ranked)[1]
-            cost, taken = cost + options[place][0], taken + options[place][1]
+            continue
+        added, size = shards.seconds[rows[0]], space.pool_device[rows[0]]
+        own = []
+        for _ in range(len(rows)):
+            room, after = taken + size <= limits, cost + added
+            if spread is Spread.HOSTS:
+                room, after = room.all(axis=1), after.max(axis=1)
+            ranked = np.where(room, after, np.inf).ravel()
+            place = int(np.argmin(ranked))
+            if np.isinf(ranked[place]):
+                return None
+            at = place if spread is Spread.HOSTS else divmod(place, space.local_world_size)
+            cost[at] += added
+            taken[at] += size
             own.append(place)
-        places[t] = tuple(own) if space.pieces[flat] else ()
+        places[t] = tuple(own)
     return Assignment(options=tuple(choice), places=tuple(places))
 
 
