@@ -227,9 +227,13 @@ def _train(
 
     from costmodels.training.communication import Precision
     from planner import io
-    from planner.integrations.measure import validate_torchrec as trained
     from planner.integrations.measure.calibrate_cpu import calibrated_topology
     from planner.integrations.measure.runs import RunSettings
+    from planner.integrations.measure.validate_torchrec import (
+        validate_codecs,
+        validate_skew,
+        validate_tasks,
+    )
 
     tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
     with TemporaryDirectory(prefix="shardplan-") as folder:
@@ -239,17 +243,17 @@ def _train(
             topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
         run = RunSettings(seed=seed)
         if what == "skew":
-            return trained.validate_skew(topology, num_plans=plans, seed=seed, settings=run)
+            return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
 
         def report(found: Sequence[Outcome]) -> None:
             progress(f"task {found[-1].task + 1} of {tasks} done")
 
         sizes = {"num_tasks": tasks, "num_plans": plans, "seed": seed}
         if what in tuple(Precision):
-            return trained.validate_codecs(
+            return validate_codecs(
                 topology, codec=Precision(what), settings=run, progress=report, **sizes
             )
-        return trained.validate_tasks(topology, models=what, settings=run, progress=report, **sizes)
+        return validate_tasks(topology, models=what, settings=run, progress=report, **sizes)
 
 
 def _print(predictions: tuple[PublishedPrediction, ...]) -> None:

@@ -28,9 +28,11 @@ from planner.sweep.runner import Task, failed, solve, solve_beside
 from tests.planner.cases import DeadlySearch
 
 
-def _tasks(**changes: object) -> list[Task]:
-    grid = Grid(systems=("h100_sxm", "a100_80gb_sxm"), gpus=(2, 4), batch_sizes=(256,))
-    workload = load_workload("small_demo")
+def _tasks(
+    name: str = "small_demo", gpus: tuple[int, int] = (2, 4), batch: int = 256, **changes: object
+) -> list[Task]:
+    grid = Grid(systems=("h100_sxm", "a100_80gb_sxm"), gpus=gpus, batch_sizes=(batch,))
+    workload = load_workload(name)
     return [
         Task(
             point=point,
@@ -71,9 +73,8 @@ def test_every_point_has_its_plan_in_the_order_of_the_grid(
 @pytest.fixture(scope="module")
 def uneven() -> tuple[Task, ...]:
     """Four points of which only the first is searched for long."""
-    return tuple(
-        replace(t, max_evaluations=1 if i else 150) for i, t in enumerate(reversed(_tasks()))
-    )
+    tasks = reversed(_tasks("dlrm_criteo_terabyte", (16, 32), 8192))
+    return tuple(replace(t, max_evaluations=1 if i else 150) for i, t in enumerate(tasks))
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_plans_are_handed_on_and_no_point_gets_worse(
         (after.iteration_time_s or 0.0) / (before.iteration_time_s or 1.0)
         for before, after in zip(alone, handed_on, strict=True)
     ]
-    assert max(gained[1:]) < 0.95  # also that of the last point, two steps from the first
+    assert max(gained[1], gained[3]) < 0.95  # both on 16 GPUs; the last is two steps from the first
 
 
 def test_a_point_without_a_plan_gets_one_from_others(
