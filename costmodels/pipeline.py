@@ -28,7 +28,7 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale, faster_probability, sampled_factors, sigmas
-from costmodels.workload import Pipeline, Workload
+from costmodels.workload import Pipeline, Pooling, Workload
 
 
 class CostPipeline:
@@ -296,6 +296,13 @@ class CostPipeline:
             notes.append(
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
+            )
+        is_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
+        if is_unpooled and self.topology.device.name == "cpu" and self.models.exchange is None:
+            notes.append(
+                "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
+                "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
+                "calibrate'"
             )
         if self.workload.batch_share_ratio:
             notes.append(shares_remark(self.workload, self.topology))

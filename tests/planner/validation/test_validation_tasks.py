@@ -14,6 +14,7 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType, check_plan
+from planner import load_system
 from planner.errors import NoPlanFoundError
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.models import cpu_models
@@ -132,6 +133,10 @@ def test_unpooled_tables_need_a_calibration_that_measured_them() -> None:
     old = cpu_models(replace(MACHINE, sequence=None))
     with pytest.raises(CostModelError, match="run 'shardplan calibrate' again"):
         CostPipeline(workload, cpu_topology(), old).estimate(plan)
+    topology = load_system("cpu_gloo", gpus=2)
+    assert (
+        "run 'shardplan calibrate'" in CostPipeline(workload, topology).estimate(plan).warnings[-1]
+    )
     pooled = tasks.random_workload(0)
     plan = tasks.random_plan(pooled, 2, (0.0, 0.0, 0.0), np.random.default_rng(0))
     assert CostPipeline(pooled, cpu_topology(), old).estimate(plan).time.time_s > 0
