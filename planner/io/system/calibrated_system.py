@@ -34,6 +34,7 @@ def write_calibrated_system(
 def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
     ranks = constants.world_size
     note = f"(calibrated, {constants.machine.replace(',', '')})"
+    guess = "(default, not measured; the calibrated models do not use it)"
     crossing = 0.5 / max(constants.collective.all_to_all_s[1], 1e-15)
     flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
     sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
@@ -44,20 +45,20 @@ description: {constants.machine}
 device:
   name: cpu
   hbm_capacity: {share} {note}
-  hbm_bandwidth: 10 GB/s {note}
+  hbm_bandwidth: 10 GB/s (default, not measured; only codecs of exchanges use it)
   l2_capacity: {constants.l2_bytes / 1e6:.3f} MB {note}
-  l2_bandwidth: 50 GB/s {note}
+  l2_bandwidth: 50 GB/s {guess}
   flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
-  flops_efficiency: 1.0 {note}
+  flops_efficiency: 1.0 {guess}
   kernel_latency: {call_us:.3f} us {note}
-  launch_latency: 0 us {note}
-  row_half: 64 B {note}
-  update_efficiency: 0.5 {note}
+  launch_latency: 0 us {guess}
+  row_half: 64 B {guess}
+  update_efficiency: 0.5 {guess}
   sort_rate: {sort:.3e} {note}
 host:
   ddr_capacity: {memory_bytes / 2**30:.1f} GiB {note}
-  ddr_bandwidth: 10 GB/s {note}
-  device_link_bandwidth: 10 GB/s {note}
+  ddr_bandwidth: 10 GB/s {guess}
+  device_link_bandwidth: 10 GB/s {guess}
 links:
   host:
     latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
