@@ -13,7 +13,7 @@ import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
 from costmodels.dense.base import dense_layers, dense_parameters, is_sustained
-from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger
+from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
 from costmodels.iteration._closed_form import Schedule, differing_ranks, on_ranks, schedule
@@ -202,7 +202,7 @@ class CostPipeline:
                 time_s=time_s,
                 low_s=min(low, time_s),
                 high_s=max(high, time_s),
-                source=self.topology.weakest_source(),
+                source=self._source(),
             ),
             samples_per_s=global_batch / time_s if time_s > 0 else math.inf,
             stages=stage_times(program, simulation),
@@ -289,6 +289,13 @@ class CostPipeline:
 
     def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
         return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
+
+    def _source(self) -> Source:
+        """The weakest input that enters; models that were calibrated whole use no other number."""
+        is_coded = any(t.codecs.compresses for t in self.workload.tables)
+        if self.models.exchange is not None and not is_coded:
+            return Source.CALIBRATED
+        return self.topology.weakest_source()
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
@@ -14,11 +15,14 @@ from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.estimates import Source
+from costmodels.pipeline import CostPipeline
+from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.calibrated_system import write_calibrated_system
 from planner.io.system.calibration_file import read_calibration
 from planner.models import default_models
+from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE
 
 CALIBRATION = Calibration(
@@ -49,8 +53,15 @@ def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     assert topology.device.single_stream
     assert topology.device.kernel_latency_s == pytest.approx(MACHINE.call_s / 4)
     assert topology.device.hbm_capacity_bytes == pytest.approx(8 * 2**30)
-    assert topology.weakest_source() is Source.CALIBRATED
+    assert topology.weakest_source() is Source.DEFAULT  # rates that the calibrated models never use
     models = default_models(topology)
+    workload = random_workload(0)
+    plan = random_plan(workload, 2, (0.0, 0.0, 0.0), np.random.default_rng(0))
+    time = CostPipeline(workload, topology, models).estimate(plan).time
+    assert time.source is Source.CALIBRATED
+    codec = workload.communicating(Communication.of(Precision.FP16, Precision.FP16))
+    time = CostPipeline(codec, topology, models).estimate(plan).time
+    assert time.source is Source.DEFAULT  # codecs count at the memory rate, which nothing measured
     assert isinstance(models.exchange, CpuExchange)
     assert models.exchange.constants == MACHINE
 
