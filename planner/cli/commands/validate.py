@@ -188,6 +188,10 @@ def torchrec(
     if len(asked) > 1:
         message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
         raise InvalidInputError(message)
+    source = click.get_current_context().get_parameter_source("tasks")
+    if skew and source is click.core.ParameterSource.COMMANDLINE:
+        message = "--skew trains one model; drop --tasks"
+        raise InvalidInputError(message)
     with status_line(settings, "training") as progress:
         outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)
     note = show.foreign_note(outcomes)

@@ -119,6 +119,8 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
         refused = run("validate", "torchrec", *pair)
         assert refused.code == 2
         assert "keep one of them" in refused.err
+    refused = run("validate", "torchrec", "--skew", "--tasks", "3")
+    assert (refused.code, "drop --tasks" in refused.err) == (2, True)
 
 
 def test_validate_skew_uses_the_given_system(
