@@ -292,8 +292,7 @@ class CostPipeline:
 
     def _source(self) -> Source:
         """The weakest input that enters; models that were calibrated whole use no other number."""
-        is_coded = any(t.codecs.compresses for t in self.workload.tables)
-        if self.models.exchange is not None and not is_coded:
+        if self.models.exchange is not None and self._work.wire is None:
             return Source.CALIBRATED
         return self.topology.weakest_source()
 
@@ -304,8 +303,8 @@ class CostPipeline:
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
             )
-        is_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
-        if is_unpooled and self.topology.device.name == "cpu" and self.models.exchange is None:
+        is_uncalibrated = self.topology.device.name == "cpu" and self.models.exchange is None
+        if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(
                 "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "
                 "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "

@@ -48,7 +48,7 @@ def fit_lookups(
     points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
 ) -> tuple[LookupConstants, tuple[FitError, FitError]]:
     """Constants of one kernel, with errors of forward and backward, tables held out in turn."""
-    chosen = [p for p in points if p.kernel == kernel]
+    chosen = [p for p in points if p.kernel is kernel]
     found = []
     for phase in ("forward", "backward"):
         data = _data(chosen, caches, phase)
@@ -74,7 +74,7 @@ def point_access(point: LookupPoint) -> Access:
         probability=probability,
         draws=draws,
         num_indices=draws,
-        num_bags=draws if point.kernel == CpuKernel.SEQUENCE else point.num_bags,
+        num_bags=draws if point.kernel is CpuKernel.SEQUENCE else point.num_bags,
         num_cols=point.embedding_dim,
         num_rows=point.num_embeddings,
     )
@@ -86,7 +86,7 @@ def _data(points: Sequence[LookupPoint], caches: Caches, phase: str) -> _Data:
             point_access(p),
             l2_bytes=caches.l2_bytes,
             l3_bytes=caches.l3_bytes,
-            kernel=CpuKernel(p.kernel),
+            kernel=p.kernel,
         )
         for p in points
     ]

@@ -19,7 +19,7 @@ from costmodels.cpu.constants import (
 )
 from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
 from costmodels.cpu.dense import layer_counts, update_counts
-from costmodels.cpu.features import CpuKernel, features
+from costmodels.cpu.features import features
 from costmodels.cpu.lookup import TOGETHER, factor, together
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import dense_layers
@@ -144,7 +144,7 @@ def call_counts(
             load.access,
             l2_bytes=caches.l2_bytes,
             l3_bytes=caches.l3_bytes,
-            kernel=CpuKernel.DENSE if load.replicated else CpuKernel.FUSED,
+            kernel=load.kernel,
         )
         alone = float(getattr(counted, phase)[1:] @ np.array(getattr(own, f"{phase}_s")[1:]))
         alone *= float(factor(getattr(own, f"{phase}_residual"), counted.shape))

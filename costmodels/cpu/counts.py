@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.cpu.exchange import beyond_caches
-from costmodels.cpu.features import Access
+from costmodels.cpu.features import Access, CpuKernel
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Table, Workload
 
@@ -32,6 +32,11 @@ class ShardLoad:
     def replicated(self) -> bool:
         """Whether every rank holds the table."""
         return self.sharding_type is ShardingType.DATA_PARALLEL
+
+    @property
+    def kernel(self) -> CpuKernel:
+        """What looks it up; steps that are counted so have pooled tables alone."""
+        return CpuKernel.DENSE if self.replicated else CpuKernel.FUSED
 
 
 def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardLoad, ...]:

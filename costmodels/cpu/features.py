@@ -221,19 +221,20 @@ def many_features(
     table_bytes = seen.num_rows * seen.row_bytes
     cold = np.maximum(0.0, 1.0 - l3_bytes / np.maximum(table_bytes, 1.0))
     from_memory = cold * in_l3
-    passes = np.maximum(1.0, np.ceil(np.log2(np.maximum(seen.num_rows, 2)) / 8.0))
-    gathered = np.maximum(bags * cols * _ELEMENT_BYTES, 1.0)
-    beyond = np.maximum(0.0, 1.0 - l2_bytes / gathered)
     call = np.ones(len(indices))
     forward = [call, bags, bags * cols, indices, indices * cols]
     forward += [in_l2, in_l2 * lines, from_memory, from_memory * lines]
-    backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
-    backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
-    backward += [from_memory, from_memory * lines]
     if kernel is CpuKernel.SEQUENCE:
         held_bytes = distinct * (_HELD_BYTES + cols * _ELEMENT_BYTES)
         far = distinct * np.sqrt(held_bytes / l2_bytes)
         backward = [call, indices, indices * cols, distinct, distinct * cols, far]
+    else:
+        passes = np.maximum(1.0, np.ceil(np.log2(np.maximum(seen.num_rows, 2)) / 8.0))
+        gathered = np.maximum(bags * cols * _ELEMENT_BYTES, 1.0)
+        beyond = np.maximum(0.0, 1.0 - l2_bytes / gathered)
+        backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
+        backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
+        backward += [from_memory, from_memory * lines]
     if kernel is CpuKernel.DENSE:
         cells = seen.num_rows * cols
         backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]

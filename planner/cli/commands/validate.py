@@ -182,32 +182,18 @@ def torchrec(
     from planner.cli.real_runs import require_torchrec, status_line
 
     require_torchrec("validate torchrec")
-    pairs = {"--skew": skew, f"--codec {codec}": codec is not None}
-    asked = [flag for flag, is_asked in pairs.items() if is_asked]
-    asked += [f"--models {models}"] if models != "dlrm" else []
-    if len(asked) > 1:
-        message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
-        raise InvalidInputError(message)
-    source = click.get_current_context().get_parameter_source("tasks")
-    if skew and source is click.core.ParameterSource.COMMANDLINE:
-        message = "--skew trains one model; drop --tasks"
-        raise InvalidInputError(message)
+    titles = _titles(models, codec, skew=skew)
     with status_line(settings, "training") as progress:
         outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)
     note = show.foreign_note(outcomes)
     if note:
         remark(settings, note)
-    titles = {
-        "--skew": "Time with exponent 1.2 over time with uniform indices",
-        f"--codec {codec}": f"Time with {codec} exchanges over time with fp32",
-    }
-    title = titles.get(asked[0]) if asked else None
-    found = show.rankings(outcomes) if title is None else {}
+    found = {} if titles else show.rankings(outcomes)
     if settings.json:
         scores = {name: show.as_row(ranking) for name, ranking in found.items()}
         write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
-    elif title is not None:
-        show.print_pairs(outcomes, title)
+    elif titles:
+        show.print_pairs(outcomes, *titles.values())
     else:
         if settings.verbose:
             show.print_runs(outcomes)
@@ -218,6 +204,28 @@ def torchrec(
         for path in show.write_files(output, outcomes, found):
             remark(settings, f"wrote {path}")
     return 0
+
+
+def _titles(models: str, codec: str | None, *, skew: bool) -> dict[str, str]:
+    """The title of what compares two runs of each plan, by its flag; empty for single runs.
+
+    Raises:
+        InvalidInputError: more than one comparison is asked for.
+    """
+    titles = {}
+    if skew:
+        titles["--skew"] = "Time with exponent 1.2 over time with uniform indices"
+    if codec is not None:
+        titles[f"--codec {codec}"] = f"Time with {codec} exchanges over time with fp32"
+    asked = [*titles, *([f"--models {models}"] if models != "dlrm" else [])]
+    if len(asked) > 1:
+        message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
+        raise InvalidInputError(message)
+    source = click.get_current_context().get_parameter_source("tasks")
+    if skew and source is click.core.ParameterSource.COMMANDLINE:
+        message = "--skew trains one model; drop --tasks"
+        raise InvalidInputError(message)
+    return titles
 
 
 def _train(

@@ -26,7 +26,7 @@ from costmodels.calibration.points import (
     LookupPoint,
     StepPoint,
 )
-from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
+from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense, dense_counts
 from costmodels.cpu.features import CpuKernel, features
 from costmodels.cpu.lookup import CpuLookup, factor
@@ -74,10 +74,6 @@ def made_points() -> CalibrationPoints:
     )
 
 
-def _kernel(load: ShardLoad) -> CpuKernel:
-    return CpuKernel.DENSE if load.replicated else CpuKernel.FUSED
-
-
 def timed_step(point: StepPoint) -> StepPoint:
     """Stages as the models price them: the counts are those of the predictions."""
     loads = shard_loads(point.workload, point.plan, 2)
@@ -86,7 +82,7 @@ def timed_step(point: StepPoint) -> StepPoint:
     ranks = []
     for rank in range(2):
         own = [x for x in loads if x.rank == rank]
-        seconds = [model.shard_seconds(x.access, _kernel(x)) for x in own]
+        seconds = [model.shard_seconds(x.access, x.kernel) for x in own]
         calls = len({x.sharding_type for x in own})
         exchanges = [MACHINE.exchange_s[k] for k in range(3)]
         for kind in KINDS:
