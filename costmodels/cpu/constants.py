@@ -159,6 +159,11 @@ class CpuConstants:
     operators: OperatorConstants | None = None
     sequence: LookupConstants | None = None
 
+    @property
+    def kernel_latency_s(self) -> float:
+        """A fused lookup's fixed cost per kernel: one forward, three backward."""
+        return self.call_s / 4.0
+
     def lookups(self, kernel: CpuKernel) -> LookupConstants:
         """Constants of one kernel.
 

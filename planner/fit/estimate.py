@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.estimates import Z90
-from costmodels.topology import FITTED_KINDS, FittedFactors
+from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from costmodels.uncertainty import sigmas
 from planner.fit.evidence import ITERATION, Observation, Predictor, Run
+from planner.fit.reference_cores import on_reference_cores
 from planner.models import models_of
 from planner.problem import PlanningProblem
 
@@ -73,6 +74,8 @@ class Fit:
         num_settled: directions of the four factors that the runs settle, 0..4.
         noise_ratio: log-standard deviation of a plan's time around its prediction.
         errors: one per run.
+        topology: the system that the factors apply to: the problem's, but for CPU ranks that were
+            never calibrated, see :func:`planner.fit.reference_cores.on_reference_cores`.
     """
 
     factors: FittedFactors
@@ -80,6 +83,7 @@ class Fit:
     num_settled: float
     noise_ratio: float
     errors: tuple[RunError, ...]
+    topology: Topology
 
     @property
     def before_ratio(self) -> float:
@@ -110,9 +114,11 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
     Raises:
         InvalidInputError: no run, or a plan or trace that is not one of the problem.
     """
+    before_s = Predictor(problem, runs).iterations_s(np.zeros(len(FITTED_KINDS)))
+    if problem.models is None:
+        problem = replace(problem, topology=on_reference_cores(problem.topology))
     predictor, prior = Predictor(problem, runs), prior_covariance(problem)
     whole = _posterior(predictor, prior, predictor.observations)
-    before_s = predictor.iterations_s(np.zeros(len(FITTED_KINDS)))
     fitted_s = predictor.iterations_s(whole.logs)
     errors = []
     for i, run in enumerate(predictor.runs):
@@ -148,6 +154,7 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
         num_settled=float(len(prior) - np.trace(shrunk)),
         noise_ratio=whole.noise_ratio,
         errors=tuple(errors),
+        topology=problem.topology,
     )
 
 

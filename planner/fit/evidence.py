@@ -29,6 +29,8 @@ MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dense": (OTHER,),
 }
 """Kernels of a trace by the factor that their time tells. Of the host no kernel tells anything."""
+_KINDS_ON_CPU: Final = ("lookup",)
+"""On a CPU only lookups are few and long enough that the profiler's own work does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,10 @@ def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
 
 def _observed(index: int, run: Run) -> list[Observation]:
     measured = {ITERATION: run.iteration_s}
+    on_cpu = any(t.on_cpu for t in run.traces)
     for kind, kernels in MEASURED_KINDS.items():
+        if on_cpu and kind not in _KINDS_ON_CPU:
+            continue
         seconds = sum(t.kinds_s.get(k, 0.0) for t in run.traces for k in kernels)
         if kind == "collective":
             seconds += sum(t.told_waits_s for t in run.traces)

@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InvalidInputError
+from planner.trace import cpu_ranks
 
 FloatArray = NDArray[np.float64]
 
@@ -68,6 +69,7 @@ class TraceTimes:
         exposed_s: communication beside which nothing is computed.
         told_waits_s: waiting for later ranks that the file itself tells beside its collectives, as
             predicted traces do; a profiler's kernels hold it in their durations.
+        on_cpu: the rank is a CPU core, whose spans hold the profiler's own work as well.
     """
 
     rank: int
@@ -78,6 +80,7 @@ class TraceTimes:
     communication_s: float
     exposed_s: float
     told_waits_s: float = 0.0
+    on_cpu: bool = False
 
 
 def read_trace(path: Path) -> TraceTimes:
@@ -97,20 +100,30 @@ def times_of(document: Any, path: Path) -> TraceTimes:
         raise InvalidInputError(message)
     complete = [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and _timed(e)]
     kernels = [e for e in complete if str(e.get("cat", "")).lower() in _ON_GPU]
+    steps = _steps(complete)
+    on_cpu = not kernels and cpu_ranks.is_of_gloo(document)
+    if on_cpu:
+        if not steps:
+            message = (
+                f"{path}: marks no ProfilerStep; profile with schedule= and call step() after "
+                "every iteration"
+            )
+            raise InvalidInputError(message)
+        kernels = cpu_ranks.spans(complete, _step_threads(complete), OTHER)
     if not kernels:
         message = (
             f"{path}: holds no GPU kernels; profile with ProfilerActivity.CUDA and export with "
             "export_chrome_trace"
         )
         raise InvalidInputError(message)
-    steps = _steps(complete)
     kernels, window_us, count = _inside(kernels, steps)
     if not kernels:
         message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
         raise InvalidInputError(message)
     info = document.get("distributedInfo")
     rank = info.get("rank", 0) if isinstance(info, dict) else 0
-    return _times(kernels, rank=int(rank), count=count, window_us=window_us)
+    found = _times(kernels, rank=int(rank), count=count, window_us=window_us)
+    return replace(found, on_cpu=on_cpu)
 
 
 def _document(path: Path) -> Any:
@@ -141,6 +154,11 @@ def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
         and str(e.get("cat", "")).lower() in ("user_annotation", "cpu_op")
     ]
     return sorted(marks)
+
+
+def _step_threads(events: Sequence[dict[str, Any]]) -> frozenset[Any]:
+    """Threads that the iterations' host marks are on."""
+    return frozenset(e.get("tid") for e in events if _STEP.match(str(e.get("name", ""))))
 
 
 def _inside(
@@ -192,7 +210,9 @@ def told_wait_s(event: Any) -> float:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel by its name."""
+    """The kind of a kernel by its name; spans of CPU ranks are named by their kinds."""
+    if name in cpu_ranks.SPAN_KINDS:
+        return name
     return next((kind for kind, pattern in KINDS if pattern.search(name)), OTHER)
 
 

@@ -59,6 +59,11 @@ def command(
     problem = inputs.problem
     found = fit(problem, measured)
     warnings = [*inputs.warnings, *_doubts(found)]
+    if found.topology is not problem.topology:
+        warnings.append(
+            "CPU ranks that were never calibrated: the runs correct the constants of other cores, "
+            f"and not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+        )
     if any(run.time_s is None for run in runs) and not any(run.time_s for run in runs):
         warnings.append(
             "times are those of the traces, which hold the profiler's own; give the time of an "
@@ -69,7 +74,7 @@ def command(
         files = write_fitted_system(
             output,
             system or problem.topology.name,
-            problem.topology,
+            found.topology,
             found.factors,
             settled_ratio=found.settled_ratio,
             num_runs=len(measured),

@@ -39,7 +39,7 @@ def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: fl
     flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
     sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
     share = f"{memory_bytes / 2**30 / ranks:.1f} GiB"
-    call_us = 1e6 * constants.call_s / 4.0
+    call_us = 1e6 * constants.kernel_latency_s
     return f"""{_HEADER}name: {name}
 description: {constants.machine}
 device:

@@ -11,7 +11,9 @@ from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
 from planner.io.atomic import write_text_atomic
 from planner.io.documents import read_text
-from planner.io.library import locate
+from planner.io.library import configs_folder, locate
+from planner.io.system.calibration_file import load_constants
+from planner.io.system.inherited import read_system
 from planner.io.system.residual_file import residual_path
 
 _SETTLED: Final = 0.5
@@ -48,7 +50,11 @@ def write_fitted_system(
     if path.exists() and path.samefile(base):
         message = f"{path} is the system that was fitted; name another file to write"
         raise InvalidInputError(message)
-    text, written = _with_copies(path, base, _BLOCK.sub("", read_text(base)), topology)
+    text = _BLOCK.sub("", read_text(base))
+    if topology.calibration and read_system(base).value.get("calibration") is None:
+        text, written = _on_calibrated_cores(path, base, text, topology)
+    else:
+        text, written = _with_copies(path, base, text, topology)
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     lines = [
@@ -66,6 +72,33 @@ def write_fitted_system(
     lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
     write_text_atomic(path, text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
     return (path, *written)
+
+
+def _on_calibrated_cores(
+    path: Path, base: Path, text: str, topology: Topology
+) -> tuple[str, tuple[Path, ...]]:
+    """A system on top of ``base``, which names no calibration, with the one of ``topology``."""
+    calibration = path.with_suffix(".calibration.json")
+    write_text_atomic(calibration, read_text(Path(topology.calibration)))
+    written, name = [calibration], base.stem
+    if base.parent.resolve() != (configs_folder() / "systems").resolve():
+        beside = path.with_name(base.name)
+        if not beside.exists():
+            write_text_atomic(beside, text)
+            written.append(beside)
+        name = base.name
+    latency_us = 1e6 * topology.device.kernel_latency_s
+    machine = load_constants(topology.calibration).machine.replace(",", "")
+    lines = (
+        f"# The cores of one machine over gloo, by the calibration of another ({machine}), which",
+        "# the factors below correct; rates of the base that are no memory sizes are not used.",
+        f"name: {path.stem}",
+        f"base: {name}",
+        "device:",
+        f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
+        f"calibration: {calibration.name}",
+    )
+    return "\n".join(lines) + "\n", tuple(written)
 
 
 def _with_copies(

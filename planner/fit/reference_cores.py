@@ -1,0 +1,26 @@
+"""CPU ranks that nobody calibrated, by the constants of cores that were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.topology import Topology
+from planner.io.library import configs_folder
+from planner.io.system.calibration_file import load_constants
+
+
+def on_reference_cores(topology: Topology) -> Topology:
+    """The system with the shipped calibration, if its ranks are the cores of one uncalibrated host.
+
+    The rates that a file states for CPU ranks say how fast a device without fixed costs would be.
+    What a core really does (one stream, tables looked up one by one, exchanges that the core itself
+    copies) is alike on all cores but for the speed of each kind of work, and that is what a fit
+    finds.
+    """
+    is_known = bool(topology.calibration) or topology.device.name != "cpu"
+    if is_known or topology.num_hosts > 1 or topology.collective_curves:
+        return topology
+    path = configs_folder() / "calibrations" / "cpu_gloo.calibration.json"
+    latency_s = load_constants(str(path)).kernel_latency_s
+    device = replace(topology.device, single_stream=True, kernel_latency_s=latency_s)
+    return replace(topology, calibration=str(path), device=device)
