@@ -77,7 +77,7 @@ def measured(seed: int) -> Measured:
     plans = [random_plan(workload, RANKS, _SHARES[i % 4], rng) for i in range(NUM_PLANS)]
     plans = [plans[i] for i in rng.permutation(NUM_PLANS)]
     cases = tuple(RunCase(workload=workload, plan=plan) for plan in plans)
-    runs = run_plans(cases, world_size=RANKS, settings=RunSettings(seed=seed))
+    runs = run_plans(cases, world_size=RANKS, settings=RunSettings(num_blocks=8, seed=seed))
     with tempfile.TemporaryDirectory() as folder:
         run_on_ranks(profile_rank, RANKS, cases[:FITTED], folder)
         traces = tuple(

@@ -65,14 +65,14 @@ class Effort:
 
 
 FULL = Effort(
-    num_lookups=240,
-    num_dense_lookups=180,
-    num_sequence_lookups=60,
-    num_steps=180,
-    num_passes=12,
+    num_lookups=140,
+    num_dense_lookups=90,
+    num_sequence_lookups=50,
+    num_steps=140,
+    num_passes=8,
     repeats=3,
-    num_operators=480,
-    num_chains=240,
+    num_operators=320,
+    num_chains=160,
 )
 QUICK = Effort(
     num_lookups=36,

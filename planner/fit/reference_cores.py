@@ -15,7 +15,7 @@ def on_reference_cores(topology: Topology) -> Topology:
     The rates that a file states for CPU ranks say how fast a device without fixed costs would be.
     What a core really does (one stream, tables looked up one by one, exchanges that the core itself
     copies) is alike on all cores but for the speed of each kind of work, and that is what a fit
-    finds.
+    finds. Factors that were fitted to rates of the file say nothing about those, and go.
     """
     is_known = bool(topology.calibration) or topology.device.name != "cpu"
     if is_known or topology.num_hosts > 1 or topology.collective_curves:
@@ -23,4 +23,4 @@ def on_reference_cores(topology: Topology) -> Topology:
     path = configs_folder() / "calibrations" / "cpu_gloo.calibration.json"
     latency_s = load_constants(str(path)).kernel_latency_s
     device = replace(topology.device, single_stream=True, kernel_latency_s=latency_s)
-    return replace(topology, calibration=str(path), device=device)
+    return replace(topology, calibration=str(path), device=device, fitted=None)

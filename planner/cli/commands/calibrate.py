@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  shardplan calibrate -o my_cpu.yaml                 about seven minutes
+  shardplan calibrate -o my_cpu.yaml                 about five minutes
   shardplan calibrate -o my_cpu.yaml --quick         under a minute, rougher
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 

@@ -82,11 +82,10 @@ def _on_calibrated_cores(
     write_text_atomic(calibration, read_text(Path(topology.calibration)))
     written, name = [calibration], base.stem
     if base.parent.resolve() != (configs_folder() / "systems").resolve():
-        beside = path.with_name(base.name)
-        if not beside.exists():
-            write_text_atomic(beside, text)
-            written.append(beside)
-        name = base.name
+        copy = path.with_suffix(".base.yaml")
+        write_text_atomic(copy, text)
+        written.append(copy)
+        name = copy.name
     latency_us = 1e6 * topology.device.kernel_latency_s
     machine = load_constants(topology.calibration).machine.replace(",", "")
     lines = (

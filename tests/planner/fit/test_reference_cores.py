@@ -71,6 +71,8 @@ def test_two_runs_predict_the_others_and_the_file_says_the_same(tmp_path: Path, 
         time = pipeline.estimate(run.plan).time
         assert time.time_s == pytest.approx(run.iteration_s, rel=0.08)
         assert time.low_s < run.iteration_s < time.high_s
+    if own:  # what stands in the folder of the output belongs to somebody else
+        assert (tmp_path / "fitted.base.yaml").read_text() == OWN
     again = fit(replace(problem, topology=mine), runs[2:])  # rests on the first, without a copy
     assert again.topology is mine
     assert again.before_ratio < 0.08
