@@ -291,10 +291,18 @@ class CostPipeline:
         return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
 
     def _source(self) -> Source:
-        """The weakest input that enters; models that were calibrated whole use no other number."""
-        if self.models.exchange is not None and self._work.wire is None:
-            return Source.CALIBRATED
-        return self.topology.weakest_source()
+        """The weakest input that enters.
+
+        Models that were calibrated whole use no number of the system but, for codecs, the rate of
+        its memory.
+        """
+        if self.models.exchange is None:
+            return self.topology.weakest_source()
+        entering = [Source.CALIBRATED]
+        if self._work.wire is not None:
+            found = self.topology.provenance
+            entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
+        return max(entering, key=lambda source: source.strength)
 
     def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))

@@ -45,7 +45,7 @@ description: {constants.machine}
 device:
   name: cpu
   hbm_capacity: {share} {note}
-  hbm_bandwidth: 10 GB/s (default, not measured; only codecs of exchanges use it)
+  hbm_bandwidth: {_stream_rate_text(constants, note)}
   l2_capacity: {constants.l2_bytes / 1e6:.3f} MB {note}
   l2_bandwidth: 50 GB/s {guess}
   flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
@@ -69,3 +69,11 @@ links:
 layout: {{gpus_per_host: {ranks}}}
 calibration: {calibration}
 """
+
+
+def _stream_rate_text(constants: CpuConstants, note: str) -> str:
+    """What elementwise functions move beyond a core's cache: the casts of codecs are such."""
+    if constants.operators is None:
+        return "10 GB/s (default, not measured; only codecs of exchanges use it)"
+    counts_s = dict(constants.operators.forward_s)["elementwise"]
+    return f"{1e-9 / max(sum(counts_s[1:3]), 1e-12):.1f} GB/s {note}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from costmodels.calibration.fitting import FitError
 from costmodels.calibration.report import Calibration
-from costmodels.cpu.constants import Residual
+from costmodels.cpu.constants import OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.estimates import Source
 from costmodels.pipeline import CostPipeline
@@ -42,6 +42,16 @@ CALIBRATION = Calibration(
 )
 
 
+_ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 4e-11, 0.0, 0.0, 0.0, 0.0))
+OPERATORS = OperatorConstants(
+    forward_s=(_ELEMENTWISE,),
+    backward_s=(_ELEMENTWISE,),
+    update_s=(0.0, 0.0, 0.0),
+    sigma_ratio=0.1,
+)
+"""20 ps a byte beyond the second-level cache: 50 GB/s."""
+
+
 def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     path, beside = write_calibrated_system(
         tmp_path / "my_cpu.yaml", CALIBRATION, memory_bytes=16 * 2**30
@@ -62,6 +72,13 @@ def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     codec = workload.communicating(Communication.of(Precision.FP16, Precision.FP16))
     time = CostPipeline(codec, topology, models).estimate(plan).time
     assert time.source is Source.DEFAULT  # codecs count at the memory rate, which nothing measured
+    found = replace(CALIBRATION, constants=replace(MACHINE, operators=OPERATORS))
+    path, _ = write_calibrated_system(tmp_path / "other.yaml", found, memory_bytes=16 * 2**30)
+    measured = io.load_system(path)
+    assert measured.device.hbm_bandwidth_bytes_per_s == pytest.approx(5e10)
+    faster = CostPipeline(codec, measured, default_models(measured)).estimate(plan).time
+    assert faster.source is Source.CALIBRATED
+    assert faster.time_s < time.time_s
     assert isinstance(models.exchange, CpuExchange)
     assert models.exchange.constants == MACHINE
 
