@@ -59,10 +59,17 @@ class _Bins:
         held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
         return held, hits
 
-    def kept(self, draws: float) -> float:
-        """Rows that are between two uses at most so many draws apart."""
-        apart = draws * self.drawn_probability
-        return float(self.drawn_rows @ -np.expm1(np.log1p(apart) - apart))
+    def kept(self, draws: float, batch_draws: float) -> float:
+        """Rows that the batch to come does not use, but one before and one after it do.
+
+        The two are at most ``draws / batch_draws`` = K batches apart. With q the probability that a
+        batch does not touch a row, that is q (1 - q^K - K (1 - q) q^(K - 1)): not used now, and at
+        least twice in K other batches around it.
+        """
+        batches, apart = draws / batch_draws, self.drawn_probability * batch_draws
+        once = -np.expm1(-apart) * np.exp(-(batches - 1.0) * apart) * batches
+        share = np.exp(-apart) * (-np.expm1(-batches * apart) - once)
+        return float(self.drawn_rows @ np.maximum(share, 0.0))
 
 
 class Laws:
@@ -176,8 +183,7 @@ class Laws:
         """Draws over which a cache keeps rows that it knows will be needed again.
 
         Those of the next ``batches``, or fewer where the cache has no room. Beside the rows of the
-        batch to come it holds those that are between two uses at most T draws apart. Of a row of
-        probability p that is a share 1 - (1 + T p) exp(-T p) of all time.
+        batch to come it holds those that are between two uses, see ``_Bins.kept``.
         """
         first, back = _distinct(law, num_indices, cached_rows)
         law, num_indices = law[first], num_indices[first]
@@ -186,12 +192,13 @@ class Laws:
         found = np.zeros(len(law))
         for at, (index, draws, left) in enumerate(zip(law.tolist(), most, room, strict=True)):
             bins, high = self._bins[index], float(draws)
-            if bins.kept(high) <= left:
+            one = high / batches
+            if high <= 0.0 or bins.kept(high, one) <= left:
                 found[at] = high
                 continue
             for _ in range(_HALVINGS):
                 middle = 0.5 * (found[at] + high)
-                if bins.kept(middle) <= left:
+                if bins.kept(middle, one) <= left:
                     found[at] = middle
                 else:
                     high = middle
