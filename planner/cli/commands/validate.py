@@ -354,5 +354,11 @@ def trace(
         write_json(show.as_json(rows))
     else:
         show.print_traces(rows)
-    warn(settings, inputs.warnings)
+    told = list(inputs.warnings)
+    if inputs.problem.topology.device.name == "cpu":
+        told.append(
+            "CPU ranks: all times but those of lookups hold the profiler's own work, and those of "
+            "exchanges what the rank waits for the others"
+        )
+    warn(settings, tuple(told))
     return 0

@@ -26,7 +26,7 @@ SPANS = (
 )  # fmt: skip
 
 
-def profile(backend: str = "gloo", *, marked: bool = True) -> dict[str, Any]:
+def profile(backend: str = "gloo", *, rank: int = 3, marked: bool = True) -> dict[str, Any]:
     """What the profiler writes of a rank: steps that are alike, and a network thread beside."""
     events: list[dict[str, Any]] = []
 
@@ -45,7 +45,7 @@ def profile(backend: str = "gloo", *, marked: bool = True) -> dict[str, Any]:
         for name, after, length in SPANS:
             add(name, begin + after, length)
         add("gloo:all_to_all", begin, 90.0, thread=2)
-    return {"traceEvents": events, "distributedInfo": {"backend": backend, "rank": 3}}
+    return {"traceEvents": events, "distributedInfo": {"backend": backend, "rank": rank}}
 
 
 def test_spans_of_a_kind_count_once_and_whole() -> None:

@@ -10,6 +10,7 @@ import pytest
 from planner import load_system, load_workload, plan
 from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
+from tests.planner.trace.test_cpu_ranks import profile as gloo_profile
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,24 @@ def test_bad_runs_are_refused(
     done = run("fit", workload_file, "--system", system_file, "--run", text)
     assert done.code == 2
     assert words in done.err
+
+
+def test_profiles_of_gloo_ranks_are_read_and_their_limits_said(
+    run: Run, tmp_path: Path, workload_file: Path
+) -> None:
+    on = ("--system", "cpu_gloo", "--gpus", "2")
+    searched = ("--strategy", "size_greedy", "-o", tmp_path)
+    assert run("plan", workload_file, *on, *searched).code == 0
+    plan, folder = tmp_path / "plan.json", tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"{rank}.json").write_text(json.dumps(gloo_profile(rank=rank)))
+    output = tmp_path / "mine.yaml"
+    given = (f"--run={plan}={folder}", f"--run={plan}=0.1ms", "-o", output)
+    done = run("fit", workload_file, *on, *given)
+    assert done.code == 0, done.err
+    assert "correct the constants of other cores" in done.err
+    assert output.with_suffix(".calibration.json").is_file()
+    compared = run("validate", "trace", workload_file, plan, folder / "0.json", "--system", output)
+    assert compared.code == 0, compared.err
+    assert "all times but those of lookups hold the profiler's own work" in compared.err
