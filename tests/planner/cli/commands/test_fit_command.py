@@ -90,9 +90,9 @@ def test_profiles_of_gloo_ranks_are_read_and_their_limits_said(
     run: Run, tmp_path: Path, workload_file: Path
 ) -> None:
     on = ("--system", "cpu_gloo", "--gpus", "2")
-    searched = ("--strategy", "size_greedy", "-o", tmp_path)
+    searched = ("--strategy", "size_greedy", "-o", tmp_path / "run")
     assert run("plan", workload_file, *on, *searched).code == 0
-    plan, folder = tmp_path / "plan.json", tmp_path / "traces"
+    plan, folder = tmp_path / "run" / "plan.json", tmp_path / "traces"
     folder.mkdir()
     for rank in range(2):
         (folder / f"{rank}.json").write_text(json.dumps(gloo_profile(rank=rank)))
