@@ -35,7 +35,7 @@ class Shares:
 BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
 """Dense parts beside tables, as in a DLRM: the rates are those of the device."""
 PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
-"""Where nothing was measured, and what each fit is pulled to by one measurement's weight."""
+"""What each fit is pulled to, by one measurement's weight."""
 PRIOR_SIGMA: Final = 0.15
 """Log-standard deviation of the share of products around the prior, from generation to generation
 of devices and precision to precision."""
@@ -45,6 +45,9 @@ SHARES: Final = {
     "V100 half": Shares(product_ratio=0.762, memory_ratio=0.670),
 }
 """By generation and precision: printed by the command above with ``--fit``, rounded."""
+UNMEASURED: Final = Shares(product_ratio=0.85, memory_ratio=0.713)
+"""Where nothing was measured: products as before any fit, and between them the streaming share that
+the measured generations reach (geometric mean), since the operators are the same on all."""
 STEP_GROUPS: Final = (
     0.130, 0.223, 0.095, 0.225, 0.157, 0.099, 0.061, 0.030, 0.020, 0.083, 0.029, 0.047, 0.124,
 )  # fmt: skip
@@ -80,8 +83,8 @@ def group_of(device: Device, dtype: DataType) -> str:
 
 
 def shares_of(device: Device, dtype: DataType) -> Shares:
-    """Shares of a dense part in ``dtype``; the prior where none was fitted."""
-    return SHARES.get(group_of(device, dtype), PRIOR)
+    """Shares of a dense part in ``dtype``; ``UNMEASURED`` where none was fitted."""
+    return SHARES.get(group_of(device, dtype), UNMEASURED)
 
 
 def is_fitted(device: Device, dtype: DataType) -> bool:

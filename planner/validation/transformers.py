@@ -20,7 +20,7 @@ import io as text_io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -50,8 +50,10 @@ _TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the product rate at which products are timed; between them their logarithm bends."""
 _WEIGHT: Final = 0.05
 """Standard error of ln time that a row is taken to have."""
+_ELSEWHERE: Final = "elsewhere"
+"""In the place of a group: the shares of groups that have too few rows."""
 _FEWEST: Final = 3
-"""Rows of a group below which its shares are those of the prior."""
+"""Rows of a group below which its shares are those of a device that was not measured."""
 _PRIOR_SIGMA: Final = (0.12, 0.2)
 """Spread of the shares of memory and of old fused attention before anything is measured."""
 
@@ -146,14 +148,14 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
         left_out = case.model if name == MODEL_OUT else case.family
         key = (case.generation, name, left_out)
         if key not in known:
-            rest = [
-                p for p, o in zip(parts, cases, strict=True) if o.is_fitted and kept(case, o, name)
-            ]
-            known[key] = fit(rest)
-        return known[key].get(case.group, PRIOR)
-
-    def kept(case: TransformerCase, other: TransformerCase, name: str) -> bool:
-        return other.generation == case.generation and LEFT_OUT[name](case, other)
+            rest: dict[str, list[_Parts]] = {}
+            for part, other in zip(parts, cases, strict=True):
+                if other.is_fitted and LEFT_OUT[name](case, other):
+                    rest.setdefault(other.generation, []).append(part)
+            own = fit(rest.pop(case.generation, []))
+            others = {group: s for found in rest.values() for group, s in fit(found).items()}
+            known[key] = {**own, _ELSEWHERE: unmeasured(others)}
+        return known[key].get(case.group, known[key][_ELSEWHERE])
 
     return tuple(
         TransformerPrediction(
@@ -178,6 +180,18 @@ def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
     for parts in generations.values():
         found |= fit(parts)
     return dict(sorted(found.items()))
+
+
+def unmeasured(found: Mapping[str, Shares]) -> Shares:
+    """Shares of a device of another generation than those whose shares by group are given.
+
+    Operators between products are the same everywhere, so that the streaming share is the geometric
+    mean of the generations'; how large products fare on a device says nothing about another.
+    """
+    known = {group.split()[0]: shares.memory_ratio for group, shares in found.items()}
+    if not known:
+        return PRIOR
+    return replace(PRIOR, memory_ratio=float(np.exp(np.mean(np.log(list(known.values()))))))
 
 
 def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:

@@ -77,11 +77,17 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
 
 def _transformers(settings: Settings, *, fit: bool) -> int:
     from planner.cli.printing import validate_transformers as show
-    from planner.validation.transformers import fitted_shares, load_cases, predictions
+    from planner.validation.transformers import (
+        fitted_shares,
+        load_cases,
+        predictions,
+        unmeasured,
+    )
 
     cases = load_cases()
     if fit:
-        show.print_shares(settings, fitted_shares(cases))
+        found = fitted_shares(cases)
+        show.print_shares(settings, {**found, "other devices": unmeasured(found)})
         return 0
     found = predictions(cases)
     if settings.json:

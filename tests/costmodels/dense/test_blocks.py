@@ -14,7 +14,15 @@ from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
 from costmodels.operators import Operator, OperatorKind
-from costmodels.sustained import PRIOR, SHARES, Shares, attention_shares, group_of, shares_of
+from costmodels.sustained import (
+    PRIOR,
+    SHARES,
+    UNMEASURED,
+    Shares,
+    attention_shares,
+    group_of,
+    shares_of,
+)
 from costmodels.workload import DataType, DenseArch, HostProfile, Pooling, Workload
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
@@ -267,7 +275,7 @@ def test_devices_find_their_shares_by_generation() -> None:
     assert device("GB200") == "B200 half"
     assert device("L40S") == "L40S half"
     assert shares_of(make_device(name="A100"), DataType.FP16) == SHARES["A100 half"]
-    assert shares_of(make_device(name="mine"), DataType.FP16) == PRIOR
+    assert shares_of(make_device(name="mine"), DataType.FP16) == UNMEASURED
 
 
 def test_attention_kernels_get_faster_by_version() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS
+from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.cli.printing import validate_transformers as show
@@ -89,6 +89,21 @@ def test_a_fit_finds_the_shares_that_made_the_times(some: tuple[TransformerCase,
 def test_too_few_rows_leave_the_prior(cases: tuple[TransformerCase, ...]) -> None:
     llama = tuple(c for c in cases if c.family == "Llama")
     assert transformers.fitted_shares(llama) == {}
+    assert transformers.unmeasured({}) == PRIOR
+
+
+def test_a_device_that_was_not_measured_streams_as_the_others_do() -> None:
+    found = {
+        "V100 fp32": Shares(product_ratio=1.0, memory_ratio=0.5),
+        "V100 half": Shares(product_ratio=0.7, memory_ratio=0.5),
+        "A100 half": Shares(product_ratio=0.8, memory_ratio=0.98),
+    }
+    told = transformers.unmeasured(found)
+    assert told.memory_ratio == pytest.approx(0.7)  # a generation counts once
+    assert told.product_ratio == PRIOR.product_ratio
+    assert transformers.unmeasured(SHARES).memory_ratio == pytest.approx(
+        UNMEASURED.memory_ratio, abs=1e-3
+    )
 
 
 @pytest.mark.slow
@@ -98,7 +113,7 @@ def test_errors_stay_where_they_are(cases: tuple[TransformerCase, ...]) -> None:
     errors = transformers.summarize(found)
     assert errors[AS_SHIPPED].mean_error_ratio <= 0.07
     assert errors["model left out"].mean_error_ratio <= 0.10
-    assert errors["family left out"].mean_error_ratio <= 0.12
+    assert errors["family left out"].mean_error_ratio <= 0.10
     assert all(errors[name].coverage_ratio >= 0.85 for name in (AS_SHIPPED, *LEFT_OUT))
     assert errors[NAIVE].mean_error_ratio >= 0.25
     for name, shares in transformers.fitted_shares(cases).items():
