@@ -86,8 +86,8 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
 
     cases = load_cases()
     if fit:
-        found = fitted_shares(cases)
-        show.print_shares(settings, {**found, "other devices": unmeasured(found)})
+        shares = fitted_shares(cases)
+        show.print_shares(settings, {**shares, "other devices": unmeasured(shares)})
         return 0
     found = predictions(cases)
     if settings.json:
