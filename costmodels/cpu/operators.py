@@ -19,6 +19,10 @@ NUM_COUNTS: Final = 8
 _L2_BYTES, _L3_BYTES, _MAPPED_BYTES = 1e6, 16e6, 32e6
 """Beyond these sizes tensors leave a core's cache, the shared cache, and the memory that the C
 library keeps (larger buffers are mapped anew, page by page, each time)."""
+_LARGE_PRODUCT: Final = 1e6
+"""Multiply-adds of each of a batch of products from which it takes as long as a product alone: the
+library runs one after the other, and starting one no longer counts."""
+_BINARY: Final = frozenset({"add", "sub", "mul", "div"})
 _VECTOR: Final = 16
 """Functions along rows that are shorter than this many elements run element by element."""
 _OWN_NAMES: Final = """gelu silu tanh sigmoid exp log pow bernoulli_ clone cat stack sum mean
@@ -48,7 +52,27 @@ Counts = dict[str, FloatArray]
 def class_of(operator: Operator) -> str:
     """What an operator is measured as: its function, or one that is typical of its kind."""
     function = _SAME_AS.get(operator.function, operator.function)
-    return function if function in OWN_CLASSES else _TYPICAL.get(operator.kind, "elementwise")
+    if function in OWN_CLASSES:
+        return function
+    product = operator.product
+    if product is not None and product.m * product.k * product.n >= _LARGE_PRODUCT:
+        return _TYPICAL[OperatorKind.MATMUL]
+    return _TYPICAL.get(operator.kind, f"elementwise{_broadcast(operator)}")
+
+
+def _broadcast(operator: Operator) -> str:
+    """Whether the second operand of a sum or product is one row, or one column, used throughout.
+
+    The loops over such an operand, and the sum that is its gradient, are others than those over two
+    tensors of one shape.
+    """
+    if operator.function.rstrip("_") not in _BINARY or not operator.shape:
+        return ""
+    extra = (operator.read_bytes - operator.written_bytes) / operator.dtype.num_bytes
+    *outer, inner = operator.shape
+    if inner > 1 and extra == math.prod(outer) > 1:
+        return " column"
+    return " row" if extra == inner and math.prod(outer) > 1 else ""
 
 
 def forward_counts(operators: Iterable[Operator]) -> Counts:

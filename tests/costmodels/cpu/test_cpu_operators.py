@@ -130,6 +130,29 @@ def test_a_function_counts_as_itself_or_as_one_typical_of_its_kind(
     assert cpu.class_of(replace(GELU, function=function, kind=kind)) == expected
 
 
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [(0, ""), (30, " row"), (100, " column"), (3000, ""), (1, "")],
+)
+def test_what_is_spread_over_rows_or_columns_is_a_class_of_its_own(
+    second: int, expected: str
+) -> None:
+    read = 4.0 * (3000 + second)
+    operator = replace(GELU, function="mul", read_bytes=read)
+    assert cpu.class_of(operator) == f"elementwise{expected}"
+    assert cpu.class_of(replace(operator, function="relu")) == "elementwise"
+    # A calibration that did not measure the class prices it as elementwise.
+    own = constants(1)
+    whole = replace(operator, function="relu")
+    assert cpu.forward_s([operator], own) == pytest.approx(cpu.forward_s([whole], own))
+
+
+def test_large_products_of_a_batch_are_priced_as_products_alone() -> None:
+    batched = replace(LINEAR, kind=OperatorKind.BATCHED_MATMUL, shape=(8, 100, 100, 99))
+    assert cpu.class_of(batched) == "batched_matmul"
+    assert cpu.class_of(replace(batched, shape=(8, 100, 100, 100))) == "matmul"
+
+
 def test_what_is_computed_again_costs_its_forward_pass_once_more() -> None:
     own = constants(1)
     again = cpu.backward_s([replace(ATTENTION, is_recomputed=True)], own)
