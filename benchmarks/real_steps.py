@@ -6,6 +6,8 @@
 Modules are of the families that the tests write from their papers, with sizes and batches drawn at
 random; none of them, and nothing like a whole model, is measured by ``shardplan calibrate``. A step
 is forward, backward and an update by stochastic gradient descent, on one core, in processor time.
+``--ranks 2`` measures half of the modules on each of two cores at once, as ``calibrate`` does and
+as training has it; with one rank the other cores are idle, and the one at work is faster for it.
 """
 
 from __future__ import annotations
@@ -142,13 +144,14 @@ _FAMILIES: dict[str, Callable[[Random], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def _measured(rank: int, world_size: int, count: int, seed: int) -> list[Step]:
-    """Modules of every family in turn; only the first rank has any."""
-    del world_size
+    """Modules of every family in turn; every rank draws them all and runs its share."""
     rng, names, found = np.random.default_rng([seed, 17]), list(_FAMILIES), list[Step]()
     torch.manual_seed(seed)
-    for i in range(0 if rank else count):
+    for i in range(count):
         name = names[i % len(names)]
         module, inputs = _FAMILIES[name](rng)
+        if (i + i // len(names)) % world_size != rank:
+            continue
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=_INITIAL)
         given = tuple(x.requires_grad_() if x.is_floating_point() else x for x in inputs)
@@ -177,19 +180,21 @@ def main() -> None:
     parser.add_argument("--system", type=Path, metavar="FILE")
     parser.add_argument("--modules", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
     if options.system is None:
         with tempfile.TemporaryDirectory() as folder:
             topology = calibrated_topology(Path(folder), 2, print)
-            _report(options.modules, options.seed, topology)
+            _report(options, topology)
     else:
-        _report(options.modules, options.seed, load_system(options.system, gpus=1))
+        _report(options, load_system(options.system, gpus=1))
 
 
-def _report(count: int, seed: int, topology: Topology) -> None:
+def _report(options: argparse.Namespace, topology: Topology) -> None:
     from scipy.stats import kendalltau
 
-    steps = run_on_ranks(_measured, 1, count, seed)[0]
+    per_rank = run_on_ranks(_measured, options.ranks, options.modules, options.seed)
+    steps = [step for found in per_rank for step in found]
     rows = np.array([(*_predicted(s, topology), s.seconds) for s in steps])
     for step, (predicted_s, low_s, high_s, seconds) in zip(steps, rows, strict=True):
         print(
@@ -201,7 +206,7 @@ def _report(count: int, seed: int, topology: Topology) -> None:
     inside = np.mean((low <= measured) & (measured <= high))
     tau = kendalltau(predicted, measured)[0]
     print(
-        f"{count} modules: geometric mean error {100 * geomean_error(errors):.1f} %, "
+        f"{len(steps)} modules: geometric mean error {100 * geomean_error(errors):.1f} %, "
         f"MAPE {100 * np.mean(np.abs(predicted / measured - 1)):.1f} %, "
         f"bias {100 * np.expm1(errors.mean()):+.1f} %, tau {tau:.3f}, "
         f"{100 * inside:.0f} % inside the interval"
