@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.sharding import ComputeKernel
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
@@ -45,7 +45,9 @@ def on_device(gpus: int) -> PlanningProblem:
 
 @pytest.fixture(scope="module")
 def space() -> DesignSpace:
-    """Two clusters, two batches, two codecs, two widths, groups."""
+    """Two clusters, two batches, two codecs, two widths, groups; tables are cut in three ways."""
+    few = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+    rules = Constraints(sharding_types=few)
     menu = Menu(
         tries_groups=True,
         sync_intervals=(1, 20),
@@ -55,7 +57,8 @@ def space() -> DesignSpace:
         min_column_widths=(4, 32),
         reserves_bytes=(2.0**30,),
     )
-    return design_space(problem_on("a100_80gb_sxm", 2), problem_on("h100_sxm", 4), menu=menu)
+    problems = (problem_on("a100_80gb_sxm", 2), problem_on("h100_sxm", 4))
+    return design_space(*(replace(p, constraints=rules) for p in problems), menu=menu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

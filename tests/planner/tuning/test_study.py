@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import load_system, load_workload
 from planner.errors import InvalidInputError
-from planner.problem import PlanningProblem
+from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.feasibility import require_feasible
 from planner.space.evaluation import SearchSpace
 from planner.tuning import DesignSpace, Effort, Menu, Study, design_space
@@ -33,10 +34,12 @@ def grouped(problem: PlanningProblem) -> DesignSpace:
 
 @pytest.fixture(scope="module")
 def problem() -> PlanningProblem:
-    """A few tables on two hosts."""
+    """A few tables on two hosts, cut in two ways: proofs of all seven take most of the time."""
+    few = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)
     return PlanningProblem(
         workload=load_workload("small_demo"),
         topology=load_system("h100_sxm", gpus=8, gpus_per_host=4),
+        constraints=Constraints(sharding_types=few),
     )
 
 
