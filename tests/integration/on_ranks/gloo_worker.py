@@ -111,7 +111,9 @@ def failing() -> dict[str, Any]:
 
 def without_the_planning_rank() -> dict[str, Any]:
     """What a rank that waits for a plan is told when the one that makes it dies."""
-    planner = ShardPlanner(batch_size=gm.BATCH, callbacks=[lambda _: os._exit(3)])
+    planner = ShardPlanner(
+        batch_size=gm.BATCH, max_evaluations=30, callbacks=[lambda _: os._exit(3)]
+    )
     start = time.monotonic()
     told = caught(lambda: planner.collective_plan(gm.make_model(), gm.make_sharders()))
     return {**told, "seconds": time.monotonic() - start}
