@@ -41,7 +41,7 @@ def variant(model: Workload, seed: int) -> Workload:
 
 
 @pytest.mark.parametrize("how", list(ScenarioRule))
-@pytest.mark.parametrize("seed", cases.first((0, 4, 2), 2))
+@pytest.mark.parametrize("seed", cases.first((0, 4, 2), 1))
 def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(
     seed: int, how: ScenarioRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:

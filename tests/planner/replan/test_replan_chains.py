@@ -104,12 +104,13 @@ def replanned(problem: PlanningProblem, limit: MoveLimit, max_evaluations: int =
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(30) if i != 1)]
+    ("seed", "evaluations"),
+    [(1, 600), *(pytest.param(i, 3000, marks=pytest.mark.slow) for i in range(30))],
 )
-def test_never_worse_than_the_moves_that_explain_names(seed: int) -> None:
+def test_never_worse_than_the_moves_that_explain_names(seed: int, evaluations: int) -> None:
     """With 3,000 evaluations; with 300, of which proofs take a part, seeds 8 and 23 are worse."""
     problem, _, limit = case(seed)
-    found_s = replanned(problem, limit, max_evaluations=3000)
+    found_s = replanned(problem, limit, max_evaluations=evaluations)
     assert found_s <= explained(problem, limit) * (1 + 1e-9)
 
 

@@ -41,7 +41,7 @@ def limited(space: SearchSpace, limit: MoveLimit) -> SearchSpace:
     return SearchSpace(replace(space.problem, move_limit=limit), space.pipeline, space.listing)
 
 
-@pytest.mark.parametrize("seed", cases.first(range(8), 5))
+@pytest.mark.parametrize("seed", cases.first(range(8), 3))
 def test_no_bound_is_above_the_optimum_within_the_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     free = small(rng)
