@@ -38,7 +38,7 @@ from costmodels.sharding import ShardingOption as Option
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
-from planner.integrations.drop_in import sound_plans
+from planner.integrations.drop_in import rival, sound_plans
 from planner.integrations.drop_in.search import Memories
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.errors import ShardPlannerError
@@ -106,6 +106,12 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     monkeypatch.setattr(sound_plans, "best_plan", fake)
     monkeypatch.setattr(torchrec_planner, "planning_block", lambda *_: "")
     return fake
+
+
+@pytest.fixture(autouse=True)
+def hasty_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchRec's own planner, which answers too, tries few proposals: no test here is about it."""
+    monkeypatch.setattr(rival, "_MOST_WORK", 600)
 
 
 def make(**arguments: Any) -> ShardPlanner:
