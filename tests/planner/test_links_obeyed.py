@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -10,7 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import Basis, Collective, FloatArray, balanced_s
+from costmodels.collective.base import (
+    AbstractCollectiveModel,
+    Basis,
+    Collective,
+    FloatArray,
+    balanced_s,
+)
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io
@@ -35,8 +42,14 @@ def changed(topology: Topology, level: str, **values: float) -> Topology:
     )
 
 
+@functools.lru_cache(maxsize=16)
+def model_of(topology: Topology) -> AbstractCollectiveModel:
+    """One for all collectives of a system: its curves take longer to read than to ask."""
+    return collective_model(topology)
+
+
 def times(topology: Topology, collective: Collective) -> FloatArray:
-    return balanced_s(collective_model(topology), collective, SIZES, topology)
+    return balanced_s(model_of(topology), collective, SIZES, topology)
 
 
 @pytest.fixture
@@ -61,8 +74,8 @@ def test_curves_of_a_file_of_ones_own_hold_for_the_links_beside_them() -> None:
     assert links_measured(topology) is None
 
 
-@pytest.mark.parametrize("collective", EVERY)
 @pytest.mark.parametrize("name", WITH_CURVES)
+@pytest.mark.parametrize("collective", EVERY)
 def test_a_slower_link_slows_large_messages_by_as_much(name: str, collective: Collective) -> None:
     for gpus, per_host in SHAPES:
         level = "host" if gpus == per_host else "network"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -30,8 +31,14 @@ SYSTEMS = tuple(n for n in names("systems") if not io.load_system(n).calibration
 WITHOUT_CURVES = tuple(n for n in SYSTEMS if not io.load_system(n).collective_curves)
 
 
+@functools.lru_cache(maxsize=8)
+def model_of(topology: Topology) -> AbstractCollectiveModel:
+    """One for all collectives of a system: its curves take longer to read than to ask."""
+    return collective_model(topology)
+
+
 def times(topology: Topology, collective: Collective) -> FloatArray:
-    return balanced_s(collective_model(topology), collective, SIZES, topology)
+    return balanced_s(model_of(topology), collective, SIZES, topology)
 
 
 def later(topology: Topology, *, host_s: float = 0.0, network_s: float = 0.0) -> Topology:

@@ -192,8 +192,17 @@ def test_stopped_at_many_moments(tmp_path: Path, number: int, at_s: float) -> No
         check_plan(stop(process, tmp_path, number), tmp_path, number)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("sweep", signal.SIGTERM),
+        ("sweep", signal.SIGKILL),
+        ("tune", signal.SIGKILL),
+        ("tune", signal.SIGINT),
+        pytest.param("sweep", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("tune", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, number: int) -> None:
     more = ("--workers", "2") if name == "sweep" else ()
     (at_s,) = moments(15 + number, 1, 0.7)
