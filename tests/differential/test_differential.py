@@ -14,7 +14,7 @@ from tests.planner.cases import first
 CHUNKS, CHUNK = 20, 10
 QUICK = 3
 """Chunks that run by default; the others are slow."""
-EVALUATIONS = 60
+EVALUATIONS = 40
 """Plans that the search may price for each of these: they are about promises, not quality."""
 
 ENGINE_EVERY = 3

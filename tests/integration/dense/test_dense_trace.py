@@ -51,7 +51,13 @@ def dense_only(module: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in module.named_parameters() if not (paths and name.startswith(paths))]
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *WITH_TABLES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "BERT base" else [])
+        for name in (*PLAIN, *WITH_TABLES)
+    ],
+)
 def test_flop_and_parameters_are_exact(name: str) -> None:
     module, trace = traced(name)
     assert trace.remarks == ()

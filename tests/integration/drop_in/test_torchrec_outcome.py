@@ -167,7 +167,8 @@ def test_a_timeout_does_not_change_the_budget(
 
     def spy(*arguments: Any, **settings: Any) -> Any:
         asked.update(settings)
-        return real(*arguments, **settings)
+        short = replace(settings["search"], max_evaluations=5)
+        return real(*arguments, **{**settings, "search": short})
 
     monkeypatch.setattr(torchrec_search.api, "solve", spy)
     planner = made(4, timeout_seconds=seconds)
@@ -239,7 +240,7 @@ def test_an_unknown_optimizer_has_a_wide_interval() -> None:
     def interval(kind: type[torch.optim.Optimizer]) -> tuple[float, float]:
         tables = bags(TABLES)
         apply_optimizer_in_backward(kind, tables.parameters(), {})
-        planner = made(2)
+        planner = made(2, max_evaluations=200)
         planner.plan(tables, SHARDERS)
         assert planner.result is not None
         time = planner.result.estimate.time
