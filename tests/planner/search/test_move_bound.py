@@ -69,6 +69,7 @@ def test_no_bound_is_above_the_optimum_within_the_limit(seed: int) -> None:
         MoveLimit(start=start, max_bytes=share * total)
         for share in (0.0, *rng.uniform(0.1, 1.2, 6))
     ]
+    shares = []
     for limit in limits:
         few = (moved > 0.5).sum(axis=1) <= (
             len(tables) if limit.max_tables is None else limit.max_tables
@@ -82,7 +83,9 @@ def test_no_bound_is_above_the_optimum_within_the_limit(seed: int) -> None:
             model, most = LinearModel(space, objective), scale * optimum
             moves = MoveBound(model, space.rules.budget, Meter(), most=most)
             bound = moves.bound(None, [objective.always()])
-            assert 0.5 * optimum < bound <= optimum * (1 + 1e-9)
+            assert 0.96 * optimum < bound <= optimum * (1 + 1e-9)
+            shares.append(bound / optimum)
+    assert np.mean(shares) > 0.98, "weaker than it was, which no plan below it would tell"
 
 
 def test_few_moves_leave_the_busiest_rank_its_load() -> None:
