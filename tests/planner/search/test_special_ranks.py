@@ -63,7 +63,7 @@ def test_a_rank_that_is_full_in_one_phase_lifts_the_bound() -> None:
     assert max(lifts) > 1.001
 
 
-@pytest.mark.parametrize("seed", cases.first(range(4), 1))
+@pytest.mark.parametrize("seed", cases.first((1, 0, 2, 3), 1))
 def test_what_is_proven_beside_the_search_is_below_every_plan(seed: int) -> None:
     """The prover raises the least bound and stays below the optimum."""
     space = _space(seed)
@@ -81,6 +81,7 @@ def test_what_is_proven_beside_the_search_is_below_every_plan(seed: int) -> None
                 break
             prover.finish(lambda: False)
         assert before <= prover.bound <= best * (1 + 1e-9)
+        assert prover.bound >= (0.9973 if seed == 0 else 0.9999) * best, "it was stronger"
     finally:
         prover.close()
 
