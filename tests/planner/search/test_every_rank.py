@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.prepare import search_space
 from planner.problem import Constraints, TableConstraint
@@ -76,3 +77,28 @@ def test_ranks_that_differ_are_not_renumbered() -> None:
     assert not ranks_interchangeable(
         search_space(replace(problem, constraints=pinned), CostPipeline)
     )
+
+
+def test_hosts_are_renumbered_as_wholes() -> None:
+    """The key falls within a host and from host to host, not from rank to rank of all hosts.
+
+    In the best plan the host of the widest table holds the two narrow ones too, whose key is less
+    than that of the other host; the sixth table loads both ranks of that one.
+    """
+    widths = {"widest": 96, "wide_a": 80, "wide_b": 80, "narrow_a": 48, "narrow_b": 48, "host": 64}
+    tables = tuple(cases.table(name, 200_000, width, 8.0) for name, width in widths.items())
+    rules = tuple(
+        TableConstraint(
+            pattern=name,
+            sharding_types=(
+                ShardingType.TABLE_ROW_WISE if name == "host" else ShardingType.TABLE_WISE,
+            ),
+        )
+        for name in widths
+    )
+    only = Constraints(kernels=(ComputeKernel.FUSED,), tables=rules)
+    space = cases.space(cases.workload(tables, batch=4096), cases.topology(2, 2), only)
+    objective = objective_named("phases", space)
+    best = cases.least_value(space, objective)
+    found = _bound(RankFreeBound(LinearModel(space, objective)), 0.0, 2 * best)
+    assert 0.9999 * best <= found <= best * (1 + 1e-9)
