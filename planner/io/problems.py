@@ -46,7 +46,9 @@ _RULES: Final = {
 class Strict(BaseModel):
     """Base of every schema: no unknown keys, no silent conversion."""
 
-    model_config = ConfigDict(defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True
+    )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Itself: schemas are never changed, so that ten thousand entries share one default."""

@@ -29,7 +29,9 @@ Amount = Annotated[float, Field(ge=0)]
 class _Part(BaseModel):
     """Strict: right types, no unknown keys, no infinities."""
 
-    model_config = ConfigDict(defer_build=True, strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        defer_build=True, strict=True, frozen=True, extra="forbid", allow_inf_nan=False
+    )
 
 
 class Pooling(_Part):

@@ -18,7 +18,9 @@ Seconds = Annotated[float, Field(ge=0)]
 class _Loose(BaseModel):
     """TorchRec and later versions may add keys; known ones are read strictly."""
 
-    model_config = ConfigDict(defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
+    )
 
 
 class ShardSchema(_Loose):

@@ -157,3 +157,15 @@ def test_what_cannot_fit_is_told_of_the_option_that_lacks_least_per_rank(
         require_feasible(space)
     assert refused.value.shortfall_bytes is not None
     assert refused.value.shortfall_bytes < 8.5 * GIB
+
+
+@pytest.mark.parametrize("room", [0.9, 1.1])
+def test_a_rank_without_room_for_its_rows_rules_them_out(room: float) -> None:
+    """Where the mean over ranks would have room: the other rank has twice what it needs."""
+    tables = tuple(cases.table(f"t{i}", 400_000, 64, 4.0) for i in range(2))
+    only = Constraints(sharding_types=(ShardingType.ROW_WISE,), kernels=(ComputeKernel.FUSED,))
+    space = cases.space(cases.workload(tables), cases.topology(1, 2), only)
+    needed = float((space.mean_work @ space.device).sum())
+    space.pipeline.device_limits[:] = (room * needed, 2 * needed)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    assert math.isinf(bounds.relax(type_sets(space)[0]).bound) is (room < 1)
