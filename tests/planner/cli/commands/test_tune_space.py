@@ -36,7 +36,8 @@ def test_the_first_values_are_the_usual_setup_and_changes_of_training_are_said(r
 
 def test_a_budget_leaves_clusters_out_by_name(run: Run) -> None:
     asked = ("tune", "small_demo", "--system", "h100_sxm", "--price", "2 USD/h", *QUICK)
-    done = run(*asked, "--gpus", "2,4,8", "--budget", "10 USD/h", "--trials", 3, "--json")
+    few = ("--gpus", "2,4,8", "--pipeline", "sparse_dist")
+    done = run(*asked, *few, "--budget", "10 USD/h", "--json")
     assert done.code == 0, done.err
     assert "leaves out h100_sxm x 8 (16 USD/h)" in done.err
     assert {p["gpus"] for p in json.loads(done.out)["picks"]} <= {2, 4}
@@ -54,6 +55,7 @@ def test_a_worker_knows_clusters_menus_and_objectives(run: Run, tmp_path: Path) 
         *("tune", "small_demo", "--system", "h100_sxm", "--gpus", "2,4", "--groups", *QUICK),
         *("--sync-interval", "1,10", "--objective", "throughput,cost", "--storage", journal),
         *("--reserve", "1 GiB,4 GiB", "--cache-sizes", "5%,20%"),
+        *("--pipeline", "sparse_dist"),
     )
     assert run(*asked, "--trials", 2, "-q").code == 0
     done = run("worker", journal)
