@@ -126,14 +126,16 @@ class ShardingOption:
         """Whether TorchRec can run the column pieces on these ranks, one for each piece.
 
         Args:
-            ranks: of each piece; hosts for types that split rows inside a host.
+            ranks: of each piece, or of the first few; hosts for types that split rows inside a
+                host.
             local_world_size: ranks of a host.
         """
         if self.keeps_pieces_on_host and len({rank // local_world_size for rank in ranks}) > 1:
             return False
         if not self.keeps_pieces_apart:
             return True
-        return len(set(zip(ranks, self.column_widths, strict=True))) == len(set(ranks))
+        widths = self.column_widths[: len(ranks)]
+        return len(set(zip(ranks, widths, strict=True))) == len(set(ranks))
 
 
 def _check_kernel(

@@ -205,6 +205,8 @@ class Explainer:
             local_world_size=topology.local_world_size,
         )
         value = float(self._evaluate.values(work[None])[0])
+        if not chosen.may_be_at(places, topology.local_world_size):
+            value = np.inf
         figures = self._figures(placement, work - rest)
         return replace(figures, plan_time_s=value if np.isfinite(value) else None)
 
@@ -218,9 +220,12 @@ class Explainer:
         if spread is Spread.UNIFORM:
             return (), rest + rows
         hosts = spread is Spread.HOSTS
-        allowed = self.space.tables[table].hosts if hosts else self.space.tables[table].ranks
-        work, places = rest, []
+        every = self.space.tables[table].hosts if hosts else self.space.tables[table].ranks
+        may_be_at, local = self.space.options[flat].may_be_at, self.space.local_world_size
+        work = rest
+        places: list[int] = []
         for piece in rows:
+            allowed = [p for p in every if may_be_at((*places, p), local)] or every
             best = self._best_place(work, piece, allowed, hosts=hosts)
             places.append(best)
             work = self._added(work, piece, best, hosts=hosts)

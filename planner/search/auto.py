@@ -9,6 +9,7 @@ from typing import Final, final
 
 import numpy as np
 
+from costmodels.sharding import ShardingType
 from planner.search.base import (
     AbstractStrategy,
     ProgressCallback,
@@ -27,23 +28,18 @@ from planner.search.bounds.relaxation import (
     type_sets,
     usual_optional_types,
 )
+from planner.search.bounds.rounding import Starts
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.construct.greedy import greedy_plans, offer_first
+from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
-from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.search.construct.walk import can_price_all, price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.neighbours import Neighbours
 from planner.search.improve.rule_search import finish_under_rules, start_under_rules
 from planner.search.improve.second_search import SecondSearch
-from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment, Evaluator, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
-_WORTH_ROUNDING: Final = 1.10
-"""Sets of sharding types whose bound is within this factor of the least are rounded to plans."""
-_SLACKS: Final = (0.02, 0.15)
-"""How far above the bound's loads options are sought that can be packed."""
 _IDLE: Final = 2
 """Rounds in a row without a better plan after which it ends; one beside boxes and a second one."""
 _ANEW, _WORTH_ANEW_RATIO = 3, 0.01
@@ -62,6 +58,16 @@ _ROUND_EVERY: Final = 8
 """Boxes between two whose options are rounded to plans."""
 _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
+_EARLY_SHARE: Final = 0.3
+"""Share of the work left for a first cycle, before there is a bound for each set of types."""
+_GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
+"""Shares of all work for starts from greedy planners and from rounding, once there is a plan."""
+_FIRST_BOXES_SHARE: Final = 0.1
+"""Share of all work for boxes before the first cycles."""
+_BOXES_SHARE: Final = 0.4
+"""Share of the work done so far for boxes, while the first cycles go on."""
+_COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
+"""Whole tables and columns: the fewest collectives, and a space that is searched soon."""
 _PROOFS: Final = 60
 """Programs solved at most for the bound alone, each with a cycle from a new plan beside it."""
 _PACKINGS: Final = 3
@@ -136,7 +142,8 @@ class _Run:
         )
         self.neighbours = Neighbours(space, record)
         self.branching: Branching | None = None
-        self.starts: list[Assignment] = []
+        self.boxes_s = 0.0
+        self.starts = Starts(self.bounds, record, without)
         self.prover: Prover | None = None
         self.second: SecondSearch | None = None
 
@@ -157,21 +164,19 @@ class _Run:
 
     def _search(self) -> None:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
-        self.starts += offered(self.handed, self.space, self.record)
+        self.starts.found += offered(self.handed, self.space, self.record)
+        self._relax_at_once()
+        self._early_plans()
         self._relax()
         if math.isinf(self._least().bound):
             return
         bounds = self.bounds
         bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
-        starts = [] if SearchPart.GREEDY in self.without else self._greedy_starts()
-        for relaxation in self._promising():
-            starts += self._round(relaxation)
-            for slack in _SLACKS:
-                if not self.record.stopped:
-                    starts += self._round(self.bounds.packable(relaxation, slack))
+        starts = self.starts.greedy(_GREEDY_SHARE * self._budget_s)
+        starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * self._budget_s)
         if self._nodes >= _EARLY_NODES:
-            starts += self._branch(self._nodes)
-        self._look_for_plans([*self.starts[: len(self.handed)], *starts])
+            starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * self._budget_s)
+        self._look_for_plans([*self.starts.found[: len(self.handed)], *starts])
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
         """The phases after the first bounds and plans, in this order; each ends with the budget."""
@@ -218,12 +223,29 @@ class _Run:
 
     # -- bounds -----------------------------------------------------------------------------------
 
-    def _relax(self) -> None:
-        """Linear bound for each set of sharding types; a general one first, for it is quick."""
+    def _relax_at_once(self) -> None:
+        """One linear bound for all sets of sharding types, which is quick, and plans from it."""
         self.relaxed[None] = self.bounds.relax(None)
         self.record.raise_bound(self._least().bound, "linear bound")
-        self._round(self.relaxed[None])
+        self.starts.round(self.relaxed[None])
         self._begin_second()
+
+    def _early_plans(self) -> None:
+        """Descents and a short cycle before more is proven, from whole tables and columns too."""
+        if math.isinf(self._least().bound):
+            return
+        self.improver.improve([] if self.record.best is None else [self.record.best])
+        if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
+            self.relaxed[_COLUMNS] = self.bounds.relax(_COLUMNS)
+            if self.relaxed[_COLUMNS].shares is not None:
+                found = self.starts.round(self.relaxed[_COLUMNS])
+                self.improver.improve(sorted(found, key=self.record.evaluate.value)[:1])
+        if self.record.best is not None:
+            self.improver.short_cycle(self.record.best, _EARLY_SHARE * self.meter.left_s)
+        self.relaxed.pop(_COLUMNS, None)
+
+    def _relax(self) -> None:
+        """Linear bound for each set of sharding types."""
         found: dict[TypeSet | None, Relaxation] = {}
         if not self.record.evaluate.objective.sees_types:
             return
@@ -254,9 +276,9 @@ class _Run:
         found = makespan.bound(self.record.bound, self.record.value, lambda: self.record.stopped)
         self.record.raise_bound(found.bound, "packing bound")
         value = self.record.evaluate.value
-        for start in (min(p, key=value) for c in found.others if (p := self._place(c))):
+        for start in (min(p, key=value) for c in found.others if (p := self.starts.place(c))):
             self.improver.cycle(start, 0.5)
-        return [a for choice in found.choices for a in self._place(choice)]
+        return [a for choice in found.choices for a in self.starts.place(choice)]
 
     def _tighten(self) -> list[Assignment]:
         """Whole options instead of shares where the bound is least, until that lifts it no more."""
@@ -272,11 +294,16 @@ class _Run:
             self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
             self.record.raise_bound(self._least().bound, "whole options")
             if whole.shares is not None:
-                starts += self._round(whole)
+                starts += self.starts.round(whole)
         return starts
 
-    def _branch(self, steps: int) -> list[Assignment]:
-        """Boxes of phase maxima: a tighter bound, and plans from where it is least."""
+    def _branch(self, steps: int, *, most_s: float = math.inf) -> list[Assignment]:
+        """Boxes of phase maxima: a tighter bound, and plans from where it is least.
+
+        Args:
+            steps: at most.
+            most_s: nominal seconds after which no further one begins.
+        """
         if SearchPart.PROOFS in self.without:
             return []
         if self.branching is None:
@@ -284,8 +311,10 @@ class _Run:
             self.branching = Branching(self.bounds, objective, self.relaxed, self.bounds.certain)
         starts: list[Assignment] = []
         exact = self.space.num_tables <= _WHOLE_TABLES
+        begun_s = self.meter.spent_s
         for step in range(steps):
-            if self.record.stopped or not self.branching.possible:
+            late = self.meter.spent_s >= begun_s + most_s
+            if late or self.record.stopped or not self.branching.possible:
                 break
             limit_s = 0.5 * left_s(self.record) if exact else None
             found = self.branching.step(self.record.value, whole_limit_s=limit_s)
@@ -293,7 +322,8 @@ class _Run:
             if found is None:
                 break
             if found.shares is not None and step % _ROUND_EVERY == 0:
-                starts += self._round(found)
+                starts += self.starts.round(found)
+        self.boxes_s += self.meter.spent_s - begun_s
         self.improver.refresh()
         return starts
 
@@ -304,42 +334,7 @@ class _Run:
     def _least(self) -> Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)
 
-    def _promising(self) -> list[Relaxation]:
-        limit = min(self._least().bound * _WORTH_ROUNDING, self.record.value)
-        close = [r for r in self.relaxed.values() if r.bound <= limit and r.shares is not None]
-        return sorted(close, key=lambda r: r.bound)
-
     # -- plans ------------------------------------------------------------------------------------
-
-    def _greedy_starts(self) -> list[Assignment]:
-        """Plans of the greedy planners; the best is a start."""
-        for proposal in greedy_plans(self.model):
-            self.meter.spend(self._placing_s)
-            if self.record.stopped:
-                break
-            self.record.consider(proposal, "greedy")
-        return [] if self.record.best is None else [self.record.best]
-
-    def _round(self, relaxation: Relaxation) -> list[Assignment]:
-        """Plans from the options of a relaxation."""
-        self.model.use_cuts(self.bounds.cuts.get(relaxation.types, []))
-        return self._place(self.bounds.listed(relaxation).choice(self.space))
-
-    def _place(self, choice: IntArray) -> list[Assignment]:
-        """Plans from one option per table."""
-        peaks = self.model.mean[self.space.first[:-1] + choice].sum(axis=0)
-        targets = self.model.targets(peaks)
-        found: list[Assignment] = []
-        for power in POWERS:
-            first = not found and (self.record.best is None or not self.starts)
-            if (self.record.stopped and not first) or SearchPart.ROUNDING in self.without:
-                break  # however little may be done, one plan is rounded, also beside one in use
-            pressure = Pressure(targets=targets, power=power)
-            self.meter.spend(self._placing_s)
-            found.append(place_options(self.model, choice, pressure))
-            self.record.consider(found[-1], "rounding")
-        self.starts += found
-        return found
 
     def _refine(self) -> None:
         """Cycles, kicks and sampled prices in turn, until none helps any more.
@@ -365,10 +360,6 @@ class _Run:
                 factor = 2.0 if gained or idle else 0.5
                 efforts[i] = min(max(efforts[i] * factor, _LEAST_EFFORT), _MOST_EFFORT)
 
-    @property
-    def _placing_s(self) -> float:
-        return placing_s(self.space.num_tables, self.space.world_size)
-
     def _prove(self) -> bool:
         """Take and begin programs for the bound; False if there are none.
 
@@ -382,13 +373,23 @@ class _Run:
 
     def _first_cycles(self) -> None:
         """One cycle for the best start of each set of sharding types, then sampled prices."""
-        for start in self.improver.families(self.starts):
+        starts: list[Assignment] = []
+        for start in self.improver.families(self.starts.found):
             self.improver.cycle(start, 0.5)
+            left_s = _BOXES_SHARE * self.meter.spent_s - self.boxes_s
+            starts += self._branch(self._nodes, most_s=left_s)
             self._prove()
+        self.improver.improve(starts)
         if self._nodes < _EARLY_NODES:
             self.improver.improve(self._branch(self._nodes))
         if self.second is None or not self._boxes:
             self.improver.explore(_FIRST_EFFORT if self.second is None else 1.0)
+
+    @property
+    def _budget_s(self) -> float:
+        """Nominal seconds that the search has, by its budget of work or by the clock."""
+        limit_s = self.record.evaluate.budget.time_limit_s
+        return min(self.meter.most_s, math.inf if limit_s is None else limit_s)
 
     @property
     def _nodes(self) -> int:

@@ -8,14 +8,14 @@ are looked at first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Spread
+from costmodels.sharding import ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
@@ -29,7 +29,14 @@ _SHARES: Final = (0.5, 0.5, 1.0)
 _BATCH: Final = 64
 """Plans priced at a time."""
 
+_TOGETHER: Final = 256
+"""Ranks of all options together whose next piece is placed at the same time."""
+_MOST_ENTRIES: Final = 2_000_000
+"""Entries of work priced at once."""
+
 _Choice = tuple[int, tuple[int, ...]]
+_Cut = tuple[int, int]
+"""A table and one of its options."""
 
 
 class Chain(Enum):
@@ -48,6 +55,50 @@ class _Step:
     choice: _Choice
     value: float
     received_bytes: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Build:
+    """An option of which some pieces are placed; ``work`` is that of all ranks with them."""
+
+    table: int
+    index: int
+    option: ShardingOption
+    pieces: FloatArray
+    work: FloatArray
+    local_world_size: int
+    places: list[int]
+    value: float = np.inf
+
+    @classmethod
+    def of(cls, space: SearchSpace, table: int, index: int, work: FloatArray) -> _Build:
+        """None is placed yet."""
+        return cls(
+            table=table,
+            index=index,
+            option=space.option(table, index),
+            pieces=space.pool[space.rows[int(space.first[table]) + index]],
+            work=work,
+            local_world_size=space.local_world_size,
+            places=[],
+        )
+
+    @property
+    def on_hosts(self) -> bool:
+        """Whether places are hosts."""
+        return self.option.spread is Spread.HOSTS
+
+    def added(self, place: int) -> FloatArray:
+        """The work with the next piece there."""
+        size = self.local_world_size if self.on_hosts else 1
+        changed = self.work.copy()
+        changed[place * size : (place + 1) * size] += self.pieces[len(self.places)]
+        return changed
+
+    def put(self, place: int, value: float) -> None:
+        """Place the next piece."""
+        self.work, self.value = self.added(place), value
+        self.places.append(place)
 
 
 def follow_chains(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
@@ -100,8 +151,10 @@ class _Walker:
         until_s = meter.spent_s + _STEP_SHARE * (self.until_s - meter.spent_s)
         quick = [found for t in self._tables() for found in self._quick(t)]
         found: list[_Step] = []
-        for near in sorted(quick, key=lambda s: s.value):
-            found += self._placed(near)
+        quick.sort(key=lambda s: s.value)
+        together = max(_TOGETHER // self.space.world_size, 1)
+        for begin in range(0, len(quick), together):
+            found += self._placed(quick[begin : begin + together])
             if self.record.stopped or meter.spent_s >= until_s:
                 break
         if self.kind is Chain.EXPLAINED:
@@ -162,64 +215,65 @@ class _Walker:
             found += [self._step(table, c, float(v)) for c, v in zip(some, values, strict=True)]
         return found
 
-    def _placed(self, near: _Step) -> Iterator[_Step]:
-        """An option as it was placed, and with each piece where the iteration is shortest.
+    def _placed(self, near: Sequence[_Step]) -> Iterator[_Step]:
+        """Options as they were placed, and with each piece where the iteration is shortest.
 
         Without a look at the limit first, as ``explain`` has it; where that moves too much, on the
         places that receive little enough.
         """
-        table, index = near.table, near.choice[0]
-        is_uniform = self.space.option(table, index).is_uniform
-        if is_uniform or self.kind is not Chain.EXPLAINED:
-            yield near
-        if is_uniform:
-            return
-        found = self._greedily(table, index, is_frugal=False)
-        yield found
-        if self.kind is not Chain.EXPLAINED and not self._keeps(found):
-            yield self._greedily(table, index, is_frugal=True)
+        cut: list[_Cut] = []
+        for step in near:
+            is_uniform = self.space.option(step.table, step.choice[0]).is_uniform
+            if is_uniform or self.kind is not Chain.EXPLAINED:
+                yield step
+            if not is_uniform:
+                cut.append((step.table, step.choice[0]))
+        found = self._greedily(cut, is_frugal=False)
+        yield from found
+        if self.kind is not Chain.EXPLAINED:
+            over = [(s.table, s.choice[0]) for s in found if not self._keeps(s)]
+            yield from self._greedily(over, is_frugal=True)
 
-    def _greedily(self, table: int, index: int, *, is_frugal: bool) -> _Step:
-        option, rules = self.space.option(table, index), self.space.rules
-        hosts = option.spread is Spread.HOSTS
-        mask = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
-        budget = rules.budget
-        left = np.inf if budget is None else budget.max_bytes - self._moved_others(table)
-        work, places, value = self._without(table), [], np.inf
-        pieces = self.space.pool[self.space.rows[int(self.space.first[table]) + index]]
-        for at, piece in enumerate(pieces):
-            allowed = mask
-            if is_frugal and budget is not None:
-                received = budget.piece_bytes(option)[at]
-                allowed = mask & (received <= left / (len(pieces) - at))
-                if not allowed.any():
-                    allowed = mask & (received <= received[mask].min())
-            place, value = self._best_place(work, piece, np.flatnonzero(allowed), hosts=hosts)
-            work = self._added(work, piece, place, hosts=hosts)
-            places.append(place)
-            if option.keeps_pieces_on_host:
-                local = self.space.local_world_size
-                mask = mask & (np.arange(len(mask)) // local == place // local)
-            if budget is not None:
-                left -= float(budget.piece_bytes(option)[at, place])
-        return self._step(table, (index, tuple(places)), value)
+    def _greedily(self, cut: Sequence[_Cut], *, is_frugal: bool) -> list[_Step]:
+        """Some options of some tables, the next piece of all of them priced at once."""
+        builds = [_Build.of(self.space, t, index, self._without(t)) for t, index in cut]
+        for at in range(max((len(b.pieces) for b in builds), default=0)):
+            growing = [b for b in builds if at < len(b.pieces)]
+            places = [self._allowed(b, is_frugal=is_frugal) for b in growing]
+            tried = [(b, int(p)) for b, some in zip(growing, places, strict=True) for p in some]
+            ranked, values = self._tried(tried)
+            ends = np.cumsum([len(some) for some in places])
+            for build, some, end in zip(growing, places, ends.tolist(), strict=True):
+                best = end - len(some) + int(ranked[end - len(some) : end].argmin())
+                build.put(tried[best][1], float(values[best]))
+        return [self._step(b.table, (b.index, tuple(b.places)), b.value) for b in builds]
 
-    def _best_place(
-        self, work: FloatArray, piece: FloatArray, allowed: IntArray, *, hosts: bool
-    ) -> tuple[int, float]:
-        """The place with the shortest iteration and its value; where none fits, the emptiest."""
-        best, least, value = int(allowed[0]), np.inf, np.inf
-        for begin in range(0, len(allowed), _BATCH):
-            some = allowed[begin : begin + _BATCH]
-            tried = np.stack([self._added(work, piece, int(p), hosts=hosts) for p in some])
-            values = self.record.evaluate.values(tried)
-            ranked = values
-            if not np.isfinite(values).any():
-                ranked = 1e6 * (1.0 + self.space.overflow_ratio(tried))
-            at = int(ranked.argmin())
-            if ranked[at] < least:
-                best, least, value = int(some[at]), float(ranked[at]), float(values[at])
-        return best, value
+    def _allowed(self, build: _Build, *, is_frugal: bool) -> IntArray:
+        """Places of the next piece that TorchRec can run; all of the table's if there is none."""
+        space, option, budget = self.space, build.option, self.space.rules.budget
+        mask = (space.may_use_host if build.on_hosts else space.may_use_rank)[build.table]
+        if is_frugal and budget is not None:
+            received, at = budget.piece_bytes(option), len(build.places)
+            spent = sum(float(received[i, p]) for i, p in enumerate(build.places))
+            left = budget.max_bytes - self._moved_others(build.table) - spent
+            few = mask & (received[at] <= left / (len(build.pieces) - at))
+            mask = few if few.any() else mask & (received[at] <= received[at][mask].min())
+        places = np.flatnonzero(mask)
+        local = space.local_world_size
+        runs = [option.may_be_at((*build.places, p), local) for p in places.tolist()]
+        return places[runs] if any(runs) else places
+
+    def _tried(self, tried: Sequence[tuple[_Build, int]]) -> tuple[FloatArray, FloatArray]:
+        """By what places are compared, and the values: where none fits, the emptiest is best."""
+        size = max(_MOST_ENTRIES // self.work.size, 1)
+        ranked, values = [np.zeros(0)], [np.zeros(0)]
+        for begin in range(0, len(tried), size):
+            works = np.stack([build.added(place) for build, place in tried[begin : begin + size]])
+            values.append(self.record.evaluate.values(works))
+            fits = np.isfinite(values[-1])
+            full = 0.0 if fits.all() else 1e6 * (1.0 + self.space.overflow_ratio(works))
+            ranked.append(np.where(fits, values[-1], full))
+        return np.concatenate(ranked), np.concatenate(values)
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -246,12 +300,6 @@ class _Walker:
         ranks, rows = self.space.placed_rows(table, index, places)
         np.add.at(added, ranks, rows)
         return added
-
-    def _added(self, work: FloatArray, piece: FloatArray, at: int, *, hosts: bool) -> FloatArray:
-        local = self.space.local_world_size
-        changed = work.copy()
-        changed[slice(at * local, (at + 1) * local) if hosts else slice(at, at + 1)] += piece
-        return changed
 
     def _order(self, table: int, spread: Spread, loads: FloatArray) -> IntArray:
         """Allowed ranks or hosts, the least loaded first."""

@@ -19,6 +19,7 @@ from planner.search.improve.guide import Guide, guide_of
 from planner.search.improve.local_search import LocalSearch
 from planner.search.improve.menu import Menu
 from planner.search.improve.state import PlanState
+from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
 
 _STARTS: Final = 3
@@ -30,6 +31,10 @@ _LEAST_STEPS: Final = 60
 _MOST_STEPS: Final = 300
 _LATE_STEPS: Final = 2400
 """Steps per stage of a cycle, and the most that effort can make of them."""
+_INSERTIONS: Final = 2.5
+"""Tables put back in one step of a cycle, on average."""
+_SHORT_EFFORT: Final = 0.25
+"""Effort of a short cycle, at most."""
 _PATIENCE: Final = 25
 """Kicks in a row without a better plan after which kicking ends."""
 _POOL: Final = 3
@@ -107,10 +112,17 @@ class Improver:
         guide = self._guide(self._relaxation(types))
         inside = uses(types, self._space)
         cuts = self._bounds.cuts.get(types, [])
-        steps = max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self._space.num_tables, _MOST_STEPS))
-        steps = min(int(effort * steps), _LATE_STEPS)
+        steps = min(int(effort * self._steps), _LATE_STEPS)
         stages = LATE_STAGES if late else STAGES
         self._descend(self._cycles.run(start, cuts, guide.allowed & inside, steps, stages))
+
+    def short_cycle(self, start: Assignment, most_s: float) -> None:
+        """A cycle from ``start`` that takes about ``most_s`` nominal seconds, or less."""
+        entries = self._space.world_size * (self._model.num_tangents + 2)
+        step_s = _INSERTIONS * insertion_s(entries) * len(LATE_STAGES)
+        effort = min(most_s / step_s / self._steps, _SHORT_EFFORT)
+        if effort * self._steps >= 1:
+            self.cycle(start, effort, late=True)
 
     def around(self, effort: float) -> None:
         """A cycle that begins with the best plan."""
@@ -158,6 +170,11 @@ class Improver:
         return list(best.values())[:_FAMILIES]
 
     # -- private ----------------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> int:
+        """Steps per stage of a cycle of effort 1."""
+        return max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self._space.num_tables, _MOST_STEPS))
 
     def _types(self, start: Assignment) -> TypeSet:
         """The set of sharding types whose bound and cuts hold for a plan."""
