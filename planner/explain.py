@@ -46,7 +46,7 @@ class OptionCost:
         exchanged_bytes: forward output and indices that its shards send, over all ranks.
         device_bytes: on the rank that holds most of it.
         plan_time_s: iteration time of the whole plan with this option instead; None if nothing
-            fits.
+            fits, or TorchRec cannot run the pieces where they would be put.
         is_chosen: whether it is the plan's own.
     """
 

@@ -231,18 +231,25 @@ class _Run:
         self._begin_second()
 
     def _early_plans(self) -> None:
-        """Descents and a short cycle before more is proven, from whole tables and columns too."""
+        """Descents and short cycles before more is proven, from whole tables and columns too."""
         if math.isinf(self._least().bound):
             return
-        self.improver.improve([] if self.record.best is None else [self.record.best])
+        first, value = self.record.best, self.record.evaluate.value
         if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
             self.relaxed[_COLUMNS] = self.bounds.relax(_COLUMNS)
             if self.relaxed[_COLUMNS].shares is not None:
-                found = self.starts.round(self.relaxed[_COLUMNS])
-                self.improver.improve(sorted(found, key=self.record.evaluate.value)[:1])
-        if self.record.best is not None:
-            self.improver.short_cycle(self.record.best, _EARLY_SHARE * self.meter.left_s)
+                made = self.starts.round(self.relaxed[_COLUMNS])
+                self._early_cycle(min(made, key=value, default=None))
+        self._early_cycle(first)
         self.relaxed.pop(_COLUMNS, None)
+
+    def _early_cycle(self, start: Assignment | None) -> None:
+        """A descent from a plan, and a cycle from the best one if the descent has ended there."""
+        if start is not None:
+            before = self.record.best
+            self.improver.improve([start])
+            if self.record.best is not None and (self.record.best != before or before == start):
+                self.improver.short_cycle(self.record.best, _EARLY_SHARE * self.meter.left_s)
 
     def _relax(self) -> None:
         """Linear bound for each set of sharding types."""

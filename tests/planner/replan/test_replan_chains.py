@@ -90,28 +90,29 @@ def explained(problem: PlanningProblem, limit: MoveLimit) -> float:
             return explainer.plan_time_s
 
 
-def replanned(problem: PlanningProblem, limit: MoveLimit, max_evaluations: int = 300) -> float:
+def replanned(problem: PlanningProblem, limit: MoveLimit) -> float:
     result = api.plan(
         problem.workload,
         problem.topology,
         constraints=problem.constraints,
         moves=limit,
-        max_evaluations=max_evaluations,
+        max_evaluations=300,
         with_baselines=False,
     )
     assert within(problem, limit, result.plan)
     return result.estimate.time.time_s
 
 
+FEW = (1, 8, 23)
+"""The second has the longest chain of moves; in the third, a table has pieces of two widths."""
+
+
 @pytest.mark.parametrize(
-    ("seed", "evaluations"),
-    [(1, 600), *(pytest.param(i, 3000, marks=pytest.mark.slow) for i in range(30))],
+    "seed", [*FEW, *(pytest.param(i, marks=pytest.mark.slow) for i in range(30) if i not in FEW)]
 )
-def test_never_worse_than_the_moves_that_explain_names(seed: int, evaluations: int) -> None:
-    """With 3,000 evaluations; with 300, of which proofs take a part, seeds 8 and 23 are worse."""
+def test_never_worse_than_the_moves_that_explain_names(seed: int) -> None:
     problem, _, limit = case(seed)
-    found_s = replanned(problem, limit, max_evaluations=evaluations)
-    assert found_s <= explained(problem, limit) * (1 + 1e-9)
+    assert replanned(problem, limit) <= explained(problem, limit) * (1 + 1e-9)
 
 
 def test_one_large_table_is_found_among_many() -> None:
