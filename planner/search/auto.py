@@ -234,22 +234,20 @@ class _Run:
         """Descents and short cycles before more is proven, from whole tables and columns too."""
         if math.isinf(self._least().bound):
             return
-        first, value = self.record.best, self.record.evaluate.value
+        value = self.record.evaluate.value
+        starts = [] if self.record.best is None else [self.record.best]
         if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
             self.relaxed[_COLUMNS] = self.bounds.relax(_COLUMNS)
             if self.relaxed[_COLUMNS].shares is not None:
                 made = self.starts.round(self.relaxed[_COLUMNS])
-                self._early_cycle(min(made, key=value, default=None))
-        self._early_cycle(first)
-        self.relaxed.pop(_COLUMNS, None)
-
-    def _early_cycle(self, start: Assignment | None) -> None:
-        """A descent from a plan, and a cycle from the best one if the descent has ended there."""
-        if start is not None:
+                starts += sorted(made, key=value)[:1]
+        for start in sorted(starts, key=value):
             before = self.record.best
             self.improver.improve([start])
-            if self.record.best is not None and (self.record.best != before or before == start):
-                self.improver.short_cycle(self.record.best, _EARLY_SHARE * self.meter.left_s)
+            best = self.record.best
+            if best is not None and (best != before or best == start):
+                self.improver.short_cycle(best, _EARLY_SHARE * self.meter.left_s)
+        self.relaxed.pop(_COLUMNS, None)
 
     def _relax(self) -> None:
         """Linear bound for each set of sharding types."""
@@ -305,12 +303,7 @@ class _Run:
         return starts
 
     def _branch(self, steps: int, *, most_s: float = math.inf) -> list[Assignment]:
-        """Boxes of phase maxima: a tighter bound, and plans from where it is least.
-
-        Args:
-            steps: at most.
-            most_s: nominal seconds after which no further one begins.
-        """
+        """Boxes: a tighter bound, and plans from where it is least; none begins after ``most_s``."""
         if SearchPart.PROOFS in self.without:
             return []
         if self.branching is None:
