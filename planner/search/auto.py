@@ -303,7 +303,7 @@ class _Run:
         return starts
 
     def _branch(self, steps: int, *, most_s: float = math.inf) -> list[Assignment]:
-        """Boxes: a tighter bound, and plans from where it is least; none begins after ``most_s``."""
+        """Boxes: a tighter bound, and plans where it is least; none begins after ``most_s``."""
         if SearchPart.PROOFS in self.without:
             return []
         if self.branching is None:
