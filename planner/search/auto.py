@@ -66,6 +66,8 @@ _FIRST_BOXES_SHARE: Final = 0.1
 """Share of all work for boxes before the first cycles."""
 _BOXES_SHARE: Final = 0.4
 """Share of the work done so far for boxes, while the first cycles go on."""
+_CYCLE_SHARE: Final = 0.25
+"""Share of the work left that one of the first cycles may take."""
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
 """Whole tables and columns: the fewest collectives, and a space that is searched soon."""
 _PROOFS: Final = 60
@@ -375,7 +377,7 @@ class _Run:
         """One cycle for the best start of each set of sharding types, then sampled prices."""
         starts: list[Assignment] = []
         for start in self.improver.families(self.starts.found):
-            self.improver.cycle(start, 0.5)
+            self.improver.cycle(start, 0.5, most_s=_CYCLE_SHARE * self.meter.left_s)
             left_s = _BOXES_SHARE * self.meter.spent_s - self.boxes_s
             starts += self._branch(self._nodes, most_s=left_s)
             self._prove()

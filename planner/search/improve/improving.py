@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
@@ -104,25 +105,28 @@ class Improver:
             tried.add(start.options)
             self._descend(start)
 
-    def cycle(self, start: Assignment, effort: float, *, late: bool = False) -> None:
-        """One cycle from ``start`` and a descent on the objective from where it ends."""
-        if self.done or SearchPart.CYCLES in self._without:
+    def cycle(
+        self, start: Assignment, effort: float, *, late: bool = False, most_s: float = math.inf
+    ) -> None:
+        """One cycle from ``start`` and a descent on the objective from where it ends.
+
+        Its effort is less where it would take more than about ``most_s`` nominal seconds.
+        """
+        stages = LATE_STAGES if late else STAGES
+        entries = self._space.world_size * (self._model.num_tangents + 2)
+        step_s = _INSERTIONS * insertion_s(entries) * len(stages)
+        steps = min(int(effort * self._steps), _LATE_STEPS, int(min(most_s / step_s, _LATE_STEPS)))
+        if steps < 1 or self.done or SearchPart.CYCLES in self._without:
             return
         types = self._types(start)
         guide = self._guide(self._relaxation(types))
         inside = uses(types, self._space)
         cuts = self._bounds.cuts.get(types, [])
-        steps = min(int(effort * self._steps), _LATE_STEPS)
-        stages = LATE_STAGES if late else STAGES
         self._descend(self._cycles.run(start, cuts, guide.allowed & inside, steps, stages))
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
         """A cycle from ``start`` that takes about ``most_s`` nominal seconds, or less."""
-        entries = self._space.world_size * (self._model.num_tangents + 2)
-        step_s = _INSERTIONS * insertion_s(entries) * len(LATE_STAGES)
-        effort = min(most_s / step_s / self._steps, _SHORT_EFFORT)
-        if effort * self._steps >= 1:
-            self.cycle(start, effort, late=True)
+        self.cycle(start, _SHORT_EFFORT, late=True, most_s=most_s)
 
     def around(self, effort: float) -> None:
         """A cycle that begins with the best plan."""
