@@ -72,8 +72,8 @@ calibration: {calibration}
 
 
 def _stream_rate_text(constants: CpuConstants, note: str) -> str:
-    """What elementwise functions move beyond a core's cache: the casts of codecs are such."""
+    """What elementwise functions move where no cache helps: the casts of codecs are such."""
     if constants.operators is None:
         return "10 GB/s (default, not measured; only codecs of exchanges use it)"
     counts_s = dict(constants.operators.forward_s)["elementwise"]
-    return f"{1e-9 / max(sum(counts_s[1:3]), 1e-12):.1f} GB/s {note}"
+    return f"{1e-9 / max(sum(counts_s[1:4]), 1e-12):.1f} GB/s {note}"

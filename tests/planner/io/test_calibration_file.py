@@ -42,14 +42,14 @@ CALIBRATION = Calibration(
 )
 
 
-_ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 4e-11, 0.0, 0.0, 0.0, 0.0))
+_ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 3e-11, 0.0, 0.0, 0.0, 0.0))
 OPERATORS = OperatorConstants(
     forward_s=(_ELEMENTWISE,),
     backward_s=(_ELEMENTWISE,),
     update_s=(0.0, 0.0, 0.0),
     sigma_ratio=0.1,
 )
-"""20 ps a byte beyond the second-level cache: 50 GB/s."""
+"""50 ps a byte beyond all caches: 20 GB/s."""
 
 
 def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     found = replace(CALIBRATION, constants=replace(MACHINE, operators=OPERATORS))
     path, _ = write_calibrated_system(tmp_path / "other.yaml", found, memory_bytes=16 * 2**30)
     measured = io.load_system(path)
-    assert measured.device.hbm_bandwidth_bytes_per_s == pytest.approx(5e10)
+    assert measured.device.hbm_bandwidth_bytes_per_s == pytest.approx(2e10)
     faster = CostPipeline(codec, measured, default_models(measured)).estimate(plan).time
     assert faster.source is Source.CALIBRATED
     assert faster.time_s < time.time_s
