@@ -35,12 +35,11 @@ from planner.integrations.measure.model import NUM_BATCHES, Training, make_batch
 from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
 from planner.problem import PlanningProblem
 from planner.trace.reading import TraceTimes, read_trace
-from planner.validation.tasks import random_plan, random_workload
+from planner.validation.tasks import MIXES, random_plan, random_workload
 
 RANKS: Final = 2
 NUM_PLANS: Final = 8
 FITTED: Final = 2
-_SHARES: Final = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2))
 _WARM_UP: Final = 4
 _PROFILED: Final = 6
 
@@ -74,7 +73,7 @@ def profile_rank(rank: int, world_size: int, cases: Sequence[RunCase], folder: s
 def measured(seed: int) -> Measured:
     """One random model under random plans."""
     workload, rng = random_workload(seed), np.random.default_rng(seed)
-    plans = [random_plan(workload, RANKS, _SHARES[i % 4], rng) for i in range(NUM_PLANS)]
+    plans = [random_plan(workload, RANKS, MIXES[i % 4], rng) for i in range(NUM_PLANS)]
     plans = [plans[i] for i in rng.permutation(NUM_PLANS)]
     cases = tuple(RunCase(workload=workload, plan=plan) for plan in plans)
     runs = run_plans(cases, world_size=RANKS, settings=RunSettings(num_blocks=8, seed=seed))

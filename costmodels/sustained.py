@@ -12,7 +12,7 @@ holds them against the steps, with models and families left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.datatypes import DataType
@@ -45,7 +45,7 @@ SHARES: Final = {
     "V100 half": Shares(product_ratio=0.762, memory_ratio=0.670),
 }
 """By generation and precision: printed by the command above with ``--fit``, rounded."""
-UNMEASURED: Final = Shares(product_ratio=0.85, memory_ratio=0.713)
+UNMEASURED: Final = replace(PRIOR, memory_ratio=0.713)
 """Where nothing was measured: products as before any fit, and between them the streaming share that
 the measured generations reach (geometric mean), since the operators are the same on all."""
 STEP_GROUPS: Final = (

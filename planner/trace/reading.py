@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,8 +122,7 @@ def times_of(document: Any, path: Path) -> TraceTimes:
         raise InvalidInputError(message)
     info = document.get("distributedInfo")
     rank = info.get("rank", 0) if isinstance(info, dict) else 0
-    found = _times(kernels, rank=int(rank), count=count, window_us=window_us)
-    return replace(found, on_cpu=on_cpu)
+    return _times(kernels, rank=int(rank), count=count, window_us=window_us, on_cpu=on_cpu)
 
 
 def _document(path: Path) -> Any:
@@ -178,7 +177,9 @@ def _inside(
     return kept, end - begin, len(steps)
 
 
-def _times(kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: float) -> TraceTimes:
+def _times(
+    kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: float, on_cpu: bool
+) -> TraceTimes:
     kinds = [kind_of(str(e.get("name", ""))) for e in kernels]
     start = np.array([float(e["ts"]) for e in kernels]) * 1e-6
     spans = np.array([float(e["dur"]) for e in kernels]) * 1e-6
@@ -199,6 +200,7 @@ def _times(kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: f
         communication_s=communication_s / count,
         exposed_s=(both_s - compute_s) / count,
         told_waits_s=sum(told_wait_s(e) for e in kernels) / count,
+        on_cpu=on_cpu,
     )
 
 

@@ -28,6 +28,8 @@ _TYPES = (
 )
 CONSTRAINTS = Constraints(sharding_types=_TYPES, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
 _BASELINES = (TORCHREC_BASELINE, "size_lookup_greedy")
+MIXES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.4, 0.0, 0.3))
+"""Shares of row-wise, column-wise and replicated tables of random plans, taken in turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +131,8 @@ def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) 
     except (PlannerError, CostModelError):
         pass
     rng = np.random.default_rng([seed, 104729])
-    mixes = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.4, 0.0, 0.3))
     for attempt in range(20 * count):
-        row, column, replicated = mixes[attempt % len(mixes)]
+        row, column, replicated = MIXES[attempt % len(MIXES)]
         plan = random_plan(workload, topology.world_size, (row, column, replicated), rng)
         add("random", plan)
     return found

@@ -50,8 +50,6 @@ _TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the product rate at which products are timed; between them their logarithm bends."""
 _WEIGHT: Final = 0.05
 """Standard error of ln time that a row is taken to have."""
-_ELSEWHERE: Final = "elsewhere"
-"""In the place of a group: the shares of groups that have too few rows."""
 _FEWEST: Final = 3
 """Rows of a group below which its shares are those of a device that was not measured."""
 _PRIOR_SIGMA: Final = (0.12, 0.2)
@@ -142,20 +140,21 @@ def load_cases() -> tuple[TransformerCase, ...]:
 def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction, ...]:
     """All cases predicted, as shipped and with shares fitted to other cases."""
     parts = [_parts(case) for case in cases]
-    known: dict[tuple[str, ...], dict[str, Shares]] = {}
+
+    @cache
+    def fitted_to(kept: tuple[int, ...]) -> dict[str, Shares]:
+        return fit([parts[i] for i in kept])
 
     def fitted(case: TransformerCase, name: str) -> Shares:
-        left_out = case.model if name == MODEL_OUT else case.family
-        key = (case.generation, name, left_out)
-        if key not in known:
-            rest: dict[str, list[_Parts]] = {}
-            for part, other in zip(parts, cases, strict=True):
-                if other.is_fitted and LEFT_OUT[name](case, other):
-                    rest.setdefault(other.generation, []).append(part)
-            own = fit(rest.pop(case.generation, []))
-            others = {group: s for found in rest.values() for group, s in fit(found).items()}
-            known[key] = {**own, _ELSEWHERE: unmeasured(others)}
-        return known[key].get(case.group, known[key][_ELSEWHERE])
+        kept: dict[str, list[int]] = {}
+        for i, other in enumerate(cases):
+            if other.is_fitted and LEFT_OUT[name](case, other):
+                kept.setdefault(other.generation, []).append(i)
+        own = fitted_to(tuple(kept.pop(case.generation, [])))
+        others = [fitted_to(tuple(rows)) for rows in kept.values()]
+        return own.get(case.group) or unmeasured(
+            {g: s for found in others for g, s in found.items()}
+        )
 
     return tuple(
         TransformerPrediction(

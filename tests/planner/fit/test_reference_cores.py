@@ -17,7 +17,7 @@ from planner.fit.reference_cores import on_reference_cores
 from planner.io.system.fitted_system import write_fitted_system
 from planner.models import default_models
 from planner.problem import PlanningProblem
-from planner.validation.tasks import random_plan, random_workload
+from planner.validation.tasks import MIXES, random_plan, random_workload
 
 OWN = """\
 name: own_cores
@@ -32,8 +32,7 @@ HIDDEN = (1.5, 1.8, 1.3, 1.0)
 def runs_of(topology: Topology, count: int, seed: int = 1) -> tuple[PlanningProblem, list[Run]]:
     """Random plans on cores that are slower than the reference by hidden factors."""
     workload, rng = random_workload(seed), np.random.default_rng(seed)
-    mixes = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2))
-    plans = [random_plan(workload, 2, mixes[i % 4], rng) for i in range(count)]
+    plans = [random_plan(workload, 2, MIXES[i % 4], rng) for i in range(count)]
     factors = dict(zip((f"{kind}_ratio" for kind in FITTED_KINDS), HIDDEN, strict=True))
     slower = replace(on_reference_cores(topology), fitted=FittedFactors(**factors))
     truth = CostPipeline(workload, slower, default_models(slower))
