@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,11 @@ _MAX_UNPOOLED = 1e5
 _MAX_EXPONENT = 1.4
 _UNIFORM_SHARE = 0.15
 _ELEMENT_BYTES = 4
+_LEAST_SHARE = 0.25
+_MOST_WHOLE_BYTES = 32 * 2**20
+"""Of the parts of all ranks in one collective together."""
+_SMALLEST = 10
+"""The smallest part of a rank, 1 KiB, as a power of two."""
 _KINDS = (
     ShardingType.TABLE_WISE,
     ShardingType.ROW_WISE,
@@ -43,7 +48,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much to measure; per rank for lookups, in all for steps.
+    """How much each of two ranks measures; steps they measure together.
 
     Lookups are measured ``num_passes`` times, each time among other tables and elsewhere in memory,
     ``repeats`` times in a row: two such places differ by 12 to 25 %. Steps run once, in
@@ -62,6 +67,16 @@ class Effort:
     num_blocks: int = 3
     iterations: int = 7
     warm_up: int = 3
+
+    def shared_by(self, world_size: int) -> Effort:
+        """About as many points in all, from other than two ranks: each measures fewer.
+
+        Each measures at least a quarter, so that every kind of point is still among its own.
+        """
+        share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
+        counts = ("lookups", "dense_lookups", "sequence_lookups", "steps", "operators", "chains")
+        fewer = {f"num_{c}": math.ceil(share * getattr(self, f"num_{c}")) for c in counts}
+        return replace(self, **fewer)
 
 
 FULL = Effort(
@@ -197,9 +212,10 @@ def _placed(
 
 
 def collective_points(world_size: int) -> list[CollectivePoint]:
-    """Raw collectives from 1 KiB to 16 MiB, even and imbalanced."""
+    """Raw collectives of 1 KiB per rank to 32 MiB over all ranks, even and imbalanced."""
     points = []
-    for exponent in range(10, 25):
+    largest = max(_MOST_WHOLE_BYTES // world_size, 2**_SMALLEST)
+    for exponent in range(_SMALLEST, largest.bit_length()):
         size = float(2**exponent)
         for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
             even = (size,) * world_size

@@ -79,12 +79,19 @@ def _fit_collectives(
         seen = [p for p in points if p.operation == operation]
         counts = np.array([collective_counts(p) for p in seen])
         times = np.array([p.time_s for p in seen])
-        names = [str(p) for p in seen]
+        names = [_words(p) for p in seen]
         found[f"{operation}_s"], error = fit_counts(
             counts, times, f"gloo {operation}", describe=names.__getitem__
         )
         errors.append(error)
     return CollectiveConstants(**found), tuple(errors)
+
+
+def _words(point: CollectivePoint) -> str:
+    """What one rank sends and keeps at most, for people who look for a point that is off."""
+    sent, kept = max(point.sent_bytes) / 2**10, max(point.kept_bytes) / 2**10
+    even = "" if len({*point.sent_bytes}) == 1 else ", uneven"
+    return f"{point.world_size} ranks, {sent:.0f} KiB sent, {kept:.0f} KiB kept{even}"
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:

@@ -69,6 +69,22 @@ def check_folder(folder: Path, *, force: bool) -> None:
     _check_writable(folder, folder)
 
 
+def check_file(path: Path) -> None:
+    """Refuse a file that could not be written, before minutes of work are done for it.
+
+    Raises:
+        InvalidInputError: says what stands in the way.
+    """
+    if path.is_dir():
+        message = f"--output {path} is a folder; name a file"
+        raise InvalidInputError(message)
+    parent = next(p for p in path.absolute().parents if p.exists())
+    if not parent.is_dir():
+        message = f"--output {path}: {parent} is a file, not a folder"
+        raise InvalidInputError(message)
+    _check_writable(path, parent)
+
+
 def write_run(
     folder: Path, texts: Mapping[str, str], traces: Mapping[str, bytes] | None = None
 ) -> tuple[Path, ...]:

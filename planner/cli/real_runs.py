@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
+from planner.integrations.measure.launched import launch_of
 from planner.support.printable import printable
 
 
@@ -22,6 +23,21 @@ def require_torchrec(command: str) -> None:
         message = (
             f"'shardplan {command}' runs TorchRec and needs {', '.join(missing)}: "
             "pip install 'shardplan[torchrec]'; 'shardplan doctor' checks the versions"
+        )
+        raise InvalidInputError(message)
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run once on every rank of a job, where the command starts ranks of its own.
+
+    Raises:
+        InvalidInputError: a launcher has started this process among others.
+    """
+    launch = launch_of()
+    if launch is not None and launch.world_size > 1:
+        message = (
+            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
+            f"{launch.world_size} times: run it by itself, without torchrun"
         )
         raise InvalidInputError(message)
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from planner.cli.console import Settings, remark, say, write_json
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.printing.show import print_rows
+from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from costmodels.calibration.fitting import FitError
+    from planner.integrations.measure.launched import Launch
+
+_LEAST_RANKS: Final = 2
+"""A single rank has nobody to send to."""
 
 EXAMPLES = """\b
 Examples:
   shardplan calibrate -o my_cpu.yaml                 about five minutes
   shardplan calibrate -o my_cpu.yaml --quick         under a minute, rougher
+  torchrun --standalone --nproc-per-node 4 -m planner calibrate -o my_cpu.yaml
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 
 
@@ -29,12 +35,14 @@ Examples:
 )
 @click.option("--quick", is_flag=True, help="Fewer points, rougher constants.")
 @click.option(
-    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Gloo ranks to run."
+    "--ranks",
+    type=click.IntRange(_LEAST_RANKS, 64),
+    help="Gloo ranks to run.  [default: those of the launcher, or 2]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random points.")
 @output_options
 @click.pass_obj
-def command(settings: Settings, *, output: Path, quick: bool, ranks: int, seed: int) -> int:
+def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None, seed: int) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     Measures lookups of single tables, gloo collectives, single operators of dense parts (matrix
@@ -42,21 +50,38 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int, seed: 
     of small random models: lookups, exchanges, dense layers, update. Each stage is fitted by
     itself, never an iteration, and none of these models is one that 'validate torchrec' trains.
 
+    Starts its own ranks, or measures those that torchrun has started on this host; then the first
+    rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
+
     Writes the system file and, beside it, the constants with their fit errors and the points that
     look wrong. Times are processor times, so other jobs on the machine disturb little.
     """
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration
+    from planner.cli.output import check_file
     from planner.cli.real_runs import require_torchrec, status_line
+    from planner.integrations.measure.launched import launch_of
     from planner.io.system.calibrated_system import write_calibrated_system
 
     require_torchrec("calibrate")
-    from planner.integrations.measure.calibrate_cpu import calibrate_machine, memory_bytes
+    check_file(output)
+    launch = launch_of()
+    world_size = _world_size(ranks, launch)
+    from planner.integrations.measure.calibrate_cpu import (
+        fit_here,
+        measure_machine,
+        memory_bytes,
+    )
 
-    with status_line(settings, f"{ranks} ranks") as progress:
-        _, fitted = calibrate_machine(
-            QUICK if quick else FULL, world_size=ranks, seed=seed, progress=progress
-        )
+    settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
+    effort = QUICK if quick else FULL
+    with status_line(settings, f"{world_size} ranks") as progress:
+        progress("measuring")
+        points = measure_machine(effort, world_size=world_size, seed=seed, launch=launch)
+        if launch is not None and launch.rank > 0:
+            return 0
+        progress("fitting")
+        fitted = fit_here(points, world_size=world_size)
     calibration = Calibration(
         constants=fitted.constants,
         errors=fitted.errors,
@@ -76,6 +101,29 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int, seed: 
         _print(fitted.constants.machine, fitted.errors)
         remark(settings, "wrote " + "  ".join(map(str, written)))
     return 0
+
+
+def _world_size(ranks: int | None, launch: Launch | None) -> int:
+    """Number of ranks to measure.
+
+    Raises:
+        InvalidInputError: the launcher started another number than asked for, or a single rank.
+    """
+    if launch is None:
+        return ranks or _LEAST_RANKS
+    if ranks not in (None, launch.world_size):
+        message = (
+            f"--ranks is {ranks}, and the launcher has started {launch.world_size}: drop --ranks, "
+            f"or start {ranks}"
+        )
+        raise InvalidInputError(message)
+    if launch.world_size < _LEAST_RANKS:
+        message = (
+            "collectives need at least 2 ranks, and the launcher has started 1: "
+            "torchrun --standalone --nproc-per-node 2 -m planner calibrate ..."
+        )
+        raise InvalidInputError(message)
+    return launch.world_size
 
 
 def _print(machine: str, errors: Sequence[FitError]) -> None:

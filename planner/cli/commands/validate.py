@@ -185,9 +185,10 @@ def torchrec(
     plans. With -v also every plan and every stage is printed.
     """
     from planner.cli.printing import validate_runs as show
-    from planner.cli.real_runs import require_torchrec, status_line
+    from planner.cli.real_runs import refuse_launcher, require_torchrec, status_line
 
     require_torchrec("validate torchrec")
+    refuse_launcher("validate torchrec")
     titles = _titles(models, codec, skew=skew)
     with status_line(settings, "training") as progress:
         outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)

@@ -1,18 +1,21 @@
-"""From microbenchmarks of this machine to a system file."""
+"""From microbenchmarks of the ranks of this machine to a system file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from costmodels.calibration.designs import QUICK, Effort
 from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fit_machine import Fitted, fit_machine
-from costmodels.calibration.points import CalibrationPoints
+from costmodels.calibration.points import CalibrationPoints, StepPoint
 from costmodels.calibration.report import Calibration
 from costmodels.topology import Topology
-from planner.integrations.measure.microbench_cpu import measure_machine
+from planner.integrations.measure.gloo_ranks import run_on_ranks
+from planner.integrations.measure.launched import Launch
 from planner.io import load_system
 from planner.io.system.calibrated_system import write_calibrated_system
 
@@ -23,14 +26,44 @@ _MOST_L3_BYTES = 32e6
 """More than this is shared with machines that a guest cannot see."""
 
 
-def calibrate_machine(
-    effort: Effort, *, world_size: int, seed: int, progress: Callable[[str], None]
-) -> tuple[CalibrationPoints, Fitted]:
-    """Measure, then fit; ``progress`` is told what is going on."""
-    progress("measuring")
-    points = measure_machine(effort, world_size=world_size, seed=seed)
-    progress("fitting")
-    return points, fit_machine(points, caches(), machine=machine_name(), world_size=world_size)
+def measure_machine(
+    effort: Effort, *, world_size: int, seed: int, launch: Launch | None = None
+) -> CalibrationPoints:
+    """Run everything; lookups differ from rank to rank, for more points.
+
+    ``launch`` is the job that this process is a rank of, if a launcher started it.
+    """
+    own = effort.shared_by(world_size)
+    per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
+    return CalibrationPoints(
+        lookups=tuple(p for points in per_rank for p in points.lookups),
+        steps=tuple(_joined(p) for p in zip(*(r.steps for r in per_rank), strict=True)),
+        collectives=tuple(
+            _slowest(p) for p in zip(*(r.collectives for r in per_rank), strict=True)
+        ),
+        operators=tuple(p for points in per_rank for p in points.operators),
+    )
+
+
+def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
+    """Imports torch on the ranks, which need it, and not in the process that starts them."""
+    from planner.integrations.measure.microbench_cpu import measure_rank
+
+    return measure_rank(rank, world_size, effort, seed)
+
+
+def _slowest(points: Sequence[Any]) -> Any:
+    return max(points, key=lambda p: p.time_s)
+
+
+def _joined(points: Sequence[StepPoint]) -> StepPoint:
+    """One step as every rank saw it."""
+    return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))
+
+
+def fit_here(points: CalibrationPoints, *, world_size: int) -> Fitted:
+    """The constants of this machine from what its ranks have measured."""
+    return fit_machine(points, caches(), machine=machine_name(), world_size=world_size)
 
 
 def caches() -> Caches:
@@ -70,7 +103,10 @@ def memory_bytes() -> float:
 
 def calibrated_topology(folder: Path, world_size: int, progress: Callable[[str], None]) -> Topology:
     """This machine after a quick calibration, its files in ``folder``."""
-    _, fitted = calibrate_machine(QUICK, world_size=world_size, seed=0, progress=progress)
+    progress("measuring")
+    points = measure_machine(QUICK, world_size=world_size, seed=0)
+    progress("fitting")
+    fitted = fit_here(points, world_size=world_size)
     calibration = Calibration(
         constants=fitted.constants, errors=fitted.errors, seed=0, effort="quick"
     )

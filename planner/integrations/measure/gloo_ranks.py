@@ -5,23 +5,29 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import socket
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from planner.errors import PlannerError
+from planner.integrations.measure.launched import Launch
 from planner.support.lifeline import call_as_child
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 Result = TypeVar("Result")
 
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
 """The C library keeps freed buffers up to 32 MiB: no page faults in every iteration."""
-_PATIENCE_S = 120.0
+_PATIENCE: Final = timedelta(minutes=2)
+_LOOPBACK: Final = "127.0.0.1"
 _NETWORK_THREADS = "gloo_tcp"
 _LOWEST_PRIORITY = 19
 
@@ -31,7 +37,7 @@ NETWORK_QUANTILE = 0.1
 _THREAD_CLOCK = 6
 """Linux: the processor clock of one thread, with the thread's number above these bits."""
 _NETWORK_CLOCKS: list[int] = []
-_RENDEZVOUS: list[Any] = []
+_MEETINGS: list[_Meeting] = []
 
 
 def rendezvous() -> None:
@@ -40,8 +46,28 @@ def rendezvous() -> None:
     A gloo message that arrives before its receiver has asked for it keeps the receiver's network
     thread spinning, which costs the processor time that is to be measured.
     """
-    for barrier in _RENDEZVOUS:
-        barrier.wait(timeout=_PATIENCE_S)
+    for meeting in _MEETINGS:
+        meeting.wait()
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """Where the ranks wait for each other: counters in a store that another process keeps."""
+
+    store: TCPStore
+    world_size: int
+    turn: int = 0
+
+    def wait(self) -> None:
+        """Return when every rank has called this as often as this one."""
+        before, here = f"met/{self.turn}", f"met/{self.turn + 1}"
+        self.turn += 1
+        if self.store.add(here, 1) == self.world_size:
+            self.store.set(f"{here}/all", "")
+            # Every rank has left the last meeting, or it would not have come to this one.
+            self.store.delete_key(before)
+            self.store.delete_key(f"{before}/all")
+        self.store.wait([f"{here}/all"], _PATIENCE)
 
 
 def calm_network_threads() -> None:
@@ -72,7 +98,12 @@ class RankError(PlannerError):
     """A rank failed; the message is that of the first to fail."""
 
 
-def run_on_ranks(function: Callable[..., Result], world_size: int, *arguments: Any) -> list[Result]:
+def run_on_ranks(
+    function: Callable[..., Result],
+    world_size: int,
+    *arguments: Any,
+    launch: Launch | None = None,
+) -> list[Result]:
     """Call ``function(rank, world_size, *arguments)`` on every rank; results in rank order.
 
     Ranks are fresh processes with a gloo process group over the loopback device. Rank r runs on
@@ -82,25 +113,29 @@ def run_on_ranks(function: Callable[..., Result], world_size: int, *arguments: A
         function: a module-level function; its result must survive pickling.
         world_size: number of ranks.
         arguments: passed on; they must survive pickling.
+        launch: this process is one rank of a job that a launcher started. It then starts a process
+            for this rank only, and every process of the job must call this function alike; each
+            gets the results of all ranks.
 
     Raises:
         RankError: a rank failed; the others are stopped.
     """
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="shardplan-") as folder:
-        port, together = _free_port(), context.Barrier(world_size)
+    with tempfile.TemporaryDirectory(prefix="shardplan-") as folder, _open_store(launch) as port:
+        every = _Rank(
+            rank=0,
+            world_size=world_size,
+            address=_LOOPBACK if launch is None else launch.address,
+            port=port,
+            folder=folder,
+        )
+        own = range(world_size) if launch is None else [launch.rank]
+        requests = [
+            pickle.dumps((_rank_main, (replace(every, rank=r), function, arguments))) for r in own
+        ]
         processes = [
-            context.Process(
-                target=call_as_child,
-                args=(
-                    os.getpid(),
-                    pickle.dumps(
-                        (_rank_main, (rank, world_size, port, folder, function, arguments))
-                    ),
-                    together,
-                ),
-            )
-            for rank in range(world_size)
+            context.Process(target=call_as_child, args=(os.getpid(), request))
+            for request in requests
         ]
         with _environment(_KEEP_MEMORY):
             for process in processes:
@@ -112,10 +147,35 @@ def run_on_ranks(function: Callable[..., Result], world_size: int, *arguments: A
                 if process.is_alive():
                     process.kill()
                 process.join()
-        return [
-            pickle.loads((Path(folder) / f"{rank}.result").read_bytes())
-            for rank in range(world_size)
-        ]
+        found: list[Result] = pickle.loads((Path(folder) / f"{own[0]}.results").read_bytes())
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """What a rank's process has to know: its place, the store, and the folder for its answer."""
+
+    rank: int
+    world_size: int
+    address: str
+    port: int
+    folder: str
+
+
+@contextmanager
+def _open_store(launch: Launch | None) -> Iterator[int]:
+    """The port at which the store of all ranks answers; opened here unless another process does.
+
+    No rank keeps it, for answering others would count as that rank's processor time.
+    """
+    if launch is not None and not launch.hosts_store:
+        yield launch.port
+        return
+    from torch.distributed import TCPStore
+
+    address, port = (_LOOPBACK, 0) if launch is None else (launch.address, launch.port)
+    store = TCPStore(address, port, is_master=True, wait_for_workers=False)
+    yield store.port
 
 
 @contextmanager
@@ -144,50 +204,36 @@ def _join_all(processes: list[Any], folder: Path) -> None:
         raise RankError(message)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _rank_main(
-    together: Any,
-    rank: int,
-    world_size: int,
-    port: int,
-    folder: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:
-    _RENDEZVOUS.append(together)
+def _rank_main(own: _Rank, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    folder = Path(own.folder)
     try:
-        _join_group(rank, world_size, port)
-        result = function(rank, world_size, *arguments)
-        (Path(folder) / f"{rank}.result").write_bytes(pickle.dumps(result))
-    except BaseException:
-        (Path(folder) / f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")
-        os._exit(1)
-    import torch.distributed as dist
+        _join_group(own)
+        import torch.distributed as dist
 
+        result = function(own.rank, own.world_size, *arguments)
+        results = [None] * own.world_size
+        dist.all_gather_object(results, result)
+        (folder / f"{own.rank}.results").write_bytes(pickle.dumps(results))
+    except BaseException:
+        (folder / f"{own.rank}.error").write_text(f"rank {own.rank}: {traceback.format_exc()}")
+        os._exit(1)
     dist.barrier()
     os._exit(0)
 
 
-def _join_group(rank: int, world_size: int, port: int) -> None:
+def _join_group(own: _Rank) -> None:
     """Pin, then import torch, so that its threads inherit the core."""
     os.environ.update(
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(world_size),
+        RANK=str(own.rank),
+        WORLD_SIZE=str(own.world_size),
+        LOCAL_RANK=str(own.rank),
+        LOCAL_WORLD_SIZE=str(own.world_size),
         GLOO_SOCKET_IFNAME="lo",
         OMP_NUM_THREADS="1",
     )
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+        os.sched_setaffinity(0, {cores[own.rank % len(cores)]})
     import logging
     import warnings
 
@@ -197,6 +243,11 @@ def _join_group(rank: int, world_size: int, port: int) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    stores = [
+        dist.TCPStore(own.address, own.port, is_master=False, timeout=_PATIENCE) for _ in range(2)
+    ]
+    group = dist.PrefixStore("gloo", stores[0])
+    dist.init_process_group("gloo", store=group, rank=own.rank, world_size=own.world_size)
+    _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
     dist.barrier()
     calm_network_threads()

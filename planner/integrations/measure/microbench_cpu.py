@@ -1,8 +1,7 @@
-"""All microbenchmarks of this machine, on several gloo ranks at once."""
+"""All microbenchmarks of one rank, while the other ranks run theirs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,33 +15,29 @@ from costmodels.calibration.designs import (
     lookup_points,
     step_points,
 )
-from costmodels.calibration.points import CalibrationPoints, CollectivePoint, LookupPoint, StepPoint
+from costmodels.calibration.points import (
+    CalibrationPoints,
+    CollectivePoint,
+    LookupPoint,
+    OperatorPoint,
+    StepPoint,
+)
 from costmodels.cpu.features import CpuKernel
-from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
-from planner.integrations.measure.microbench_operators import measure_operators
+from planner.integrations.measure.microbench_operators import (
+    measure_operators,
+    operators_to_measure,
+)
 from planner.integrations.measure.microbench_step import measure_steps
 
 _GROUP = 6
-_MANY_PASSES = 5
-_COLLECTIVE_REPEATS = 7
+_COLLECTIVE_PASSES = 4
+_COLLECTIVE_REPEATS = 5
 
 
-def measure_machine(effort: Effort, *, world_size: int, seed: int) -> CalibrationPoints:
-    """Run everything; lookups differ from rank to rank, for more points."""
-    per_rank = run_on_ranks(_measure_rank, world_size, effort, seed)
-    return CalibrationPoints(
-        lookups=tuple(p for points in per_rank for p in points.lookups),
-        steps=tuple(_joined(p) for p in zip(*(r.steps for r in per_rank), strict=True)),
-        collectives=tuple(
-            _slowest(p) for p in zip(*(r.collectives for r in per_rank), strict=True)
-        ),
-        operators=tuple(p for points in per_rank for p in points.operators),
-    )
-
-
-def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
+def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
+    """Run everything as one of the ranks; lookups and operators are drawn by each for itself."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     device, repeats = torch.device("cpu"), effort.repeats
     tables = [
@@ -55,12 +50,13 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
     collectives: list[list[Any]] = []
     lookups: list[list[Any]] = [[] for _ in tables]
     timed: list[StepPoint] = []
+    operators = np.array_split(operators_to_measure(effort, own), effort.num_passes)
+    timed_operators: list[OperatorPoint] = []
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
-        collectives.extend(
-            measure_collectives(raw, rank, repeats=_COLLECTIVE_REPEATS)
-            for _ in range(math.ceil(_MANY_PASSES / effort.num_passes))
-        )
+        if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
+            collectives.append(measure_collectives(raw, rank, repeats=_COLLECTIVE_REPEATS))
+        timed_operators += measure_operators(operators[turn].tolist(), own)
         timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
@@ -75,7 +71,7 @@ def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Cali
         lookups=tuple(_typical(same) for same in lookups),
         steps=tuple(timed),
         collectives=tuple(_quietest(same) for same in zip(*collectives, strict=True)),
-        operators=measure_operators(effort, own),
+        operators=tuple(timed_operators),
     )
 
 
@@ -92,12 +88,3 @@ def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
     """
     forward, backward = np.log([(p.forward_s, p.backward_s) for p in points]).mean(axis=0)
     return replace(points[0], forward_s=float(np.exp(forward)), backward_s=float(np.exp(backward)))
-
-
-def _slowest(points: Sequence[Any]) -> Any:
-    return max(points, key=lambda p: p.time_s)
-
-
-def _joined(points: Sequence[StepPoint]) -> StepPoint:
-    """One step as every rank saw it."""
-    return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))

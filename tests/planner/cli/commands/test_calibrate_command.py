@@ -29,14 +29,28 @@ ERROR = FitError(
 )
 
 
+JOB = {
+    "RANK": "0",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "29500",
+}
+"""What torchrun sets for the first of four ranks."""
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A machine that is measured at once; what was asked of it."""
     seen: dict[str, object] = {}
 
-    def calibrate_machine(effort: object, **options: object) -> tuple[None, Fitted]:
+    def measure_machine(effort: object, **options: object) -> str:
         seen.update(options, effort=effort)
-        return None, Fitted(constants=MACHINE, errors=(ERROR,))
+        return "points"
+
+    def fit_here(points: object, *, world_size: int) -> Fitted:
+        seen.update(points=points, fitted_ranks=world_size)
+        return Fitted(constants=MACHINE, errors=(ERROR,))
 
     def validate_tasks(topology: object, **options: object) -> list[object]:
         seen.update(options, topology=topology)
@@ -53,7 +67,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     fakes = {
         "calibrate_cpu": {
-            "calibrate_machine": calibrate_machine,
+            "measure_machine": measure_machine,
+            "fit_here": fit_here,
             "calibrated_topology": lambda folder, ranks, progress: f"{ranks} ranks",
             "memory_bytes": lambda: 2.0**34,
         },
@@ -71,6 +86,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             setattr(module, key, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("planner.cli.real_runs.find_spec", lambda name: name)
+    for name in JOB:
+        monkeypatch.delenv(name, raising=False)
     return seen
 
 
@@ -89,6 +106,75 @@ def test_calibrate_prints_json(run: Run, asked: dict[str, object], tmp_path: Pat
     assert answer["fit"][0]["held_out_ratio"] == 0.08
     assert len(answer["written"]) == 2
     assert (asked["effort"], asked["world_size"]) == (QUICK, 4)
+
+
+def test_calibrate_measures_the_ranks_of_a_launcher(
+    run: Run, asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    done = run("calibrate", "-o", tmp_path / "here.yaml")
+    assert (done.code, asked["world_size"], asked["fitted_ranks"]) == (0, 4, 4), done.err
+    assert asked["launch"].rank == 0  # type: ignore[attr-defined]
+    assert (tmp_path / "here.yaml").exists()
+    monkeypatch.setenv("RANK", "3")
+    other = run("calibrate", "-o", tmp_path / "other.yaml")
+    assert (other.code, other.out, other.err) == (0, "", "")
+    assert not (tmp_path / "other.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "ranks", "said"),
+    [
+        ({}, "2", "--ranks is 2, and the launcher has started 4"),
+        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "", "need at least 2 ranks"),
+        ({"LOCAL_WORLD_SIZE": "2"}, "", "must be on one host"),
+        ({"RANK": "first"}, "", "RANK must be a whole number; it is 'first'"),
+        ({"RANK": "4"}, "", "RANK must be at least 0 and below WORLD_SIZE (4); it is 4"),
+        ({"MASTER_PORT": ""}, "", "RANK and WORLD_SIZE are set, but not MASTER_PORT"),
+    ],
+)
+def test_calibrate_refuses_a_job_that_it_cannot_measure(
+    run: Run,
+    asked: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    ranks: str,
+    said: str,
+) -> None:
+    for name, value in {**JOB, **changed}.items():
+        monkeypatch.setenv(name, value)
+    options = ("--ranks", ranks) if ranks else ()
+    refused = run("calibrate", "-o", tmp_path / "here.yaml", *options)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+    assert "effort" not in asked, "nothing is measured"
+
+
+def test_calibrate_refuses_an_output_before_it_measures(
+    run: Run, asked: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    for output, said in (
+        (tmp_path, "is a folder; name a file"),
+        (tmp_path / "file" / "here.yaml", "is a file, not a folder"),
+    ):
+        refused = run("calibrate", "-o", output)
+        assert (refused.code, said in refused.err) == (2, True), refused.err
+    assert "effort" not in asked, "nothing is measured"
+
+
+def test_validate_starts_its_own_ranks_only(
+    run: Run, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    refused = run("validate", "torchrec")
+    assert (refused.code, "a launcher has started it 4 times" in refused.err) == (2, True)
+    assert "topology" not in asked
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert run("validate", "torchrec", "--tasks", "1").code == 0
 
 
 def test_validate_prints_scores_and_writes_runs(

@@ -12,7 +12,7 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.designs import Effort
 from costmodels.validation.ranking import rank_tasks
 from planner.cli.printing.validate_runs import task_times
-from planner.integrations.measure import calibrate_cpu, microbench_cpu
+from planner.integrations.measure import calibrate_cpu
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
 from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
@@ -75,7 +75,7 @@ def test_a_calibrated_machine_predicts_training(
 
 def test_measurements_cover_everything() -> None:
     small = replace(TINY, num_lookups=6, num_steps=6)
-    points = microbench_cpu.measure_machine(small, world_size=2, seed=1)
+    points = calibrate_cpu.measure_machine(small, world_size=2, seed=1)
     assert len(points.lookups) == 2 * (6 + 6 + 6)
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)
     assert all(len(step.stages_s) == 2 for step in points.steps)
