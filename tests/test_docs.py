@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import pytest
 
 from costmodels import discovery, layers
 from costmodels.layers.base import AbstractLayer
+from planner.cli.run import run
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -28,6 +31,9 @@ _QUICK = ("quickstart", "own_model", "search", "cost_model", "dense")
 """Pages whose blocks run by default; the others are slow."""
 
 _WORKED = "set -e\n"
+
+_SHELL = re.compile(r"[|<>&;$*\\`]")
+"""What a shell does something with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +75,60 @@ def reference() -> ModuleType:
 
 @pytest.mark.parametrize("page", runnable())
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    """In order, in one folder, as a reader would."""
+    """In order, in one folder, as a reader would; our commands run in this process."""
+    for block in blocks(page):
+        if block.language == "python":
+            with contextlib.chdir(tmp_path):
+                exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})
+            continue
+        text, commands = apart(block.text)
+        code, printed = in_shell(text, tmp_path)
+        assert code == 0, f"{text}\n{printed}"
+        for words in commands:
+            code, printed = in_this_process(words, tmp_path)
+            assert code == 0, f"{words}\n{printed}"
+            assert "bug:" not in printed
+
+
+def apart(text: str) -> tuple[str, list[list[str]]]:
+    """What only a shell can run, and the commands of ours that end a block, split into words.
+
+    A block with a command of ours that uses the shell is left to it as a whole.
+    """
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith("shardplan ")), len(lines))
+    ours = lines[first:]
+    if any(not line.startswith("shardplan ") or _SHELL.search(line) for line in ours):
+        return text, []
+    return "\n".join(lines[:first]), [shlex.split(line, comments=True)[1:] for line in ours]
+
+
+def in_shell(text: str, folder: Path) -> tuple[int, str]:
+    """Exit code of a shell, and what it prints."""
     binaries = Path(sys.executable).parent
     environment = {
         **os.environ,
         "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    for block in blocks(page):
-        if block.language == "python":
-            with contextlib.chdir(tmp_path):
-                exec(compile(block.text, page.name, "exec"), {"__name__": "__main__"})
-            continue
-        command = ["bash", "-c", _WORKED + block.text]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{block.text}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        assert "bug:" not in done.stderr
+    command = ["bash", "-c", _WORKED + text]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "bug:" not in done.stderr
+    return done.returncode, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def in_this_process(words: list[str], folder: Path) -> tuple[int, str]:
+    """Exit code of a command of ours, and what it prints."""
+    printed = io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
+        code = run(words)
+    return code, printed.getvalue()
 
 
 @pytest.mark.slow

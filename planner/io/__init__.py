@@ -1,20 +1,30 @@
-"""Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once."""
+"""Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once.
 
-from planner.io.atomic import write_text_atomic
-from planner.io.constraint_file import constraints_json_schema, load_constraints
-from planner.io.dataframe import workload_from_dataframe
-from planner.io.library import names, read_template
-from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
-from planner.io.plan.reshard_file import reshard_text
-from planner.io.plan.result_json import plan_text, result_to_json, save_plan
-from planner.io.problem_file import load_problem
-from planner.io.system.system_file import load_system, system_json_schema
-from planner.io.workload.workload_file import (
-    WorkloadFile,
-    load_workload,
-    load_workload_file,
-    workload_json_schema,
-)
+The names are loaded when first used: whoever reads one kind of file does not wait for the schemas
+of all others, and a process that only searches reads none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.io.atomic import write_text_atomic
+    from planner.io.constraint_file import constraints_json_schema, load_constraints
+    from planner.io.dataframe import workload_from_dataframe
+    from planner.io.library import names, read_template
+    from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
+    from planner.io.plan.reshard_file import reshard_text
+    from planner.io.plan.result_json import plan_text, result_to_json, save_plan
+    from planner.io.problem_file import load_problem
+    from planner.io.system.system_file import load_system, system_json_schema
+    from planner.io.workload.workload_file import (
+        WorkloadFile,
+        load_workload,
+        load_workload_file,
+        workload_json_schema,
+    )
 
 __all__ = [
     "SavedPlan",
@@ -39,3 +49,40 @@ __all__ = [
     "workload_json_schema",
     "write_text_atomic",
 ]
+
+_HOMES = {
+    "SavedPlan": "plan.plan_file",
+    "WorkloadFile": "workload.workload_file",
+    "constraints_json_schema": "constraint_file",
+    "load_constraints": "constraint_file",
+    "load_plan": "plan.plan_file",
+    "load_problem": "problem_file",
+    "load_system": "system.system_file",
+    "load_workload": "workload.workload_file",
+    "load_workload_file": "workload.workload_file",
+    "names": "library",
+    "plan_from_json": "plan.plan_file",
+    "plan_json_schema": "plan.plan_file",
+    "plan_text": "plan.result_json",
+    "read_template": "library",
+    "reshard_text": "plan.reshard_file",
+    "result_to_json": "plan.result_json",
+    "save_plan": "plan.result_json",
+    "system_json_schema": "system.system_file",
+    "workload_from_dataframe": "dataframe",
+    "workload_json_schema": "workload.workload_file",
+    "write_text_atomic": "atomic",
+}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, loaded from its module."""
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return list(__all__)

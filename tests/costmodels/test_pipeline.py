@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
@@ -105,7 +105,6 @@ def test_doubt_about_the_inputs_widens_the_interval() -> None:
 # ------------------------------------------------------------------ confidence
 
 
-@settings(max_examples=30)
 @given(planned_workloads(), st.data())
 def test_confidence_is_antisymmetric(
     case: tuple[Workload, Topology, Plan], data: st.DataObject

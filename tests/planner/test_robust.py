@@ -89,7 +89,7 @@ def test_a_robust_plan_is_best_in_its_worst_scenario() -> None:
             system,
             scenarios=scenarios,
             time_limit_s=None,
-            max_evaluations=700,
+            max_evaluations=150,
             with_baselines=False,
         )
         times = [api.estimate(w, system, result.plan).estimate.time.time_s for w in (model, other)]

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -241,7 +241,6 @@ def _on_cpu(table: Table) -> Table:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=15, deadline=None)
 @given(workload=workloads(), topology=any_topologies(), data=st.data())
 def test_plans_and_options_cost_what_their_shards_cost(
     name: str, workload: Workload, topology: Topology, data: st.DataObject

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.sharding import ComputeKernel, Plan
@@ -101,7 +101,6 @@ def test_the_check_equals_a_look_at_the_shards(seed: int, limits: Constraints) -
         assert space.keeps_rules(found) == (not broken(space, space.plan(found)))
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 30), limits=rules())
 def test_masks_of_moves_equal_the_check_after_the_move(seed: int, limits: Constraints) -> None:
     space = small(seed, limits)
@@ -187,7 +186,6 @@ def filtered_optimum(space: SearchSpace) -> float:
     return best
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 30), limits=rules())
 def test_the_optimum_under_rules_is_that_of_the_filtered_plans(
     seed: int, limits: Constraints

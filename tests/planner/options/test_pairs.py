@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
@@ -35,7 +35,6 @@ def problem(pairs: list[list[Pair]]) -> PlanningProblem:
     )
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(SOME, min_size=3, max_size=3), st.sampled_from(["iteration", "torchrec"]))
 def test_plans_have_allowed_pairs_alone(pairs: list[list[Pair]], objective: str) -> None:
     asked = problem(pairs)
@@ -48,7 +47,6 @@ def test_plans_have_allowed_pairs_alone(pairs: list[list[Pair]], objective: str)
             assert (placed.sharding_type, placed.kernel) in allowed
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(SOME, min_size=3, max_size=3))
 def test_every_allowed_pair_is_listed_by_its_own_name_or_by_one_that_stands_for_it(
     pairs: list[list[Pair]],

@@ -19,7 +19,7 @@ from tests.planner.sweep.grids import grid_tasks
 def uneven() -> tuple[Task, ...]:
     """Four points of which only the first is searched for long."""
     tasks = reversed(grid_tasks("dlrm_criteo_terabyte", (16, 32), 8192))
-    return tuple(replace(t, max_evaluations=1 if i else 150) for i, t in enumerate(tasks))
+    return tuple(replace(t, max_evaluations=1 if i else 60) for i, t in enumerate(tasks))
 
 
 @pytest.fixture(scope="module")
