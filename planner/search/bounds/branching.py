@@ -40,13 +40,8 @@ _PROMISE: Final = 0.05
 class _Boxed(Protocol):
     """An objective whose plans can be put into boxes of phase maxima."""
 
-    def box(
-        self,
-        types: TypeSet,
-        low: FloatArray | None = None,
-        high: FloatArray | None = None,
-    ) -> Box | None:
-        """Plans with these types and phases; see :mod:`planner.search.bounds.boxes`."""
+    def box(self, types: TypeSet) -> Box | None:
+        """Plans with these types; see :mod:`planner.search.bounds.boxes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,21 +133,16 @@ class Branching:
 
     def _boxed(self, node: Node, incumbent: float) -> Node:
         """The node with the smallest box that holds every plan better than the incumbent."""
-        types = self._exact(node.types)
-        box = None if self._time is None else self._time.box(types)
-        if box is None or self._time is None or not math.isfinite(incumbent):
+        box = None if self._time is None else self._time.box(self._exact(node.types))
+        if box is None:
             return replace(node, done=True)
-        low = np.zeros(len(self._time.weights))
-        for phase in box.first:
-            low[phase] = self._bounds.least_phase(node.types, int(phase), incumbent)
+        low = np.array(
+            [self._bounds.least_phase(node.types, int(phase), incumbent) for phase in box.first]
+        )
         if not np.isfinite(low).all():
             return replace(node, bound=incumbent, done=True)
-        limits = low.copy()
-        limits[box.first] = self._highest(box, low[box.first], incumbent)
-        tight = self._time.box(types, low, limits)
-        if tight is None:
-            return replace(node, done=True)
-        return self._relaxed(replace(node, box=tight), incumbent, rounds=8)
+        tight = box.part(low, self._highest(box, low, incumbent))
+        return self._relaxed(node, tight, incumbent, rounds=8)
 
     def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
         """Per group, the largest phase whose shortest iteration is not above the incumbent."""
@@ -180,8 +170,11 @@ class Branching:
         where = self._where(box, relaxation.phases, node.bound, incumbent)
         if where is None:
             return None
-        lower, upper = (self._half(node, *where, incumbent, upper=u) for u in (False, True))
-        return lower, upper
+        group, at = where
+        sides = box.first == box.first[group]
+        lower = box.part(box.low, np.where(sides, at, box.high))
+        upper = box.part(np.where(sides, at, box.low), box.high)
+        return self._half(node, lower, incumbent), self._half(node, upper, incumbent)
 
     def _close(self, node: Node) -> bool:
         """Whether chords are so close to the models that whole options say more than a split."""
@@ -213,35 +206,24 @@ class Branching:
         best = max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
         return None if best is None else (best[1], best[2])
 
-    def _half(self, node: Node, group: int, at: float, incumbent: float, *, upper: bool) -> Node:
-        if node.box is None:
-            return node
-        low, high = node.box.low.copy(), node.box.high.copy()
-        (low if upper else high)[node.box.first == node.box.first[group]] = at
-        child = replace(node, box=node.box.part(low, high), whole=False)
-        return self._relaxed(child, incumbent, rounds=2)
+    def _half(self, node: Node, box: Box, incumbent: float) -> Node:
+        return self._relaxed(replace(node, whole=False), box, incumbent, rounds=2)
 
-    def _relaxed(self, node: Node, incumbent: float, *, rounds: int) -> Node:
-        """The node with what its linear program says of bound, limits and options."""
-        if node.box is None:
-            return node
-        kept = self._left(node, incumbent)
-        found = self._bounds.relax(node.types, box=node.box, rounds=rounds, kept=kept)
+    def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
+        """The node in a box, with what the linear program says of its bound and options."""
+        kept = self._left(node, box, incumbent)
+        found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept)
         bound = max(node.bound, found.bound)
         if found.reduced_costs is not None:
             kept = kept & (found.bound + found.reduced_costs <= incumbent)
-        return replace(node, bound=bound, relaxation=found, kept=kept)
+        return replace(node, box=box, bound=bound, relaxation=found, kept=kept)
 
-    def _left(self, node: Node, incumbent: float) -> BoolArray:
+    def _left(self, node: Node, box: Box, incumbent: float) -> BoolArray:
         """Options that a plan in the box, better than the incumbent, can have."""
-        box = node.box
-        every = np.ones(len(self._bounds.space.options), dtype=bool)
-        kept = every if node.kept is None else node.kept
-        if box is None:
-            return kept
         loads = self._bounds.largest_loads(box)
         inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
-        return kept & inside & (box.least(loads) <= incumbent)
+        kept = inside & (box.least(loads) <= incumbent)
+        return kept if node.kept is None else kept & node.kept
 
     def _whole(self, node: Node, limit_s: float) -> Node:
         found = self._bounds.solve_whole(

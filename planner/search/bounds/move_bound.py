@@ -107,14 +107,14 @@ class MoveBound:
                 break
         best = found.bound
         whole = self._space.num_tables <= _WHOLE_TABLES
-        if whole and not found.infeasible and best * most < most:
+        if whole and best < 1.0:
             integer = np.zeros(len(program.cost), dtype=bool)
             integer[: len(self._space.options) + len(self._staying)] = True
             program = replace(program, integer=integer, max_nodes=_MOST_NODES)
             found = solve(program)
             self._meter.spend(effort_of(program, found))
             best = max(best, found.bound)
-        return best * most * (1 - _ROUNDING) if math.isfinite(best) else best
+        return best * most * (1 - _ROUNDING)
 
     def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
         """Add the longest path at a solution's phases, if it is longer than all known ones."""
