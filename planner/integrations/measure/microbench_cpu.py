@@ -15,20 +15,11 @@ from costmodels.calibration.designs import (
     lookup_points,
     step_points,
 )
-from costmodels.calibration.points import (
-    CalibrationPoints,
-    CollectivePoint,
-    LookupPoint,
-    OperatorPoint,
-    StepPoint,
-)
+from costmodels.calibration.points import CalibrationPoints, CollectivePoint, LookupPoint, StepPoint
 from costmodels.cpu.features import CpuKernel
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
-from planner.integrations.measure.microbench_operators import (
-    measure_operators,
-    operators_to_measure,
-)
+from planner.integrations.measure.microbench_operators import measure_operators
 from planner.integrations.measure.microbench_step import measure_steps
 
 _GROUP = 6
@@ -50,13 +41,10 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     collectives: list[list[Any]] = []
     lookups: list[list[Any]] = [[] for _ in tables]
     timed: list[StepPoint] = []
-    operators = np.array_split(operators_to_measure(effort, own), effort.num_passes)
-    timed_operators: list[OperatorPoint] = []
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             collectives.append(measure_collectives(raw, rank, repeats=_COLLECTIVE_REPEATS))
-        timed_operators += measure_operators(operators[turn].tolist(), own)
         timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
@@ -71,7 +59,7 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
         lookups=tuple(_typical(same) for same in lookups),
         steps=tuple(timed),
         collectives=tuple(_quietest(same) for same in zip(*collectives, strict=True)),
-        operators=tuple(timed_operators),
+        operators=measure_operators(effort, own),
     )
 
 

@@ -22,22 +22,17 @@ _REPEATS = 5
 _LEARNING_RATE = 1e-6
 
 
-def operators_to_measure(effort: Effort, rng: np.random.Generator) -> list[str]:
-    """Every kind of operator about equally often, and chains, in random order."""
+def measure_operators(effort: Effort, rng: np.random.Generator) -> tuple[OperatorPoint, ...]:
+    """Every kind of operator in turn, then chains; sizes are drawn anew each time.
+
+    Args:
+        effort: how many of both.
+        rng: draws the sizes.
+    """
+    torch.manual_seed(int(rng.integers(2**31)))
     names = single_names()
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
-    return [listed[i] for i in rng.permutation(len(listed))]
-
-
-def measure_operators(listed: Sequence[str], rng: np.random.Generator) -> tuple[OperatorPoint, ...]:
-    """Measure each operator that is listed once.
-
-    Args:
-        listed: of :func:`operators_to_measure`.
-        rng: draws the sizes, anew each time.
-    """
-    torch.manual_seed(int(rng.integers(2**31)))
     found = [_measured(name, chain(rng) if name == CHAIN else single(name, rng)) for name in listed]
     return tuple(p for p in found if p.operators)
 
