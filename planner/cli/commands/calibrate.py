@@ -24,7 +24,7 @@ _LEAST_RANKS: Final = 2
 EXAMPLES = """\b
 Examples:
   shardplan calibrate -o my_cpu.yaml                 about five minutes
-  shardplan calibrate -o my_cpu.yaml --quick         under a minute, rougher
+  shardplan calibrate -o my_cpu.yaml --quick         about a minute, rougher
   torchrun --standalone --nproc-per-node 4 -m planner calibrate -o my_cpu.yaml
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 
