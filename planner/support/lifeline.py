@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of ``prctl``, see ``linux/prctl.h``."""
@@ -41,18 +41,17 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def call_as_child(parent: int, request: bytes, *shared: Any) -> None:
+def call_as_child(parent: int, request: bytes) -> None:
     """The target of a process of :mod:`multiprocessing`, which ends with its parent.
 
     Args:
         parent: as for :func:`end_with`.
         request: a pickled pair of a function and its arguments; unpickling it may import much, and
             a parent that ends meanwhile is noticed.
-        shared: what only :mod:`multiprocessing` can send, such as locks; they come first.
     """
     end_with(parent)
     function, arguments = pickle.loads(request)
-    function(*shared, *arguments)
+    function(*arguments)
 
 
 def command(module: str) -> list[str]:

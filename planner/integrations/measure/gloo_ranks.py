@@ -174,7 +174,12 @@ def _open_store(launch: Launch | None) -> Iterator[int]:
     from torch.distributed import TCPStore
 
     address, port = (_LOOPBACK, 0) if launch is None else (launch.address, launch.port)
-    store = TCPStore(address, port, is_master=True, wait_for_workers=False)
+    try:
+        store = TCPStore(address, port, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        message = f"the store of the ranks cannot be opened at {address}:{port}: {reason}"
+        raise RankError(message) from error
     yield store.port
 
 

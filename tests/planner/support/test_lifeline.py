@@ -129,10 +129,10 @@ def test_a_child_that_is_still_importing_ends_with_its_parent(tmp_path: Path) ->
             wait_until_gone(child)
 
 
-def test_a_function_is_called_with_what_is_shared_first() -> None:
+def test_a_function_is_called_with_its_arguments() -> None:
     done = python(
         "import os, pickle; from planner.support.lifeline import call_as_child;"
-        "call_as_child(os.getppid(), pickle.dumps((print, (2, 3))), 1)"
+        "call_as_child(os.getppid(), pickle.dumps((print, (1, 2, 3))))"
     )
     assert done.communicate(timeout=PATIENCE_S)[0] == "1 2 3\n"
 
