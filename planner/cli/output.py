@@ -47,11 +47,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
         InvalidInputError: says what stands in the way.
     """
     if not folder.exists():
-        parent = next(p for p in folder.absolute().parents if p.exists())
-        if not parent.is_dir():
-            message = f"--output {folder}: {parent} is a file, not a folder"
-            raise InvalidInputError(message)
-        _check_writable(folder, parent)
+        _check_parent(folder)
         return
     if not folder.is_dir():
         message = f"--output {folder} is a file; name a folder"
@@ -78,11 +74,7 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         message = f"--output {path} is a folder; name a file"
         raise InvalidInputError(message)
-    parent = next(p for p in path.absolute().parents if p.exists())
-    if not parent.is_dir():
-        message = f"--output {path}: {parent} is a file, not a folder"
-        raise InvalidInputError(message)
-    _check_writable(path, parent)
+    _check_parent(path)
 
 
 def write_run(
@@ -154,6 +146,15 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_parent(path: Path) -> None:
+    """Refuse what could not be created, because the nearest thing above it is no folder to fill."""
+    parent = next(p for p in path.absolute().parents if p.exists())
+    if not parent.is_dir():
+        message = f"--output {path}: {parent} is a file, not a folder"
+        raise InvalidInputError(message)
+    _check_writable(path, parent)
 
 
 def _check_writable(folder: Path, existing: Path) -> None:

@@ -73,12 +73,13 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
         memory_bytes,
     )
 
-    settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
+    only_measures = launch is not None and launch.rank > 0
+    settings.quiet = settings.quiet or only_measures
     effort = QUICK if quick else FULL
     with status_line(settings, f"{world_size} ranks") as progress:
         progress("measuring")
         points = measure_machine(effort, world_size=world_size, seed=seed, launch=launch)
-        if launch is not None and launch.rank > 0:
+        if only_measures:
             return 0
         progress("fitting")
         fitted = fit_here(points, world_size=world_size)
