@@ -59,6 +59,7 @@ def fit_machine(
         sigmas_ratio=steps.sigmas_ratio,
         operators=operators,
         sequence=sequence,
+        pace_s=points.pace_s,
     )
     errors = (
         *steps.errors,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from costmodels.cpu.features import CpuKernel
 from costmodels.operators import Operator
@@ -72,11 +73,31 @@ class OperatorPoint:
     update_s: float = 0.0
 
 
+Point = TypeVar("Point", LookupPoint, CollectivePoint, StepPoint, OperatorPoint)
+
+
+def scaled(point: Point, factor: float) -> Point:
+    """The same point with all its measured seconds, the fields named ``_s``, times ``factor``."""
+    seconds = {f.name: getattr(point, f.name) for f in fields(point) if f.name.endswith("_s")}
+    return replace(point, **{name: _times(value, factor) for name, value in seconds.items()})
+
+
+def _times(seconds: Any, factor: float) -> Any:
+    if isinstance(seconds, tuple):
+        return tuple(_times(s, factor) for s in seconds)
+    return seconds * factor
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationPoints:
-    """Everything measured on one machine."""
+    """Everything measured on one machine.
+
+    ``pace_s`` is what fixed work typically took meanwhile, in processor seconds (geometric mean
+    over ranks); the seconds of all points are those of this pace.
+    """
 
     lookups: tuple[LookupPoint, ...]
     steps: tuple[StepPoint, ...]
     collectives: tuple[CollectivePoint, ...]
     operators: tuple[OperatorPoint, ...] = ()
+    pace_s: float | None = None

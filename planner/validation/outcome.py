@@ -13,7 +13,8 @@ class Outcome:
     measured ones without what network threads take, which is ``network_measured_s`` in all.
     ``iterations_inside_ratio`` is the share of measured iterations inside the 90 % interval.
     ``skew`` is random, the exponent that all tables share, or what vectors travel in.
-    Bytes-proportional and TorchRec's rating are in units of their own.
+    ``pace_ratio`` is how long fixed work took, compared with the calibration; None where that noted
+    no pace. Bytes-proportional and TorchRec's rating are in units of their own.
     """
 
     task: int
@@ -37,3 +38,4 @@ class Outcome:
     iterations_inside_ratio: float
     bytes_model_bytes: float
     torchrec_rating_s: float
+    pace_ratio: float | None = None

@@ -54,7 +54,9 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
     rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
 
     Writes the system file and, beside it, the constants with their fit errors and the points that
-    look wrong. Times are processor times, so other jobs on the machine disturb little.
+    look wrong. Times are processor times, so other jobs on the machine disturb little. Fixed work
+    is timed beside everything else: where a virtual machine's core is slower for a while, the times
+    measured then are corrected by as much as the fixed work took longer.
     """
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration

@@ -192,9 +192,9 @@ def torchrec(
     titles = _titles(models, codec, skew=skew)
     with status_line(settings, "training") as progress:
         outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)
-    note = show.foreign_note(outcomes)
-    if note:
-        remark(settings, note)
+    for note in (show.foreign_note(outcomes), show.pace_note(outcomes)):
+        if note:
+            remark(settings, note)
     found = {} if titles else show.rankings(outcomes)
     if settings.json:
         scores = {name: show.as_row(ranking) for name, ranking in found.items()}

@@ -151,6 +151,20 @@ def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
     return f"other jobs used up to {load:.1f} cores meanwhile; times are processor times per rank"
 
 
+def pace_note(outcomes: Sequence[Outcome]) -> str | None:
+    """How fast the machine was, compared with its calibration, and what that does to the errors."""
+    paces = [o.pace_ratio for o in outcomes if o.pace_ratio is not None]
+    if not outcomes or len(paces) < len(outcomes):
+        return None
+    errors = [log(o.predicted_s * p / o.measured_s) for o, p in zip(outcomes, paces, strict=True)]
+    geomean = exp(sum(map(abs, errors)) / len(errors)) - 1.0
+    return (
+        f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
+        f"long as when it was calibrated; predictions times this ratio miss by {_percent(geomean)} "
+        "(geometric mean)"
+    )
+
+
 def runs_csv(outcomes: Sequence[Outcome]) -> str:
     """Every number of every run."""
     rows = [_flat(asdict(outcome)) for outcome in outcomes]

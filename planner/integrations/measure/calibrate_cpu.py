@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from costmodels.calibration.designs import QUICK, Effort
@@ -42,6 +44,7 @@ def measure_machine(
             _slowest(p) for p in zip(*(r.collectives for r in per_rank), strict=True)
         ),
         operators=tuple(p for points in per_rank for p in points.operators),
+        pace_s=geometric_mean(points.pace_s or math.nan for points in per_rank),
     )
 
 

@@ -12,17 +12,19 @@ import torch.distributed as dist
 from costmodels.calibration.points import CollectivePoint
 from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
 from planner.integrations.measure.microbench_clock import quiet_seconds
+from planner.integrations.measure.pace import Pace
 
 _WARM_UP = 3
 
 
 def measure_collectives(
-    cases: Sequence[CollectivePoint], rank: int, *, repeats: int
+    cases: Sequence[CollectivePoint], rank: int, pace: Pace, *, repeats: int
 ) -> list[CollectivePoint]:
     """Medians of this rank's processor time over ``repeats`` rounds."""
     calls = [collective_call(case, rank) for case in cases]
     times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
+        pace.read()
         rendezvous()
         calls[0]()  # the first small one after a large one pays for more than itself
         for k, call in enumerate(calls):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,12 +15,18 @@ from costmodels.calibration.designs import (
     lookup_points,
     step_points,
 )
-from costmodels.calibration.points import CalibrationPoints, CollectivePoint, LookupPoint, StepPoint
+from costmodels.calibration.points import (
+    CalibrationPoints,
+    CollectivePoint,
+    LookupPoint,
+    StepPoint,
+)
 from costmodels.cpu.features import CpuKernel
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators
-from planner.integrations.measure.microbench_step import measure_steps
+from planner.integrations.measure.microbench_step import TAKING_TURNS, measure_steps
+from planner.integrations.measure.pace import Pace, Timed
 
 _GROUP = 6
 _COLLECTIVE_PASSES = 4
@@ -38,28 +44,43 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     ]
     steps = step_points(effort.num_steps, world_size, shared)
     raw = collective_points(world_size)
-    collectives: list[list[Any]] = []
-    lookups: list[list[Any]] = [[] for _ in tables]
-    timed: list[StepPoint] = []
+    collectives: list[list[Timed[CollectivePoint]]] = []
+    lookups: list[list[Timed[LookupPoint]]] = [[] for _ in tables]
+    timed: list[Timed[StepPoint]] = []
+    pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
-            collectives.append(measure_collectives(raw, rank, repeats=_COLLECTIVE_REPEATS))
-        timed += measure_steps([steps[i] for i in part], rank, world_size, effort, seed=seed + turn)
+            exchange = partial(measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
+            collectives.append(pace.timed(exchange))
+        for start in range(0, len(part), TAKING_TURNS):
+            some = [steps[i] for i in part[start : start + TAKING_TURNS]]
+            train = partial(measure_steps, some, rank, world_size, effort, pace, seed + turn)
+            timed += pace.timed(train)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
             group = order[start : start + _GROUP]
             own_seed = seed + turn * len(tables) + start
-            measured = measure_lookups(
-                [tables[i] for i in group], repeats=repeats, seed=own_seed, device=device
+            look_up = partial(
+                measure_lookups,
+                [tables[i] for i in group],
+                pace,
+                repeats=repeats,
+                seed=own_seed,
+                device=device,
             )
-            for i, point in zip(group, measured, strict=True):
+            for i, point in zip(group, pace.timed(look_up), strict=True):
                 lookups[i].append(point)
+    operators = measure_operators(effort, own, pace)
+    steady = pace.at_typical
     return CalibrationPoints(
-        lookups=tuple(_typical(same) for same in lookups),
-        steps=tuple(timed),
-        collectives=tuple(_quietest(same) for same in zip(*collectives, strict=True)),
-        operators=measure_operators(effort, own),
+        lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
+        steps=tuple(steady(p) for p in timed),
+        collectives=tuple(
+            _quietest([steady(p) for p in same]) for same in zip(*collectives, strict=True)
+        ),
+        operators=tuple(steady(p) for p in operators),
+        pace_s=pace.typical_s(),
     )
 
 

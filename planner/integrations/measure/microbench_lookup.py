@@ -20,6 +20,7 @@ from costmodels.calibration.points import LookupPoint
 from costmodels.cpu.features import CpuKernel
 from costmodels.distribution.zipf import Zipf
 from planner.integrations.measure.microbench_clock import DeviceClock
+from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
 _NUM_BATCHES = 4
@@ -38,7 +39,7 @@ class _Resident:
 
 
 def measure_lookups(
-    cases: Sequence[LookupPoint], *, repeats: int, seed: int, device: torch.device
+    cases: Sequence[LookupPoint], pace: Pace, *, repeats: int, seed: int, device: torch.device
 ) -> list[LookupPoint]:
     """Times of all cases, which stay resident together and take turns.
 
@@ -54,6 +55,7 @@ def measure_lookups(
     forward, backward = np.zeros((2, len(tables), repeats + 1))
     for i in range(repeats + 1):
         outputs = []
+        pace.read()
         for k, table in enumerate(tables):
             indices, offsets = table.batches[i % _NUM_BATCHES]
             start = clock.now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,42 @@ from costmodels.calibration.fit_operators import CHAIN
 from costmodels.calibration.points import OperatorPoint
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.microbench_clock import DeviceClock
+from planner.integrations.measure.pace import Pace, Timed
 from planner.integrations.measure.snippets import Snippet, chain, single, single_names
 
 _WARM_UP = 2
 _REPEATS = 5
 _LEARNING_RATE = 1e-6
+_IN_A_ROW = 8
+"""Operators that are taken to be measured at one moment."""
 
 
-def measure_operators(effort: Effort, rng: np.random.Generator) -> tuple[OperatorPoint, ...]:
+def measure_operators(
+    effort: Effort, rng: np.random.Generator, pace: Pace
+) -> list[Timed[OperatorPoint]]:
     """Every kind of operator in turn, then chains; sizes are drawn anew each time.
 
     Args:
         effort: how many of both.
         rng: draws the sizes.
+        pace: of this rank.
     """
     torch.manual_seed(int(rng.integers(2**31)))
     names = single_names()
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
-    found = [_measured(name, chain(rng) if name == CHAIN else single(name, rng)) for name in listed]
-    return tuple(p for p in found if p.operators)
+    found: list[Timed[OperatorPoint]] = []
+    for start in range(0, len(listed), _IN_A_ROW):
+        found += pace.timed(partial(_drawn, listed[start : start + _IN_A_ROW], rng, pace))
+    return [p for p in found if p.point.operators]
+
+
+def _drawn(names: Sequence[str], rng: np.random.Generator, pace: Pace) -> list[OperatorPoint]:
+    found = []
+    for name in names:
+        found.append(_measured(name, chain(rng) if name == CHAIN else single(name, rng)))
+        pace.read()
+    return found
 
 
 def _measured(name: str, snippet: Snippet) -> OperatorPoint:

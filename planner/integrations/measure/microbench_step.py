@@ -10,32 +10,35 @@ import numpy as np
 from costmodels.calibration.designs import Effort
 from costmodels.calibration.points import StepPoint
 from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
+from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
 from planner.integrations.measure.stage_clock import stage_clock
 
-_RESIDENT = 6
+TAKING_TURNS = 6
 """Models in memory at once; they take turns, so that each finds the caches as others left them."""
 
 
 def measure_steps(
-    points: Sequence[StepPoint], rank: int, world_size: int, effort: Effort, *, seed: int
+    points: Sequence[StepPoint],
+    rank: int,
+    world_size: int,
+    effort: Effort,
+    pace: Pace,
+    seed: int,
 ) -> list[StepPoint]:
-    """This rank's seconds of every stage: ``stages_s`` has one entry."""
+    """This rank's seconds of every stage of models that take turns; ``stages_s`` has one entry."""
     settings = RunSettings(
         num_blocks=effort.num_blocks,
         iterations=effort.iterations,
         warm_up=effort.warm_up,
         seed=seed,
     )
-    found = []
-    for start in range(0, len(points), _RESIDENT):
-        group = points[start : start + _RESIDENT]
-        cases = [RunCase(workload=p.workload, plan=p.plan) for p in group]
-        log = train_in_turns(cases, rank, world_size, settings, stage_clock())
-        for k, point in enumerate(group):
-            own = [i for i in log if i.plan == k]
-            found.append(replace(point, stages_s=(_quiet(own),)))
-    return found
+    cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
+    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    return [
+        replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
+        for k, point in enumerate(points)
+    ]
 
 
 def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from planner.integrations.measure.gloo_ranks import (
     run_on_ranks,
 )
 from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
+from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
 from planner.validation.block_tasks import Blocks
 
@@ -54,7 +56,8 @@ class PlanRun:
     the whole iteration. ``stages_s`` cuts the iteration of the slower rank into
     :data:`costmodels.cpu.run_stages.STAGES` (medians of the ranks' largest).
     ``network_s`` is the quiet time of network threads, part of every iteration in ``virtual_s``.
-    ``foreign_ratio`` is the load of other jobs in cores.
+    ``foreign_ratio`` is the load of other jobs in cores, ``pace_s`` what fixed work took meanwhile
+    (:class:`planner.integrations.measure.pace.Pace`).
     """
 
     iteration_s: float
@@ -67,6 +70,7 @@ class PlanRun:
     network_s: float
     virtual_s: tuple[float, ...]
     foreign_ratio: float
+    pace_s: float
 
     def share_between(self, low_s: float, high_s: float) -> float:
         """Share (0..1) of all measured iterations that took ``low_s`` to ``high_s``."""
@@ -93,14 +97,18 @@ def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSetting
     started = _busy_seconds()
     per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
-    own = sum(used for _, used in per_rank)
-    foreign = max(0.0, busy - own) / wall if wall > 0 else 0.0
-    logs = [iterations for iterations, _ in per_rank]
-    return [_summary(logs, k, settings, foreign) for k in range(len(cases))]
+    logs, used, paces = zip(*per_rank, strict=True)
+    foreign = max(0.0, busy - sum(used)) / wall if wall > 0 else 0.0
+    pace_s = geometric_mean(paces)
+    return [_summary(logs, k, settings, foreign, pace_s) for k in range(len(cases))]
 
 
 def _summary(
-    logs: Sequence[list[TimedIteration]], plan: int, settings: RunSettings, foreign: float
+    logs: Sequence[list[TimedIteration]],
+    plan: int,
+    settings: RunSettings,
+    foreign: float,
+    pace_s: float,
 ) -> PlanRun:
     rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
@@ -129,6 +137,7 @@ def _summary(
         network_s=network_s,
         virtual_s=tuple(float(x) for x in virtual),
         foreign_ratio=foreign,
+        pace_s=pace_s,
     )
 
 
@@ -137,8 +146,11 @@ def _measure(
     world_size: int,
     cases: tuple[RunCase, ...],
     settings: RunSettings,
-) -> tuple[list[TimedIteration], float]:
-    return train_in_turns(cases, rank, world_size, settings, stage_clock()), time.process_time()
+) -> tuple[list[TimedIteration], float, float]:
+    """Iterations, processor seconds of this rank in all, and its pace."""
+    pace = Pace()
+    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    return log, time.process_time(), pace.typical_s()
 
 
 def train_in_turns(
@@ -147,8 +159,12 @@ def train_in_turns(
     world_size: int,
     settings: RunSettings,
     clock: StageClock,
+    between: Callable[[], None],
 ) -> list[TimedIteration]:
-    """Every iteration of this rank after the warm-up of its block; all models stay resident."""
+    """Every iteration of this rank after the warm-up of its block; all models stay resident.
+
+    ``between`` is called before each block.
+    """
     log, seed = clock.log, settings.seed
     workloads = {c.workload.name: c.workload for c in cases}
     batches = {name: make_batches(w, rank, seed) for name, w in workloads.items()}
@@ -160,6 +176,7 @@ def train_in_turns(
     iterations = []
     for block in range(settings.num_blocks):
         for k in order_rng.permutation(len(cases)):
+            between()
             own = batches[cases[k].workload.name]
             for i in range(settings.iterations):
                 started = time.perf_counter()

@@ -16,6 +16,7 @@ from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.model import traced_dense
 from planner.integrations.measure.rating import torchrec_rating_s
 from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
+from planner.io.system.calibration_file import load_constants
 from planner.models import default_models
 from planner.validation.block_tasks import BLOCK_TASKS, Blocks
 from planner.validation.outcome import Outcome
@@ -176,7 +177,14 @@ def _outcome(
         iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
         torchrec_rating_s=torchrec_rating_s(workload, topology, named.plan),
+        pace_ratio=_pace_ratio(topology, run),
     )
+
+
+def _pace_ratio(topology: Topology, run: PlanRun) -> float | None:
+    """How long fixed work took while the plan ran, compared with the calibration."""
+    calibrated_s = load_constants(topology.calibration).pace_s if topology.calibration else None
+    return run.pace_s / calibrated_s if calibrated_s else None
 
 
 def plan_kinds(plan: Plan) -> str:

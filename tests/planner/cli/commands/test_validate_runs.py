@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,18 @@ def test_files_hold_every_number(tmp_path: Path) -> None:
 def test_a_busy_machine_is_mentioned() -> None:
     assert "0.7 cores" in (show.foreign_note(RUNS) or "")
     assert show.foreign_note([]) is None
+
+
+def test_what_a_slower_machine_adds_to_the_errors_is_told() -> None:
+    slower = [
+        replace(run, pace_ratio=pace, measured_s=run.predicted_s * pace)
+        for run, pace in zip(RUNS, (0.9, 1.0, 1.1, 1.25), strict=True)
+    ]
+    note = show.pace_note(slower) or ""
+    assert "0.90 to 1.25 times as long" in note
+    assert "miss by 0.0 %" in note
+    assert show.pace_note([*slower, RUNS[0]]) is None
+    assert show.pace_note([]) is None
 
 
 def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

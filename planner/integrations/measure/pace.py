@@ -1,0 +1,108 @@
+"""How slow the machine is at the moment, from fixed work that is timed again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+import torch
+
+from costmodels.calibration.points import Point, scaled
+
+_ROWS, _COLUMNS, _BAG = 1_000_000, 8, 10
+_NUM_BATCHES, _LOOKED_UP = 8, 60_000
+_WIDTH, _PRODUCTS = 96, 24
+_CALLS, _STEPS = 150, 2000
+_AROUND_S = 3.0
+"""Readings within so many seconds tell the pace of a moment; single ones differ by a fifth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed(Generic[Point]):
+    """A measured point, and when: in seconds of the clock of :func:`time.perf_counter`."""
+
+    point: Point
+    at_s: float
+
+
+class Pace:
+    """Measures the machine's pace beside other measurements, and takes it out of them.
+
+    What other guests of the same processor do makes a core of a virtual machine slower by up to
+    40 % for minutes. No clock shows it, and no repetition within these minutes helps. It slows all
+    work about alike, so the fixed work here says by how much: lookups in a table beyond the
+    caches, products of matrices inside them, and calls of tiny operators.
+    """
+
+    def __init__(self) -> None:
+        """Make the buffers, and do the work once for every batch of indices."""
+        generator = torch.Generator().manual_seed(0)
+        self._table = torch.rand(_ROWS, _COLUMNS, generator=generator)
+        shape = (_NUM_BATCHES, _LOOKED_UP)
+        self._indices = torch.randint(0, _ROWS, shape, generator=generator)
+        self._offsets = torch.arange(0, _LOOKED_UP, _BAG)
+        self._matrix = torch.rand(_WIDTH, _WIDTH, generator=generator)
+        self._few = torch.rand(16, generator=generator)
+        self._turn = 0
+        self._at_s: list[float] = []
+        self._log_s: list[float] = []
+        for _ in range(_NUM_BATCHES):
+            self.read()
+        self._at_s.clear()
+        self._log_s.clear()
+
+    def read(self) -> None:
+        """Do the work, about 2 ms, and note when, and how many processor seconds it took.
+
+        Call it before, between and after all that is measured.
+        """
+        marks = [time.thread_time()]
+        for work in (self._look_up, self._multiply, self._call):
+            work()
+            marks.append(time.thread_time())
+        self._at_s.append(time.perf_counter())
+        self._log_s.append(float(np.log(np.diff(marks)).mean()))
+
+    def timed(self, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
+        """What ``measure`` returns, all at the middle of the time it takes; reads around it."""
+        self.read()
+        started = time.perf_counter()
+        points = measure()
+        middle = 0.5 * (started + time.perf_counter())
+        self.read()
+        return [Timed(point=point, at_s=middle) for point in points]
+
+    def typical_s(self) -> float:
+        """Geometric mean over the kinds of work, the median of all readings."""
+        return float(np.exp(np.median(self._log_s)))
+
+    def at_typical(self, timed: Timed[Point]) -> Point:
+        """The point with the seconds it would have taken at the typical pace."""
+        return scaled(timed.point, 1.0 / self._slowness(timed.at_s))
+
+    def _slowness(self, at_s: float) -> float:
+        """How much longer work took at a moment than typically."""
+        times, logs = np.array(self._at_s), np.array(self._log_s)
+        near = np.abs(times - at_s) <= _AROUND_S
+        if not near.any():
+            near[np.argmin(np.abs(times - at_s))] = True
+        return float(np.exp(logs[near].mean() - np.median(logs)))
+
+    def _look_up(self) -> None:
+        self._turn = (self._turn + 1) % _NUM_BATCHES
+        indices = self._indices[self._turn]
+        torch.nn.functional.embedding_bag(indices, self._table, self._offsets, mode="sum")
+
+    def _multiply(self) -> None:
+        for _ in range(_PRODUCTS):
+            self._matrix @ self._matrix  # the result is not needed
+
+    def _call(self) -> None:
+        few, counted = self._few, dict[int, int]()
+        for _ in range(_CALLS):
+            few = few + 1.0
+        for i in range(_STEPS):
+            counted[i & 63] = 2 * i
