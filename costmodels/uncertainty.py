@@ -45,6 +45,8 @@ UNSCALED: Final = Scale()
 """Every kind of time as it is."""
 
 KINDS = ("lookup", "collective", "dense", "host")
+MACHINE: Final = "machine"
+"""What makes all kinds of time longer or shorter together: the pace of the machine."""
 LOOKUP_GROUPS: Final = (0.048, 0.080, 0.043, 0.112)
 """Root mean square of ln(predicted / measured) per group of lookups in device memory: H100 adam,
 H100 sgd (each from the other), V100 uniform and Criteo forwards, to which nothing was fitted.
@@ -215,7 +217,8 @@ def sampled_factors(
     """Factors ``[samples, 1]`` per kind: stratified normal draws, the same at every call.
 
     Args:
-        spread: log-standard deviation of each kind, taken as independent.
+        spread: log-standard deviation of each kind, taken as independent; that of
+            :data:`MACHINE`, where it stands there, is a factor on every kind.
         joint_ratio: instead of those, the rows of a lower triangle over the same kinds, as in
             :class:`costmodels.topology.FittedFactors`; empty for none.
     """
@@ -225,7 +228,9 @@ def sampled_factors(
         strata = (rng.permutation(_NUM_SAMPLES) + 0.5) / _NUM_SAMPLES
         draws[kind] = _normal_quantile(strata)
     if not joint_ratio:
-        return {kind: np.exp(sigma * draws[kind])[:, None] for kind, sigma in spread}
+        known = dict(spread)
+        common = known.pop(MACHINE) * draws[MACHINE] if MACHINE in known else 0.0
+        return {k: np.exp(sigma * draws[k] + common)[:, None] for k, sigma in known.items()}
     rows = dict(zip(FITTED_KINDS, joint_ratio, strict=True))
     return {
         kind: np.exp(sum(w * draws[k] for w, k in zip(row, FITTED_KINDS, strict=False)))[:, None]

@@ -16,6 +16,7 @@ from costmodels.cpu.constants import CollectiveConstants, CpuConstants
 from costmodels.cpu.features import CpuKernel
 from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
 from costmodels.sharding import ShardingType
+from costmodels.uncertainty import MACHINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def fit_machine(
         collective=collective,
         dense=steps.dense,
         gradient=steps.gradient,
-        sigmas_ratio=steps.sigmas_ratio,
+        sigmas_ratio=(*steps.sigmas_ratio, (MACHINE, points.pace_sigma_ratio)),
         operators=operators,
         sequence=sequence,
         pace_s=points.pace_s,

@@ -93,7 +93,8 @@ class CalibrationPoints:
     """Everything measured on one machine.
 
     ``pace_s`` is what fixed work typically took meanwhile, in processor seconds (geometric mean
-    over ranks); the seconds of all points are those of this pace.
+    over ranks); the seconds of all points are those of this pace. ``pace_sigma_ratio`` is the
+    log-standard deviation of the pace from one half minute to another.
     """
 
     lookups: tuple[LookupPoint, ...]
@@ -101,3 +102,4 @@ class CalibrationPoints:
     collectives: tuple[CollectivePoint, ...]
     operators: tuple[OperatorPoint, ...] = ()
     pace_s: float | None = None
+    pace_sigma_ratio: float = 0.0

@@ -135,9 +135,10 @@ class CpuConstants:
     ``call_s`` is what a fused lookup costs without work, forward and backward together;
     ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
     number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
-    points held out. ``pace_s`` is what the fixed work of the calibration took, which tells how slow
-    the machine was meanwhile. ``operators``, ``sequence`` for lookups of unpooled tables, and
-    ``pace_s`` are None in calibrations made before they were measured.
+    points held out, and of the pace of the machine. ``pace_s`` is what the fixed work of the
+    calibration took, which tells how slow the machine was meanwhile. ``operators``, ``sequence``
+    for lookups of unpooled tables, and ``pace_s`` are None in calibrations made before they were
+    measured.
     """
 
     machine: str

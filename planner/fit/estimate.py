@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from costmodels.estimates import Z90
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
-from costmodels.uncertainty import sigmas
+from costmodels.uncertainty import MACHINE, sigmas
 from planner.fit.evidence import ITERATION, Observation, Predictor, Run
 from planner.fit.reference_cores import on_reference_cores
 from planner.models import models_of
@@ -170,7 +170,7 @@ def prior_covariance(problem: PlanningProblem) -> FloatArray:
     spread = models.collective.plan_spread_ratio(topology)
     known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
     own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS])
-    return np.asarray(np.diag(own**2) + COMMON_SIGMA**2)
+    return np.asarray(np.diag(own**2) + COMMON_SIGMA**2 + known.get(MACHINE, 0.0) ** 2)
 
 
 def _posterior(

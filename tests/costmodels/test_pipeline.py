@@ -24,7 +24,7 @@ from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
-from costmodels.uncertainty import KINDS, sampled_factors, sigmas
+from costmodels.uncertainty import KINDS, MACHINE, sampled_factors, sigmas
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
 from tests.strategies import (
     make_device,
@@ -141,6 +141,18 @@ def test_factors_are_lognormal_around_one_and_independent() -> None:
     np.testing.assert_allclose(logs.mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(logs.std(axis=0), 0.2, rtol=0.03)
     assert abs(np.corrcoef(logs.T)[0, 1]) < 0.3
+
+
+def test_the_pace_of_the_machine_is_a_factor_on_every_kind_of_time() -> None:
+    known = tuple((kind, 0.1) for kind in KINDS)
+    apart, steady = sampled_factors(known), sampled_factors((*known, (MACHINE, 0.0)))
+    moved = sampled_factors((*known, (MACHINE, 0.3)))
+    assert set(moved) == set(KINDS)
+    common = np.log(moved["lookup"] / apart["lookup"])
+    assert float(common.std()) == pytest.approx(0.3, rel=0.05)
+    for kind in KINDS:
+        np.testing.assert_array_equal(steady[kind], apart[kind])
+        np.testing.assert_allclose(np.log(moved[kind] / apart[kind]), common, atol=1e-12)
 
 
 # ------------------------------------------------------------------ warnings

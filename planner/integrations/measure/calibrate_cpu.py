@@ -45,6 +45,7 @@ def measure_machine(
         ),
         operators=tuple(p for points in per_rank for p in points.operators),
         pace_s=geometric_mean(points.pace_s or math.nan for points in per_rank),
+        pace_sigma_ratio=max(points.pace_sigma_ratio for points in per_rank),
     )
 
 

@@ -81,6 +81,7 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
         ),
         operators=tuple(steady(p) for p in operators),
         pace_s=pace.typical_s(),
+        pace_sigma_ratio=pace.sigma_ratio(),
     )
 
 

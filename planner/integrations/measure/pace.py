@@ -18,6 +18,7 @@ _WIDTH, _PRODUCTS = 96, 24
 _CALLS, _STEPS = 150, 2000
 _AROUND_S = 3.0
 """Readings within so many seconds tell the pace of a moment; single ones differ by a fifth."""
+_TRIED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,16 @@ class Pace:
     def typical_s(self) -> float:
         """Geometric mean over the kinds of work, the median of all readings."""
         return float(np.exp(np.median(self._log_s)))
+
+    def sigma_ratio(self) -> float:
+        """Log-standard deviation of the pace of half minutes, the time that a plan is tried for.
+
+        Around the median of all readings, for that is the pace of :meth:`at_typical`.
+        """
+        half_minute = (np.array(self._at_s) // _TRIED_S).astype(int)
+        logs = np.array(self._log_s) - np.median(self._log_s)
+        apart = [logs[half_minute == number].mean() for number in np.unique(half_minute)]
+        return float(np.sqrt(np.mean(np.square(apart))))
 
     def at_typical(self, timed: Timed[Point]) -> Point:
         """The point with the seconds it would have taken at the typical pace."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -70,6 +71,8 @@ def test_what_is_measured_while_the_machine_is_slow_comes_out_as_at_its_typical_
     )
     assert [pace.at_typical(t).time_s for t in timed] == pytest.approx(seconds)
     assert pace.typical_s() == pytest.approx(2e-3)
+    logs = np.log([1.4, 0.8])
+    assert pace.sigma_ratio() == pytest.approx(np.sqrt(np.square(logs).sum() / 5))
 
 
 def test_a_moment_without_a_reading_nearby_takes_the_nearest(machine: Machine) -> None:
