@@ -158,10 +158,13 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
         return None
     errors = [log(o.predicted_s * p / o.measured_s) for o, p in zip(outcomes, paces, strict=True)]
     geomean = exp(sum(map(abs, errors)) / len(errors)) - 1.0
+    inside = [
+        o.low_s * p <= o.measured_s <= o.high_s * p for o, p in zip(outcomes, paces, strict=True)
+    ]
     return (
         f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
-        f"long as when it was calibrated; predictions times this ratio miss by {_percent(geomean)} "
-        "(geometric mean)"
+        f"long as when it was calibrated; times this ratio, predictions miss by {_percent(geomean)} "
+        f"(geometric mean) and intervals hold {_percent(sum(inside) / len(inside))} of the plans"
     )
 
 

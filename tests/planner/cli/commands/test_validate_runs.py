@@ -102,6 +102,7 @@ def test_what_a_slower_machine_adds_to_the_errors_is_told() -> None:
     note = show.pace_note(slower) or ""
     assert "0.90 to 1.25 times as long" in note
     assert "miss by 0.0 %" in note
+    assert "hold 100.0 % of the plans" in note
     assert show.pace_note([*slower, RUNS[0]]) is None
     assert show.pace_note([]) is None
 
