@@ -161,10 +161,11 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     inside = [
         o.low_s * p <= o.measured_s <= o.high_s * p for o, p in zip(outcomes, paces, strict=True)
     ]
+    held = _percent(sum(inside) / len(inside))
     return (
         f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
-        f"long as when it was calibrated; times this ratio, predictions miss by {_percent(geomean)} "
-        f"(geometric mean) and intervals hold {_percent(sum(inside) / len(inside))} of the plans"
+        "long as when it was calibrated; times this ratio, predictions miss by "
+        f"{_percent(geomean)} (geometric mean) and intervals hold {held} of the plans"
     )
 
 
