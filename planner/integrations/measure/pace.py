@@ -92,15 +92,18 @@ class Pace:
 
     def at_typical(self, timed: Timed[Point]) -> Point:
         """The point with the seconds it would have taken at the typical pace."""
-        return scaled(timed.point, 1.0 / self._slowness(timed.at_s))
+        return scaled(timed.point, self.typical_s() / self.around_s(timed.at_s))
 
-    def _slowness(self, at_s: float) -> float:
-        """How much longer work took at a moment than typically."""
+    def around_s(self, at_s: float) -> float:
+        """Geometric mean over the kinds of work and the readings within three seconds of a moment.
+
+        Without any, that of the nearest reading.
+        """
         times, logs = np.array(self._at_s), np.array(self._log_s)
         near = np.abs(times - at_s) <= _AROUND_S
         if not near.any():
             near[np.argmin(np.abs(times - at_s))] = True
-        return float(np.exp(logs[near].mean() - np.median(logs)))
+        return float(np.exp(logs[near].mean()))
 
     def _look_up(self) -> None:
         self._turn = (self._turn + 1) % _NUM_BATCHES
