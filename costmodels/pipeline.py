@@ -318,6 +318,11 @@ class CostPipeline:
                 "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
                 "calibrate'"
             )
+        if self.topology.device.single_stream and self.workload.between_steps_s:
+            notes.append(
+                "between_steps is not counted on CPU cores: steps were calibrated one right after "
+                "the other"
+            )
         if self.workload.batch_share_ratio:
             notes.append(shares_remark(self.workload, self.topology))
         if program.floor_s >= time_s > 0:

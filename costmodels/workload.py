@@ -10,7 +10,7 @@ from typing import Literal
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
-from costmodels.layers.base import AbstractLayer
+from costmodels.layers.base import AbstractLayer, check_cross
 from costmodels.operators import Operator
 from costmodels.training.communication import NOT_COMPRESSED, Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
@@ -169,6 +169,11 @@ class OperatorList:
         require(
             1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
         )
+        shared = [o.name for o in (*self.before_tables, *self.after_tables) if o.shared_bytes]
+        require(
+            not shared,
+            f"operators {shared[:5]} have shared_bytes, but ranks share layers alone; remove them",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +198,11 @@ class DenseArch:
         sizes = (*self.bottom_mlp, *self.top_mlp)
         require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
         require(0 <= self.num_dense_features <= 10**6, "num_dense_features must be 0..1e6")
-        is_cross = self.interaction is Interaction.DCN
-        require(
-            not is_cross or (self.dcn_num_layers >= 1 and self.dcn_low_rank_dim >= 1),
-            "interaction dcn needs dcn_num_layers and dcn_low_rank_dim of at least 1",
-        )
+        check_cross(self.interaction.value, self.dcn_num_layers, self.dcn_low_rank_dim)
+        meets = self.interaction is not Interaction.DOT
         forms = {
-            "bottom_mlp and top_mlp": bool(sizes) or is_cross,
+            "bottom_mlp and top_mlp": bool(sizes),
+            "interaction": meets and not sizes,
             "layers": bool(self.layers),
             "operators": self.operators is not None,
         }
@@ -207,6 +210,10 @@ class DenseArch:
         require(
             len(given) <= 1,
             f"the dense part is given twice, by {' and by '.join(given)}; keep one of them",
+        )
+        require(
+            not meets or bool(self.top_mlp),
+            f"interaction {self.interaction} needs a top_mlp, which it feeds",
         )
 
     @property

@@ -206,12 +206,13 @@ def dense_archs(draw: DrawFn) -> DenseArch:
     """No dense part, or a small DLRM with any interaction."""
     if draw(st.integers(0, 3)) == 0:
         return DenseArch()
-    interaction = draw(st.sampled_from(list(Interaction)))
     sizes = st.lists(st.sampled_from([1, 16, 64, 257]), min_size=0, max_size=3)
+    top = tuple(draw(sizes))
+    interaction = draw(st.sampled_from(list(Interaction))) if top else Interaction.DOT
     return DenseArch(
         num_dense_features=draw(st.sampled_from([0, 13])),
         bottom_mlp=tuple(draw(sizes)),
-        top_mlp=tuple(draw(sizes)),
+        top_mlp=top,
         interaction=interaction,
         dcn_num_layers=2 if interaction is Interaction.DCN else 0,
         dcn_low_rank_dim=8 if interaction is Interaction.DCN else 0,

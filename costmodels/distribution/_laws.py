@@ -63,12 +63,13 @@ class _Bins:
         """Rows that the batch to come does not use, but one before and one after it do.
 
         The two are at most ``draws / batch_draws`` = K batches apart. With q the probability that a
-        batch does not touch a row, that is q (1 - q^K - K (1 - q) q^(K - 1)): not used now, and at
-        least twice in K other batches around it.
+        batch does not touch a row, that is q (1 - q^K) - K (1 - q) q^K: not used now, and at least
+        twice in K other batches around it. That is nothing for K of at most 1.
         """
         batches, apart = draws / batch_draws, self.drawn_probability * batch_draws
-        once = -np.expm1(-apart) * np.exp(-(batches - 1.0) * apart) * batches
-        share = np.exp(-apart) * (-np.expm1(-batches * apart) - once)
+        again = np.exp(-apart) * -np.expm1(-batches * apart)
+        once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
+        share = again - once
         return float(self.drawn_rows @ np.maximum(share, 0.0))
 
 

@@ -243,6 +243,8 @@ class Empirical(AbstractIndexDistribution):
 
     def _check_ranges(self) -> None:
         if self.scattered:
+            ids = self.num_ids_in_ranges
+            require(ids == 0, f"ids_in_ranges {ids} needs rows_per_range, the rows of each range")
             return
         bins = len(self.num_rows_per_bin)
         if any(len(line) != bins for line in self.num_rows_per_range):

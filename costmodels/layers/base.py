@@ -98,6 +98,26 @@ def check_sizes(where: str, **sizes: int | tuple[int, ...]) -> None:
         require(good, f"layer {where}: {key} must be 1..1e6, got {value}")
 
 
+def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:
+    """Refuse a cross network (DCNv2) without its sizes, and its sizes without a cross network.
+
+    Raises:
+        InvalidValueError: names the keys.
+    """
+    sizes = (num_layers, low_rank)
+    if interaction == "dcn":
+        require(
+            all(1 <= size <= 10**6 for size in sizes),
+            f"interaction dcn needs dcn_num_layers and dcn_low_rank_dim of 1..1e6, got {sizes}",
+        )
+    else:
+        require(
+            sizes == (0, 0),
+            f"dcn_num_layers and dcn_low_rank_dim {sizes} need interaction dcn, got {interaction}; "
+            "remove them, or change it",
+        )
+
+
 def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) -> Built:
     """All layers one after the other.
 

@@ -7,7 +7,7 @@ from typing import Literal, final
 
 from costmodels.errors import require
 from costmodels.layers import _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross, check_sizes
 
 
 @final
@@ -27,12 +27,7 @@ class Dlrm(AbstractLayer):
     def __post_init__(self) -> None:
         """Check the sizes."""
         check_sizes(self.prefix, bottom_mlp=self.bottom_mlp, top_mlp=self.top_mlp)
-        if self.interaction == "dcn":
-            sizes = {
-                "dcn_num_layers": self.dcn_num_layers,
-                "dcn_low_rank_dim": self.dcn_low_rank_dim,
-            }
-            check_sizes(self.prefix, **sizes)
+        check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
         require(
             not self.before_tables,
             f"layer {self.prefix}: before_tables does not go with it; its bottom MLP is there",

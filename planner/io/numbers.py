@@ -76,12 +76,14 @@ class Origin:
         example: shown by editors.
         low: least value allowed, SI.
         high: largest value allowed, SI.
+        is_whole: fractions are refused.
     """
 
     dimension: str | None
     example: str
     low: float = 0.0
     high: float = 1e30
+    is_whole: bool = False
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -110,6 +112,9 @@ class Origin:
         value = _plain(text) if self.dimension is None else parse_quantity(text, self.dimension)
         if not self.low <= value <= self.high:
             msg = f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}"
+            raise ValueError(msg)
+        if self.is_whole and not value.is_integer():
+            msg = f"must be a whole number, got {value:g}"
             raise ValueError(msg)
         return Sourced(value, text, source, reference)
 

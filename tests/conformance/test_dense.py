@@ -68,9 +68,8 @@ def test_larger_batches_and_layers_never_take_less_time(
 ) -> None:
     cross = interaction is Interaction.DCN
     topology = make_topology(device=make_device(num_multiprocessors=num_multiprocessors))
-    arch = make_dense(
-        interaction=interaction, dcn_num_layers=3 if cross else 0, dcn_low_rank_dim=64
-    )
+    sizes = {"dcn_num_layers": 3, "dcn_low_rank_dim": 64} if cross else {}
+    arch = make_dense(interaction=interaction, **sizes)
     batches = [
         total(model, make_workload(dense=arch, local_batch_size=b), topology)
         for b in (1, 64, 100, 1000, 1024, 8192, 65536)

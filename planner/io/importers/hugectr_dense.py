@@ -68,11 +68,14 @@ def dense_of(
             has_dot = True
         elif kind not in _FREE and "SparseEmbedding" not in kind:
             skipped.append(kind)
+    if cross and not top_mlp:
+        skipped.append("MultiCross")
+        cross = None
     dense = DenseArch(
         num_dense_features=width,
         bottom_mlp=tuple(bottom_mlp),
         top_mlp=tuple(top_mlp),
-        interaction=_interaction(has_dot=has_dot, has_cross=cross is not None),
+        interaction=_interaction(has_dot=has_dot or not top_mlp, has_cross=cross is not None),
         dcn_num_layers=cross[0] if cross else 0,
         dcn_low_rank_dim=cross[1] if cross else 0,
         dtype=DataType.FP16 if is_mixed else DataType.FP32,

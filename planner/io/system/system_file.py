@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
     """The topology with the ranks and hosts that differ."""
     device, speeds, host = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
+    _refuse_twice(schema)
     for entry in schema.different_ranks:
         at = _inside(entry.ranks, topology.world_size, "different_ranks.ranks")
         if entry.hbm_capacity is not None:
@@ -100,6 +102,28 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
     if schema.different_hosts:
         topology = replace(topology, ddr_capacity_by_host_bytes=tuple(host.tolist()))
     return topology
+
+
+def _refuse_twice(schema: SystemSchema) -> None:
+    """Refuse a rank or host that gets the same key from two entries: one would be lost."""
+    given = [
+        *(
+            ("different_ranks", key, rank)
+            for entry in schema.different_ranks
+            for key in ("hbm_capacity", "speed")
+            if getattr(entry, key) is not None
+            for rank in set(entry.ranks)
+        ),
+        *(
+            ("different_hosts", "ddr_capacity", host)
+            for entry in schema.different_hosts
+            for host in set(entry.hosts)
+        ),
+    ]
+    for (section, key, place), count in Counter(given).items():
+        if count > 1:
+            message = f"{section}: {count} entries give {key} of {place}; keep one"
+            raise InvalidValueError(message)
 
 
 def _inside(places: list[int], count: int, key: str) -> list[int]:

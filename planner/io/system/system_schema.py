@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from costmodels.fabrics import FABRICS
 from costmodels.workload import DataType
@@ -21,7 +21,7 @@ Share = Annotated[Sourced, Origin(dimension=None, example="0.7", low=0.01, high=
 Speed = Annotated[Sourced, Origin(dimension=None, example="0.8", low=0.01, high=100.0)]
 Slowdown = Annotated[Sourced, Origin(dimension=None, example="0.1", high=1.0)]
 KeysPerSecond = Annotated[Sourced, Origin(dimension=None, example="5e9", low=1.0)]
-Number = Annotated[Sourced, Origin(dimension=None, example="132", high=1e6)]
+Number = Annotated[Sourced, Origin(dimension=None, example="132", high=1e6, is_whole=True)]
 Price = Annotated[Sourced, Origin(dimension="usd_per_hour", example="3.9 USD/h")]
 
 
@@ -125,6 +125,18 @@ class LayoutSchema(Strict):
     gpus_per_host: Positive = 8
     domain_size: Positive | None = None
 
+    @model_validator(mode="after")
+    def _whole_hosts(self) -> LayoutSchema:
+        """Refuse a domain that ends inside a host."""
+        size, host = self.domain_size, self.gpus_per_host
+        if size is not None and size % host:
+            msg = (
+                f"domain_size {size} must be a multiple of gpus_per_host {host}: a domain joins "
+                "whole hosts; change one of them"
+            )
+            raise ValueError(msg)
+        return self
+
 
 class RankSchema(Strict):
     """Ranks that differ from the device: less memory, or slower."""
@@ -132,6 +144,14 @@ class RankSchema(Strict):
     ranks: Annotated[list[Count], Field(min_length=1)]
     hbm_capacity: Capacity | None = None
     speed: Speed | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> RankSchema:
+        """Refuse an entry that leaves its ranks as they are."""
+        if self.hbm_capacity is None and self.speed is None:
+            msg = "says nothing about its ranks; give hbm_capacity or speed, or remove the entry"
+            raise ValueError(msg)
+        return self
 
 
 class DifferentHostSchema(Strict):
@@ -173,3 +193,20 @@ class SystemSchema(Strict):
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
     fitted: FittedSchema | None = None
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> SystemSchema:
+        """Refuse keys that another key, or its absence, would leave without effect."""
+        if self.links.domain is not None and self.layout.domain_size is None:
+            msg = (
+                "links.domain needs layout.domain_size, the ranks that share it; without it a "
+                "domain is one host"
+            )
+            raise ValueError(msg)
+        if self.calibration is not None and self.collective_curves:
+            msg = (
+                "collective_curves contradict calibration, which holds measured collectives of its "
+                "own; remove one of them"
+            )
+            raise ValueError(msg)
+        return self

@@ -41,7 +41,6 @@ class OperatorSchema(Strict):
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
     deviation_ratio: _Amount = 0.0
-    shared_bytes: _Amount = 0.0
     function: Annotated[str, Field(max_length=64)] = ""
 
 

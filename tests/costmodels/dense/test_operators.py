@@ -283,6 +283,9 @@ def test_other_batches_than_the_listed_one_are_refused() -> None:
 
 
 def test_one_description_is_enough() -> None:
+    shared = Operator(name="a", kind=OperatorKind.NORM, shape=(3,), shared_bytes=8.0)
+    with pytest.raises(InvalidValueError, match=r"'a'. have shared_bytes, but ranks share layers"):
+        OperatorList(local_batch_size=1, after_tables=(shared,))
     with pytest.raises(InvalidValueError, match="given twice, by bottom_mlp and top_mlp and by la"):
         DenseArch(bottom_mlp=(3,), layers=(Dot(),))
 

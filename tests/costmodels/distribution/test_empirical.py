@@ -148,6 +148,7 @@ def test_laws_are_values() -> None:
         ({"num_unique_curve": ((10.0, 9.0), (20.0, 8.0))}, "must ascend"),
         ({"num_rows_per_range": ((10.0, 80.0),), "num_ids_in_ranges": 100}, "each of the 3 bins"),
         ({"num_rows_per_range": ((10.0, 80.0, 10.0),)}, "at least 1 id"),
+        ({"num_ids_in_ranges": 100}, "ids_in_ranges 100 needs rows_per_range"),
         (
             {"num_rows_per_range": ((5.0, 80.0, 15.0),), "num_ids_in_ranges": 100},
             "hold 0.7000 of all accesses",

@@ -60,6 +60,16 @@ def test_what_is_held_and_missed_is_as_simulated(batches: int) -> None:
     assert laws.lookahead_draws(FIRST, COUNT, np.array([0.5 * coming]), batches).item() < 1.0
 
 
+def test_hot_rows_and_a_cache_with_hardly_any_room_overflow_nothing() -> None:
+    """Fewer draws than those of one batch are tried here, of a row that has thousands of them."""
+    laws, count = Laws((Zipf(num_embeddings=100_000, exponent=1.2),)), np.array([50_000.0])
+    coming = laws.unique_rows(FIRST, count)
+    for room, least, most in ((-0.5, 0.0, 1e-9), (0.05, 1.0, 2.0)):
+        draws = laws.lookahead_draws(FIRST, count, coming * (1.0 + room), 8) / count
+        assert least <= draws.item() <= most
+    assert laws._bins[0].kept(1.0, 50_000.0) == 0.0
+
+
 def cached(batches: int) -> tuple[Workload, CostPipeline, Plan]:
     table = make_table(num_embeddings=10**6)
     topology = make_topology(local_world_size=2)

@@ -121,6 +121,18 @@ def test_broken_entries_are_named(tmp_path: Path, layer: str, place: str, rule: 
     ("dense", "rule"),
     [
         ("{top_mlp: [1], layers: [{kind: dot}]}", "given twice, by bottom_mlp and top_mlp and by"),
+        ("{interaction: cat, layers: [{kind: dot}]}", "given twice, by interaction and by layers"),
+        ("{bottom_mlp: [8], interaction: cat}", "interaction cat needs a top_mlp"),
+        ("{top_mlp: [1], dcn_num_layers: 2}", "(2, 0) need interaction dcn, got dot"),
+        (
+            "{layers: [{kind: dlrm, bottom_mlp: [8], top_mlp: [1], dcn_low_rank_dim: 4}]}",
+            "(0, 4) need interaction dcn, got dot",
+        ),
+        (
+            "{operators: {batch_size_per_rank: 64, after_tables: "
+            "[{name: a, kind: norm, shape: [3], shared_bytes: 8}]}}",
+            "unknown key",
+        ),
         ("{layers: [{kind: mlp, sizes: [3]}]}", "nothing reaches it"),
         ("{ops: missing.yaml}", "missing.yaml: cannot be read"),
         ("{operators: {batch_size_per_rank: 32}}", "are for 32 samples per rank, the batch is 64"),

@@ -171,6 +171,42 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "unknown key": ("layout: {", "layout: {racks: 2, ", ("layout.racks", "value 2", "domain_size")),
     "no ranks": ("gpus_per_host: 8", "gpus_per_host: 0", ("layout.gpus_per_host", "at least 1")),
     "ranks as text": ("gpus_per_host: 8", "gpus_per_host: '8'", ("layout", "'8'", "whole number")),
+    "domain inside a host": (
+        "gpus_per_host: 8",
+        "gpus_per_host: 8, domain_size: 4",
+        ("layout", "domain_size 4 must be a multiple of gpus_per_host 8"),
+    ),
+    "link of no domain": (
+        "links:\n",
+        "links:\n  domain: {latency: 12 us, bandwidth: 150 GB/s}\n",
+        ("links.domain needs layout.domain_size",),
+    ),
+    "curves beside a calibration": (
+        "layout:",
+        "calibration: box.json\ncollective_curves: [h100_sxm]\nlayout:",
+        ("collective_curves contradict calibration",),
+    ),
+    "part of a multiprocessor": (
+        "  row_half",
+        "  num_multiprocessors: 107.9\n  row_half",
+        ("device.num_multiprocessors", "107.9", "whole number"),
+    ),
+    "ranks that do not differ": (
+        "layout:",
+        "different_ranks: [{ranks: [1]}]\nlayout:",
+        ("different_ranks[0]", "give hbm_capacity or speed"),
+    ),
+    "a rank twice": (
+        "layout:",
+        "different_ranks: [{ranks: [1, 2], speed: 0.5}, {ranks: [2, 3], speed: 2}]\nlayout:",
+        ("different_ranks: 2 entries give speed of 2",),
+    ),
+    "a host twice": (
+        "layout:",
+        "different_hosts: [{hosts: [0], ddr_capacity: 1 TB}, {hosts: [0], ddr_capacity: 2 TB}]"
+        "\nlayout:",
+        ("different_hosts: 2 entries give ddr_capacity of 0",),
+    ),
     "a workload": ("device:\n", "tables:\n", ("tables", "unknown key")),
 }
 

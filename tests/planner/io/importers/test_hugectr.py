@@ -76,6 +76,18 @@ def test_hugectr_cross_network_and_hybrid(tmp_path: Path) -> None:
         imported_plan_text(imported)
 
 
+def test_hugectr_cross_network_without_a_top_mlp(tmp_path: Path) -> None:
+    """Nothing follows it here, so it is told that it counts as taking no time."""
+    config = samples.hugectr_config()
+    cross = {"type": "MultiCross", "mc_param": {"num_layers": 3, "projection_dim": 64}}
+    kept = [x for x in config["layers"][:5] if x["type"] != "Interaction"]
+    config["layers"] = [*kept, {**cross, "bottom": "emb_out", "top": "cross"}]
+    imported = import_hugectr(save(tmp_path, config))
+    dense = imported.workload.dense
+    assert (dense.top_mlp, dense.interaction, dense.dcn_num_layers) == ((), Interaction.DOT, 0)
+    assert any("MultiCross" in line and "no time" in line for line in imported.unsaid)
+
+
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
