@@ -53,10 +53,8 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
     Starts its own ranks, or measures those that torchrun has started on this host; then the first
     rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
 
-    Writes the system file and, beside it, the constants with their fit errors and the points that
-    look wrong. Times are processor times, so other jobs on the machine disturb little. Fixed work
-    is timed beside everything else: where a virtual machine's core is slower for a while, the times
-    measured then are corrected by as much as the fixed work took longer.
+    Writes the system file and, beside it, the constants with their fit errors and odd points. Times
+    are processor times, corrected by how slow fixed work, timed beside them, was at that moment.
     """
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration

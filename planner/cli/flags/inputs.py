@@ -19,6 +19,7 @@ from planner.io.constraint_file import merged
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
+from planner.options.broken_constraints import broken_constraints
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
@@ -70,6 +71,13 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     if flags.batch_size is None and flags.global_batch_size is None:
         warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
     plans = tuple(plan.plan for plan in saved)
+    for path, plan in zip(paths, plans, strict=True):
+        broken = broken_constraints(problem, plan)
+        if broken:
+            warnings.append(
+                f"{path}: is priced as it is, but breaks the workload's constraints: "
+                + "; ".join(broken)
+            )
     return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
 
 

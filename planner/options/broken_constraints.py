@@ -1,0 +1,76 @@
+"""What a given plan does that the constraints of a problem do not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from costmodels.memory import ledger
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, TablePlacement
+from planner.problem import Constraints, PlanningProblem
+from planner.rules.placement_rules import PlacementRules
+
+_SHOWN: Final = 3
+
+
+def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
+    """One line for each table that is not as its constraints ask, and for each broken rule.
+
+    A search never gives such a plan; plans that somebody else made are priced as they are. Tables
+    beyond the third are counted in a last line.
+    """
+    constraints, topology = problem.constraints, problem.topology
+    lines = []
+    for placement in plan.placements:
+        reasons = list(_reasons(placement, constraints, topology.local_world_size))
+        if reasons:
+            lines.append(f"table {placement.table!r} {' and '.join(reasons)}")
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more tables are not as asked"]
+    rules = PlacementRules(constraints, [t.name for t in problem.workload.tables], topology)
+    if rules:
+        ranks = [plan.placement(t.name).ranks for t in problem.workload.tables]
+        counts = np.array([np.bincount(r, minlength=topology.world_size) for r in ranks])
+        if rules.excess(counts).item() > 0:
+            lines.append("tables lie otherwise than together, apart and the limits on counts allow")
+    if constraints.memory and not _fits(problem, plan):
+        lines.append("a rank or host holds more than the constraints leave of its memory")
+    return tuple(lines)
+
+
+def _fits(problem: PlanningProblem, plan: Plan) -> bool:
+    limited = problem.constraints.limited(problem.topology)
+    work = CostPipeline(problem.workload, limited).plan_work(plan)
+    return ledger(work, problem.workload, limited).fits
+
+
+def _reasons(
+    placement: TablePlacement, constraints: Constraints, local_world_size: int
+) -> Iterator[str]:
+    kind, kernel = placement.sharding_type, placement.kernel
+    rules = constraints.for_table(placement.table)
+    types = [constraints.sharding_types, *(r.sharding_types for r in rules)]
+    kernels = [constraints.kernels, *(r.kernels for r in rules)]
+    if any(allowed and kind not in allowed for allowed in types):
+        yield f"is {kind}"
+    elif any(allowed and kernel not in allowed for allowed in kernels):
+        yield f"has the kernel {kernel}"
+    elif not all(r.allows_pair(kind, kernel) for r in rules):
+        yield f"is {kind} with the kernel {kernel}"
+    used = set(placement.ranks)
+    hosts = {rank // local_world_size for rank in used}
+    for r in rules:
+        if r.ranks and not used <= set(r.ranks):
+            yield f"lies on rank {min(used - set(r.ranks))}"
+        if r.hosts and not hosts <= set(r.hosts):
+            yield f"lies on host {min(hosts - set(r.hosts))}"
+    narrowest = min((s.num_cols for s in placement.shards), default=0)
+    is_cut = len({s.col_offset for s in placement.shards}) > 1
+    if is_cut and narrowest < max((r.min_column_width for r in rules), default=0):
+        yield f"has pieces of {narrowest} columns"
+    cached = placement.cache_load_factor_ratio
+    if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
+        yield f"keeps {cached:g} of its rows in the cache"

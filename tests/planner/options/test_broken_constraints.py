@@ -1,0 +1,41 @@
+"""What given plans do that constraints do not allow, beside another judge of the same rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import Plan
+from planner.options.broken_constraints import broken_constraints
+from planner.problem import NO_CONSTRAINTS, PlanningProblem
+from tests.differential.case import Case
+from tests.differential.drawing.options import placements
+from tests.differential.drawing.problems import draw
+from tests.differential.rules import broken_rules
+
+NUM_PLANS = 25
+
+
+def without_memory(case: Case) -> Case:
+    return replace(case, constraints=replace(case.constraints, memory=()), moves=None)
+
+
+def said(case: Case, plan: Plan) -> tuple[str, ...]:
+    problem = PlanningProblem(
+        workload=case.workload, topology=case.topology, constraints=case.constraints
+    )
+    return broken_constraints(problem, plan)
+
+
+@pytest.mark.parametrize("seed", range(4100, 4140))
+def test_a_line_stands_for_every_plan_that_breaks_a_rule_and_for_no_other(seed: int) -> None:
+    case = without_memory(draw(seed))
+    free = replace(case, constraints=NO_CONSTRAINTS)
+    choices = [list(placements(free, table)) for table in case.workload.tables]
+    rng = np.random.default_rng(seed)
+    for _ in range(NUM_PLANS):
+        plan = Plan(placements=tuple(own[int(rng.integers(len(own)))] for own in choices))
+        assert bool(said(case, plan)) == bool(broken_rules(case, plan)), said(case, plan)
+        assert said(free, plan) == ()
