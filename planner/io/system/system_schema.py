@@ -48,7 +48,9 @@ class HostSchema(Strict):
     """One machine."""
 
     ddr_capacity: Size
-    ddr_bandwidth: Bandwidth
+    ddr_bandwidth: Bandwidth = Field(
+        description="The rate of TorchRec's topology for CPU ranks; no model of GPUs reads it."
+    )
     device_link_bandwidth: Bandwidth
 
 
