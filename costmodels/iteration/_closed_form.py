@@ -72,15 +72,19 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
     finishes: list[FloatArray] = []
     end: FloatArray = zero
     for step, duration in zip(steps, durations, strict=True):
-        host = host + step.host_s
-        ready = np.maximum(streams[step.stream], host)
+        host = free = host + step.host_s
         for i in step.after:
-            ready = np.maximum(ready, finishes[i])
+            free = np.maximum(free, finishes[i])
+        stream = streams[step.stream]
+        ready = np.maximum(stream, free)
         if step.collective:
-            latest = ready.max(axis=-1, keepdims=True)
-            ready = latest + zero if step.present is None else np.where(step.present, latest, ready)
+            ready = ready.max(axis=-1, keepdims=True) + zero
+        if step.present is not None:
+            ready = np.where(step.present, ready, free)
         finish = ready + duration
-        streams[step.stream] = finish
+        streams[step.stream] = (
+            finish if step.present is None else np.where(step.present, finish, stream)
+        )
         if step.blocks_host:
             host = np.maximum(host, finish)
         starts.append(ready)

@@ -18,6 +18,9 @@ from costmodels.iteration.base import FloatArray, Program, Step, Stream
 Node = tuple[int, int]
 """(rank, step index)."""
 
+_Lane = Stream | int
+"""Where a step waits for its turn: its stream, or alone if the plan does not have the step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
@@ -43,8 +46,8 @@ class _Rank:
     issued: int = 0
     host_s: float = 0.0
     issue_s: dict[int, float] = field(default_factory=dict)
-    queues: dict[Stream, list[int]] = field(default_factory=lambda: {s: [] for s in Stream})
-    busy: dict[Stream, bool] = field(default_factory=lambda: dict.fromkeys(Stream, False))
+    queues: dict[_Lane, list[int]] = field(default_factory=lambda: {s: [] for s in Stream})
+    busy: set[_Lane] = field(default_factory=set)
     finished: dict[int, float] = field(default_factory=dict)
     waits_for: int | None = None
 
@@ -146,33 +149,32 @@ class _Simulator:
     def _enqueue(self, rank: int, index: int, time_s: float) -> None:
         state, step = self.ranks[rank], self.steps[index]
         state.issue_s[index] = time_s
-        state.queues[step.stream].append(index)
+        state.queues.setdefault(self._lane(index), []).append(index)
         if step.blocks_host:
             state.waits_for = index
-        self._advance(rank, step.stream, time_s, None)
+        self._advance(rank, self._lane(index), time_s, None)
         if not step.blocks_host:
             self._issue(rank)
 
-    def _advance(self, rank: int, stream: Stream, time_s: float, releaser: Node | None) -> None:
-        """Start the head of a stream if nothing holds it back any more."""
+    def _lane(self, index: int) -> _Lane:
+        return self.steps[index].stream if self.steps[index].is_present else index
+
+    def _advance(self, rank: int, lane: _Lane, time_s: float, releaser: Node | None) -> None:
+        """Start the head of a lane if nothing holds it back any more."""
         state = self.ranks[rank]
-        if state.busy[stream] or not state.queues[stream]:
+        if lane in state.busy or not state.queues[lane]:
             return
-        index = state.queues[stream][0]
+        index = state.queues[lane][0]
         step = self.steps[index]
         if any(i not in state.finished for i in step.after):
             return
-        state.busy[stream] = True
+        state.busy.add(lane)
         self.releaser[rank, index] = releaser
         self.arrival[index, rank] = time_s
-        if step.collective and self._is_present(step):
+        if step.collective and step.is_present:
             self._join(rank, index, time_s)
         else:
             self._start(rank, index, time_s, releaser)
-
-    @staticmethod
-    def _is_present(step: Step) -> bool:
-        return step.present is None or bool(np.all(step.present))
 
     def _join(self, rank: int, index: int, time_s: float) -> None:
         arrived = self.joined.setdefault(index, {})
@@ -189,14 +191,14 @@ class _Simulator:
         self._push(time_s + float(self.durations[index, rank]), rank, "finished", index)
 
     def _finished(self, rank: int, index: int, time_s: float) -> None:
-        state, step = self.ranks[rank], self.steps[index]
+        state, lane = self.ranks[rank], self._lane(index)
         self.finish[index, rank] = time_s
         state.finished[index] = time_s
-        state.queues[step.stream].pop(0)
-        state.busy[step.stream] = False
+        state.queues[lane].pop(0)
+        state.busy.remove(lane)
         if state.waits_for == index:
             state.waits_for = None
             state.host_s = max(state.host_s, time_s)
             self._issue(rank)
-        for stream in Stream:
-            self._advance(rank, stream, time_s, (rank, index))
+        for waiting in list(state.queues):
+            self._advance(rank, waiting, time_s, (rank, index))

@@ -94,7 +94,7 @@ def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
     found: dict[int, int] = {}
     turn = np.arange(arrival.shape[1])
     for i, step in enumerate(steps):
-        if step.collective and _is_present(step):
+        if step.collective and step.is_present:
             order = np.lexsort((turn, arrival[i]))
             found[i] = int(order[-1])
             turn[order] = np.arange(len(order))
@@ -104,7 +104,8 @@ def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
 def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
     """The step before on the same stream, and the steps named, in order."""
     step = steps[index]
-    earlier = [i for i in range(index) if steps[i].stream is step.stream][-1:]
+    before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
+    earlier = list(before)[-1:] if step.is_present else []
     return sorted({*step.after, *earlier})
 
 
@@ -117,7 +118,3 @@ def _issued(steps: tuple[Step, ...], finish: FloatArray) -> tuple[FloatArray, fl
         if step.blocks_host:
             host = np.maximum(host, finish[i])
     return issued, float(host.max())
-
-
-def _is_present(step: Step) -> bool:
-    return step.present is None or bool(np.all(step.present))

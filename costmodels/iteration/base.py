@@ -45,7 +45,8 @@ class Step:
         after: indices of earlier steps that must have finished on this rank.
         host_s: host seconds to issue it, broadcastable to ``[..., R]``.
         collective: starts at the latest arrival of all ranks.
-        present: ``[..., 1]`` False where a plan does not have this step at all.
+        present: ``[..., 1]`` False where a plan does not have this step at all: it is then in no
+            other step's way on its stream, and has no duration and no host seconds.
         blocks_host: the host waits until it has finished.
     """
 
@@ -57,6 +58,11 @@ class Step:
     collective: bool = False
     present: BoolArray | None = None
     blocks_host: bool = False
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the one plan of a program has this step."""
+        return self.present is None or bool(np.all(self.present))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

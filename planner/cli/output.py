@@ -11,6 +11,7 @@ from pathlib import Path
 
 from planner.errors import InvalidInputError
 from planner.support.file_errors import writing
+from planner.support.places import is_stream
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"
@@ -74,7 +75,8 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         message = f"--output {path} is a folder; name a file"
         raise InvalidInputError(message)
-    _check_parent(path)
+    if not is_stream(path):
+        _check_parent(path)
 
 
 def write_run(

@@ -119,7 +119,7 @@ def show(
         warn(settings, _changes(study))
     else:
         _print_picks(study)
-        _print_best(settings, study)
+        _print_best(settings, study, result)
     for path in written:
         remark(settings, f"wrote {path}")
 
@@ -213,7 +213,7 @@ def _print_picks(study: Study) -> None:
         print_rows(title, columns, rows)
 
 
-def _print_best(settings: Settings, study: Study) -> None:
+def _print_best(settings: Settings, study: Study, result: PlanningResult) -> None:
     from costmodels import units
     from planner.cli.console import stdout_console
     from planner.cli.printing.show import print_result
@@ -222,7 +222,7 @@ def _print_best(settings: Settings, study: Study) -> None:
     from planner.tuning import GOALS
 
     tuned, goal = study.best(), GOALS[study.goals[0]]
-    print_result(settings, tuned.result)
+    print_result(settings, result)
     base = next((x.facts for x in study.looks if x.setup == study.space.base), None)
     parts = [describe(tuned.setup, study.space)]
     if tuned.sync_s:

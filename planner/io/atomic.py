@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import InvalidInputError
+from planner.support.places import behind_links, is_stream
 
 
 def write_text_atomic(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path`` and move it into place.
+    """Write ``text`` beside ``path`` and move it into place, as :func:`write_texts_atomic` does.
 
     Raises:
         InvalidInputError: the folder is missing or not writable, or the disk is full; nothing is
@@ -24,6 +25,9 @@ def write_text_atomic(path: Path, text: str) -> None:
 def write_texts_atomic(texts: Mapping[Path, str]) -> None:
     """Write several files, each beside its place, then move all of them there.
 
+    A link stays, and the file that it leads to is written. What is no file, such as a pipe or
+    ``/dev/stdout``, cannot be replaced: the text is written into it.
+
     Raises:
         InvalidInputError: one of them cannot be written; none is then.
     """
@@ -34,16 +38,24 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
             at = path
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+            if is_stream(path):
+                continue
+            place = behind_links(path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(
+                dir=place.parent, prefix=f".{place.name}.", suffix=".tmp"
+            )
             staged[path] = Path(name)
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
             staged[path].chmod(0o644)
-        for path in texts:
+        for path, text in texts.items():
             at = path
-            staged[path].replace(path)
-            del staged[path]
+            if path in staged:
+                staged[path].replace(behind_links(path))
+                del staged[path]
+            else:
+                path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         message = f"{at}: cannot be written: {error.strerror}"
         raise InvalidInputError(message) from error

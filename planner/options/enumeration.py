@@ -139,11 +139,11 @@ def enumerate_options(
         found = tuple(
             _with_given(problem, pipeline, limit, names, options) for limit, options in given
         )
-    pairs = zip(limits, found, strict=True)
+    lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(
         tables=found,
         names=names,
-        left_out_tables=tuple(x.table.name for x, own in pairs if _lacks_host_kernels(x, own)),
+        left_out_tables=tuple(x.table.name for x in lacking),
         has_uncut_alone=HostMenu.UNCUT in menus,
     )
 
@@ -173,13 +173,10 @@ def _menu_of(limit: TableLimits, pipeline: CostPipeline, wide: HostMenu) -> Host
     return wide if limit.table.weight_bytes >= smallest else HostMenu.NONE
 
 
-def _lacks_host_kernels(limit: TableLimits, found: TableOptions) -> bool:
-    may = any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)
-    has = any(
-        o.kernel in HOST_KERNELS and not limit.needs_host(o.sharding_type) for o in found.options
-    )
-    never = all(limit.needs_host(t) for t in limit.kernels if t is not ShardingType.DATA_PARALLEL)
-    return may and not has and not never
+def _lacks_host_kernels(limit: TableLimits, menu: HostMenu) -> bool:
+    """Whether the menu leaves out a kernel in host memory that some sharding type may have."""
+    optional = (kernels for kind, kernels in limit.kernels.items() if not limit.needs_host(kind))
+    return menu is HostMenu.NONE and any(k in HOST_KERNELS for own in optional for k in own)
 
 
 def _require_options(

@@ -33,6 +33,7 @@ from planner.profiling.units import (
     find_sources,
 )
 from planner.profiling.workers import AbstractPool, Serial, open_pool
+from planner.support.places import is_stream
 
 DEFAULT_BATCH_SIZES: Final = (2048, 16384)
 DEFAULT_MEMORY_BYTES: Final = 2.0 * si.GIB
@@ -126,8 +127,9 @@ def check_output(output: Path) -> None:
     Raises:
         InvalidInputError: says what is in the way.
     """
-    if output.is_dir():
-        message = f"{output} is a folder; name a file, such as stats.json"
+    if output.is_dir() or is_stream(output):
+        what = "a folder" if output.is_dir() else "a pipe or a device"
+        message = f"{output} is {what}; name a file, such as stats.json"
         raise InvalidInputError(message)
     if not output.exists():
         parent = next(p for p in output.absolute().parents if p.exists())

@@ -19,6 +19,7 @@ from typing import Any, Final
 from planner.errors import InvalidInputError
 from planner.profiling.units import Source
 from planner.support.file_errors import writing
+from planner.support.places import behind_links
 
 _MANIFEST: Final = "manifest.json"
 _STATE_VERSION: Final = 1
@@ -88,14 +89,15 @@ def describe_inputs(sources: Sequence[Source], options: dict[str, Any]) -> dict[
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file in one step: whole or not at all.
+    """Write a text file in one step: whole or not at all; a link to it stays.
 
     Raises:
         InvalidInputError: the folder does not take files.
     """
+    place = behind_links(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror}"
         raise InvalidInputError(message) from error
@@ -104,7 +106,7 @@ def write_atomically(path: Path, text: str) -> None:
         with writing(path), os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         staging.chmod(0o644)
-        staging.replace(path)
+        staging.replace(place)
     except BaseException:
         staging.unlink(missing_ok=True)
         raise

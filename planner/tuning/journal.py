@@ -23,6 +23,9 @@ TRIAL_LIMIT_S: Final = 120.0
 
 SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
+_DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
+"""What Optuna raises where a line of a journal is no JSON, or JSON that lacks what it needs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -62,10 +65,11 @@ def stored(journal: Path) -> Begun:
     """What a journal says about its study.
 
     Raises:
-        InvalidInputError: no such file, or no study of ours in it.
+        InvalidInputError: no such file, or no study of ours in it. The file is left as it is.
     """
-    if not journal.is_file():
-        message = f"--storage {journal}: no such file; 'shardplan tune' begins a study"
+    if not journal.is_file() or not journal.stat().st_size:
+        what = "is empty" if journal.is_file() else "no such file"
+        message = f"--storage {journal}: {what}; 'shardplan tune' begins a study"
         raise InvalidInputError(message)
     attributes = open_study(journal).user_attrs
     about = attributes.get("about")
@@ -117,8 +121,9 @@ def _stored(journal: Path) -> BaseStorage:
 
     try:
         return JournalStorage(JournalFileBackend(str(journal.absolute())))
-    except ValueError as error:
-        message = f"--storage {journal}: a line of the journal is damaged ({error}); name another"
+    except _DAMAGE as error:
+        told = f"{type(error).__name__}: {error}"
+        message = f"--storage {journal}: a line of the journal is damaged ({told}); name another"
         raise InvalidInputError(message) from error
 
 

@@ -104,6 +104,35 @@ def test_many_plans_at_once_equal_each_alone(
     np.testing.assert_allclose(together[0], alone, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_plans_without_an_exchange_do_not_wait_where_it_would_be(
+    name: str, *, is_sharded: bool
+) -> None:
+    """Of two plans one exchanges; the other replicates all tables, and is priced beside it.
+
+    Gradients of the top take long, and a dense part that is sharded is gathered in two pieces:
+    where the exchange would be, other communication is under way or next.
+    """
+    times = stage_times(bucket_s=(np.array([20.0]),))
+    if is_sharded:
+        times = dataclasses.replace(times, gather_s=(np.array([4.0]),) * 2)
+    has = np.array([[True], [False]])
+    beside = dataclasses.replace(
+        family(),
+        present=has,
+        input_s=2.0 * has,
+        outputs_s=(("all-to-all", 3.0 * has),),
+    )
+    pipeline = pipeline_named(name)
+    both = pipeline.program(dataclasses.replace(times, families=(beside,)))
+    alone = [
+        time_of(pipeline.program(dataclasses.replace(times, families=families)))
+        for families in ((family(),), ())
+    ]
+    assert schedule(both, (2, 2)).iteration_time_s.tolist() == alone
+
+
 # ------------------------------------------------------------------ laws of any program
 
 
@@ -116,14 +145,14 @@ def test_no_stream_and_no_step_is_longer_than_the_iteration(case: tuple[Program,
     assert np.all(simulation.start_s >= simulation.arrival_s)
     assert spans.max() <= total
     for stream in Stream:
-        on_stream = [i for i, s in enumerate(program.steps) if s.stream is stream]
+        on_stream = [i for i, s in enumerate(program.steps) if s.stream is stream and s.is_present]
         assert np.all(spans[on_stream].sum(axis=0) <= total)
     hosts = sum(np.broadcast_to(s.host_s, num_ranks) for s in program.steps)
     assert np.all(hosts <= total)
     for i, step in enumerate(program.steps):
         for j in step.after:
             assert np.all(simulation.start_s[i] >= simulation.finish_s[j])
-        if step.collective and (step.present is None or step.present.all()):
+        if step.collective and step.is_present:
             assert np.ptp(simulation.start_s[i]) == 0
 
 

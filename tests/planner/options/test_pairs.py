@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.workload import Feature
 from planner import api
+from planner.errors import InfeasibleError
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits
 from planner.options.torchrec_rules import legal_types_and_kernels
 from planner.prepare import search_pipeline
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
 from tests import strategies
 
 Pair = tuple[ShardingType, ComputeKernel]
@@ -67,3 +72,30 @@ def test_a_type_is_left_with_the_kernels_of_its_pairs() -> None:
     ]
     first = table_limits(problem([pairs, EVERY, EVERY]))[0]
     assert first.kernels == {kind: (kernel,) for kind, kernel in pairs}
+
+
+@given(st.lists(SOME, min_size=3, max_size=3), st.booleans())
+def test_a_full_listing_leaves_no_table_without_its_host_kernels(
+    pairs: list[list[Pair]], is_grouped: bool
+) -> None:
+    asked = problem(pairs)
+    if is_grouped:
+        whole = [*pairs[0], (ShardingType.TABLE_WISE, ComputeKernel.FUSED)]
+        asked = problem([whole, whole, EVERY])
+        group = TableGroup(patterns=NAMES[:2], level=Level.RANK)
+        asked = replace(asked, constraints=replace(asked.constraints, together=(group,)))
+    pipeline = search_pipeline(asked, CostPipeline)
+    assert enumerate_options(asked, pipeline, every_kernel=True).has_every_kernel
+
+
+def test_a_table_whose_inputs_fit_nowhere_is_refused_beside_one_with_pairs() -> None:
+    pairs = [
+        (ShardingType.ROW_WISE, ComputeKernel.FUSED_UVM_CACHING),
+        (ShardingType.TABLE_WISE, ComputeKernel.FUSED),
+    ]
+    feature = Feature(name="many", pooling_factor=1e6)
+    large = strategies.make_table("t1", features=(feature,))
+    workload = strategies.make_workload(TABLES[0], large, TABLES[2], local_batch_size=200_000)
+    asked = replace(problem([pairs, EVERY, EVERY]), workload=workload)
+    with pytest.raises(InfeasibleError, match="'t1' exceeds the device memory of an empty rank"):
+        api.solve(asked)

@@ -209,12 +209,17 @@ def test_outputs_that_cannot_be(days: list[Path], tmp_path: Path) -> None:
         tmp_path: "is a folder",
         notes: "was not written by",
         notes / "s.json": "is a file, not a folder",
+        Path(os.devnull): "is a pipe or a device; name a file",
     }
     for output, message in cases.items():
         with pytest.raises(InvalidInputError, match=message):
             profile_files(days, output, OPTIONS)
     assert notes.read_text() == "precious"
-    assert isinstance(profile_files(days, tmp_path / "new" / "s.json", OPTIONS), Stats)
+    assert Path(os.devnull).is_char_device()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "new" / "s.json")
+    assert isinstance(profile_files(days, link, OPTIONS), Stats)
+    assert link.is_symlink()
 
 
 def test_a_lost_worker(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from planner import io
 from tests.planner.cli.command_line import Run
+from tests.planner.io.files import write
 
 QUICK = ("--trial-evaluations", "40", "--trial-limit", "5s")
 
@@ -65,3 +68,49 @@ def test_a_worker_needs_a_journal(run: Run, tmp_path: Path) -> None:
     assert refused.code == 2
     assert "shardplan tune" in refused.err
     assert not missing.exists()
+    empty = write(tmp_path, "empty.journal", "")
+    refused = run("worker", empty)
+    assert refused.code == 2
+    assert "is empty; 'shardplan tune' begins a study" in refused.err
+    assert empty.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "line", ['{"op_code": 0}', '{"op_code": 99, "worker_id": "x"}', '["op_code"]']
+)
+def test_a_damaged_journal_is_refused_and_kept(run: Run, tmp_path: Path, line: str) -> None:
+    journal = write(tmp_path, "study.journal", line + "\n")
+    refused = run("worker", journal)
+    assert refused.code == 2, refused.err
+    assert "a line of the journal is damaged" in refused.err
+    assert journal.read_text() == line + "\n"
+
+
+def test_what_is_assumed_and_doubted_is_said_once_and_as_plan_says_it(
+    run: Run, tmp_path: Path
+) -> None:
+    workload = write(
+        tmp_path,
+        "means.yaml",
+        """
+        name: means
+        training: {batch_size_per_rank: 16, pipeline: sparse_dist}
+        tables:
+          - {name: cut, num_embeddings: 1000, embedding_dim: 64, pooling: mean,
+             constraints: {sharding_types: [row_wise]}}
+          - {name: whole, num_embeddings: 1000, embedding_dim: 64,
+             constraints: {sharding_types: [table_wise]}}
+        """,
+    )
+    asked = (workload, "--system", "h100_sxm", "--gpus", 2)
+    only = ("--trials", 1, "--trial-evaluations", 10)
+    plan = run("plan", *asked, "--evaluations", 10, "--json")
+    tuned = run("tune", *asked, *only, "--json")
+    assert (plan.code, tuned.code) == (0, 0), plan.err + tuned.err
+    said = json.loads(tuned.out)["result"]["warnings"]
+    assert any("TorchRec computes another model" in line for line in said)
+    assert said == list(dict.fromkeys(said))
+    assert sorted(said) == sorted(json.loads(plan.out)["warnings"])
+    shown = " ".join(run("tune", *asked, *only).out.split())
+    for line in said:
+        assert shown.count(f"warning: {line}") == 1, line

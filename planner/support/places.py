@@ -1,0 +1,16 @@
+"""Where an output goes: behind a link, or into something that is no file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def is_stream(path: Path) -> bool:
+    """Whether something stands there that is written into: a pipe, a terminal, ``/dev/null``."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def behind_links(path: Path) -> Path:
+    """The absolute path of the file that ``path`` leads to; it need not exist yet."""
+    return Path(os.path.realpath(path))
