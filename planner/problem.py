@@ -114,7 +114,8 @@ class Constraints:
         device, host = topology.hbm_capacities(), topology.ddr_capacities()
         for rule in self.memory:
             sizes = device if rule.level is Level.RANK else host
-            at = [p for p in rule.places if p < len(sizes)] or slice(None)
+            there = [p for p in rule.places if p < len(sizes)]
+            at = there if rule.places else slice(None)
             sizes[at] = np.minimum(sizes[at], rule.most_bytes)
         return replace(
             topology,

@@ -35,6 +35,17 @@ def asked(
     return problem, CostPipeline(workload, topology)
 
 
+def test_a_limit_of_places_that_are_not_there_limits_no_other() -> None:
+    topology = cases.topology(2, 2, hbm_gib=1, ddr_gib=4)
+    limits = (
+        MemoryLimit(most_bytes=5.0, level=Level.RANK, places=(1, 9)),
+        MemoryLimit(most_bytes=7.0, level=Level.HOST, places=(2,)),
+    )
+    limited = Constraints(memory=limits).limited(topology)
+    assert limited.hbm_capacities().tolist() == [2.0**30, 5.0, 2.0**30, 2.0**30]
+    assert limited.ddr_capacities().tolist() == topology.ddr_capacities().tolist()
+
+
 def refuse_hopeless(problem: PlanningProblem, pipeline: CostPipeline) -> None:
     _refuse_hopeless(problem, pipeline, table_limits(problem))
 
