@@ -25,8 +25,9 @@ from planner.search.common.guard import guarded
 from planner.search.improve.simplify import simplified
 from planner.settings import SearchSettings
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
-from planner.space.objective import MakePipeline
+from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.status import Status
+from planner.torchrec_terms.maxima import ColumnMaxima
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
@@ -68,12 +69,23 @@ def answer(
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
             warnings=(
                 *remarks,
+                *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, points),
                 *pooling_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
             searched=searched_options(space),
         ),
+    )
+
+
+def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str, ...]:
+    """Objectives on TorchRec's terms keep its own share of memory free, not the workload's."""
+    if best.memory.fits or not isinstance(objective, ColumnMaxima):
+        return ()
+    return (
+        "the plan does not fit beside the workload's memory.reserve: objective "
+        f"{objective.name} keeps free what TorchRec's planner keeps instead",
     )
 
 

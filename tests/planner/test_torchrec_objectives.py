@@ -254,3 +254,14 @@ def test_the_quick_plan_is_handed_on(name: str) -> None:
     assert found.solver.value <= value * (1 + 1e-12)
     assert found.solver.bound is not None
     assert found.solver.bound <= value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reserve_that_does_not_count_is_said(name: str) -> None:
+    problem = problem_of(hbm_gib=10.0)
+    for reserved_gib, is_said in ((0.0, False), (9.9, True)):
+        workload = replace(problem.workload, reserved_bytes=reserved_gib * GIB)
+        found = api.plan(workload, problem.topology, objective=name, max_evaluations=20)
+        assert found.best.memory.fits != is_said
+        words = f"does not fit beside the workload's memory.reserve: objective {name} keeps"
+        assert any(words in line for line in found.warnings) == is_said
