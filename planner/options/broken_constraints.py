@@ -60,6 +60,8 @@ def _reasons(
         yield f"has the kernel {kernel}"
     elif not all(r.allows_pair(kind, kernel) for r in rules):
         yield f"is {kind} with the kernel {kernel}"
+    if not rules:
+        return
     used = set(placement.ranks)
     hosts = {rank // local_world_size for rank in used}
     for r in rules:
@@ -67,10 +69,9 @@ def _reasons(
             yield f"lies on rank {min(used - set(r.ranks))}"
         if r.hosts and not hosts <= set(r.hosts):
             yield f"lies on host {min(hosts - set(r.hosts))}"
-    narrowest = min((s.num_cols for s in placement.shards), default=0)
-    is_cut = len({s.col_offset for s in placement.shards}) > 1
-    if is_cut and narrowest < max((r.min_column_width for r in rules), default=0):
-        yield f"has pieces of {narrowest} columns"
+    cells, least = placement.cells, max((r.min_column_width for r in rules), default=0)
+    if len(np.unique(cells.col_offset)) > 1 and cells.num_cols.min() < least:
+        yield f"has pieces of {cells.num_cols.min()} columns"
     cached = placement.cache_load_factor_ratio
     if cached and any(r.cache_load_factors and cached not in r.cache_load_factors for r in rules):
         yield f"keeps {cached:g} of its rows in the cache"
