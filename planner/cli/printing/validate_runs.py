@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.run_stages import STAGES
 from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
@@ -139,8 +141,8 @@ def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
     ]
     columns = ("plan", "measured", "predicted", "error")
     print_rows(title, columns, rows)
-    errors = [abs(log(predicted / measured)) for _, measured, predicted in pairs]
-    say(f"geometric mean error of the ratio: {_percent(exp(sum(errors) / len(errors)) - 1.0)}")
+    errors = np.log([predicted / measured for _, measured, predicted in pairs])
+    say(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}")
 
 
 def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
@@ -153,19 +155,17 @@ def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
 
 def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     """How fast the machine was, compared with its calibration, and what that does to the errors."""
-    paces = [o.pace_ratio for o in outcomes if o.pace_ratio is not None]
-    if not outcomes or len(paces) < len(outcomes):
+    paced = [(o, o.pace_ratio) for o in outcomes if o.pace_ratio is not None]
+    if not outcomes or len(paced) < len(outcomes):
         return None
-    errors = [log(o.predicted_s * p / o.measured_s) for o, p in zip(outcomes, paces, strict=True)]
-    geomean = exp(sum(map(abs, errors)) / len(errors)) - 1.0
-    inside = [
-        o.low_s * p <= o.measured_s <= o.high_s * p for o, p in zip(outcomes, paces, strict=True)
-    ]
-    held = _percent(sum(inside) / len(inside))
+    paces = [p for _, p in paced]
+    missed = geomean_error(np.log([o.predicted_s * p / o.measured_s for o, p in paced]))
+    inside = sum(o.low_s * p <= o.measured_s <= o.high_s * p for o, p in paced)
     return (
         f"for the same fixed work the machine took {min(paces):.2f} to {max(paces):.2f} times as "
         "long as when it was calibrated; times this ratio, predictions miss by "
-        f"{_percent(geomean)} (geometric mean) and intervals hold {held} of the plans"
+        f"{_percent(missed)} (geometric mean) and intervals hold {_percent(inside / len(paced))} "
+        "of the plans"
     )
 
 

@@ -19,6 +19,7 @@ _CALLS, _STEPS = 150, 2000
 _AROUND_S = 3.0
 """Readings within so many seconds tell the pace of a moment; single ones differ by a fifth."""
 _TRIED_S = 30.0
+"""About how long a plan is tried for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Pace:
         return float(np.exp(np.median(self._log_s)))
 
     def sigma_ratio(self) -> float:
-        """Log-standard deviation of the pace of half minutes, the time that a plan is tried for.
+        """Log-standard deviation of the pace from one half minute to another.
 
         Around the median of all readings, for that is the pace of :meth:`at_typical`.
         """
