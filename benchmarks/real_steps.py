@@ -6,6 +6,9 @@
 Modules are of the families that the tests write from their papers, with sizes and batches drawn at
 random; none of them, and nothing like a whole model, is measured by ``shardplan calibrate``. A step
 is forward, backward and an update by stochastic gradient descent, on one core, in processor time.
+All modules take their turns in several rounds, and the median over the rounds counts; how far two
+rounds of one module lie apart tells what no prediction can know. Beside the modules, fixed work is
+timed: it tells how slow the machine was, compared with its calibration.
 ``--ranks 2`` measures half of the modules on each of two cores at once, as ``calibrate`` does and
 as training has it; with one rank the other cores are idle, and the one at work is faster for it.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from costmodels.calibration.fitting import geomean_error
+from costmodels.calibration.fitting import FloatArray, geomean_error
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, OperatorList, Pipeline, Workload
@@ -32,20 +36,44 @@ from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.calibrate_cpu import calibrated_topology
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_operators import timed_passes
+from planner.integrations.measure.pace import Pace
+from planner.io.system.calibration_file import load_constants
 from tests.integration.dense import dense_modules as families
 
 Random = np.random.Generator
-_REPEATS = 9
+_REPEATS = 7
+_ROUNDS = 5
 _INITIAL = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One module: what tracing lists, and the seconds of a step."""
+    """One module: what tracing lists, and the seconds of a step in every round.
+
+    ``rounds_s`` are as measured, ``pace_s`` what fixed work took around each of them.
+    """
 
     family: str
     operators: OperatorList
-    seconds: float
+    rounds_s: tuple[float, ...]
+    pace_s: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median over the rounds."""
+        return float(np.median(self.rounds_s))
+
+    def at(self, pace_s: float) -> float:
+        """Seconds where fixed work takes ``pace_s``, the median over the rounds."""
+        return float(np.median(np.array(self.rounds_s) * pace_s / np.array(self.pace_s)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    family: str
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    operators: OperatorList
 
 
 def _log(rng: Random, low: int, high: int) -> int:
@@ -145,19 +173,43 @@ _FAMILIES: dict[str, Callable[[Random], tuple[nn.Module, tuple[Any, ...]]]] = {
 
 def _measured(rank: int, world_size: int, count: int, seed: int) -> list[Step]:
     """Modules of every family in turn; every rank draws them all and runs its share."""
-    rng, names, found = np.random.default_rng([seed, 17]), list(_FAMILIES), list[Step]()
+    rng = np.random.default_rng([seed, 17])
     torch.manual_seed(seed)
+    turns = len(_FAMILIES)
+    drawn = _drawn(rng, count)
+    own = [m for i, m in enumerate(drawn) if (i + i // turns) % world_size == rank]
+    pace, rounds, paces = Pace(), list[list[float]](), list[list[float]]()
+    for _ in range(_ROUNDS):
+        seconds, moments = [0.0] * len(own), [0.0] * len(own)
+        for i in rng.permutation(len(own)):
+            pace.read()
+            seconds[i] = sum(timed_passes(own[i].module, own[i].inputs, repeats=_REPEATS))
+            moments[i] = time.perf_counter()
+            pace.read()
+        rounds.append(seconds)
+        paces.append(moments)
+    return [
+        Step(
+            family=own[i].family,
+            operators=own[i].operators,
+            rounds_s=tuple(r[i] for r in rounds),
+            pace_s=tuple(pace.around_s(m[i]) for m in paces),
+        )
+        for i in range(len(own))
+    ]
+
+
+def _drawn(rng: Random, count: int) -> list[_Module]:
+    """Modules of every family in turn, with their inputs."""
+    names, found = list(_FAMILIES), list[_Module]()
     for i in range(count):
         name = names[i % len(names)]
         module, inputs = _FAMILIES[name](rng)
-        if (i + i // len(names)) % world_size != rank:
-            continue
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=_INITIAL)
         given = tuple(x.requires_grad_() if x.is_floating_point() else x for x in inputs)
-        trace = trace_dense(module, given, batch_size=1)
-        seconds = sum(timed_passes(module, given, repeats=_REPEATS))
-        found.append(Step(family=name, operators=trace.operators, seconds=seconds))
+        operators = trace_dense(module, given, batch_size=1).operators
+        found.append(_Module(family=name, module=module, inputs=given, operators=operators))
     return found
 
 
@@ -191,22 +243,37 @@ def main() -> None:
 
 
 def _report(options: argparse.Namespace, topology: Topology) -> None:
-    from scipy.stats import kendalltau
-
     per_rank = run_on_ranks(_measured, options.ranks, options.modules, options.seed)
     steps = [step for found in per_rank for step in found]
-    rows = np.array([(*_predicted(s, topology), s.seconds) for s in steps])
-    for step, (predicted_s, low_s, high_s, seconds) in zip(steps, rows, strict=True):
+    predicted = np.array([_predicted(s, topology) for s in steps])
+    measured = np.array([s.seconds for s in steps])
+    for step, (predicted_s, low_s, high_s) in zip(steps, predicted, strict=True):
         print(
-            f"{step.family:10} {1e3 * seconds:9.3f} ms measured {1e3 * predicted_s:9.3f} ms "
-            f"predicted ({1e3 * low_s:.3f} to {1e3 * high_s:.3f})  {predicted_s / seconds:.2f}"
+            f"{step.family:10} {1e3 * step.seconds:9.3f} ms measured {1e3 * predicted_s:9.3f} ms "
+            f"predicted ({1e3 * low_s:.3f} to {1e3 * high_s:.3f})  {predicted_s / step.seconds:.2f}"
         )
-    predicted, low, high, measured = rows.T
+    logs = np.log(np.array([s.rounds_s for s in steps]))
+    apart = np.abs(logs[:, :, None] - logs[:, None, :]).sum() / (_ROUNDS * (_ROUNDS - 1))
+    print(f"two rounds of one module differ by {100 * np.expm1(apart / len(steps)):.1f} %")
+    print(f"{len(steps)} modules, as measured: {_summary(predicted, measured)}")
+    pace_s = load_constants(topology.calibration).pace_s if topology.calibration else None
+    if pace_s is None:
+        return
+    ratio = float(np.median([s.pace_s for s in steps])) / pace_s
+    alike = np.array([s.at(pace_s) for s in steps])
+    print(f"fixed work took {ratio:.2f} times as long as in the calibration; at its pace:")
+    print(_summary(predicted, alike))
+
+
+def _summary(rows: FloatArray, measured: FloatArray) -> str:
+    from scipy.stats import kendalltau
+
+    predicted, low, high = rows.T
     errors = np.log(predicted / measured)
     inside = np.mean((low <= measured) & (measured <= high))
     tau = kendalltau(predicted, measured)[0]
-    print(
-        f"{len(steps)} modules: geometric mean error {100 * geomean_error(errors):.1f} %, "
+    return (
+        f"geometric mean error {100 * geomean_error(errors):.1f} %, "
         f"MAPE {100 * np.mean(np.abs(predicted / measured - 1)):.1f} %, "
         f"bias {100 * np.expm1(errors.mean()):+.1f} %, tau {tau:.3f}, "
         f"{100 * inside:.0f} % inside the interval"

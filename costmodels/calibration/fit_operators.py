@@ -15,12 +15,12 @@ from costmodels.calibration.fitting import (
     log_errors,
 )
 from costmodels.calibration.points import OperatorPoint
-from costmodels.cpu.constants import OperatorConstants
+from costmodels.cpu.constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.cpu.operators import (
-    NUM_COUNTS,
     Counts,
     backward_counts,
     forward_counts,
+    held_bytes,
     update_counts,
 )
 from costmodels.operators import Operator
@@ -70,14 +70,14 @@ def fit_operators(
 
 def _fit(
     points: Sequence[OperatorPoint],
-    counted: Callable[[Sequence[Operator]], Counts],
+    counted: Callable[[Sequence[Operator], float], Counts],
     times_s: FloatArray,
     phase: str,
 ) -> tuple[_ByClass, FitError, FloatArray]:
     """Seconds per count of every class, and of every point without it and its copies."""
-    found = [counted(p.operators) for p in points]
+    found = [counted(p.operators, held_bytes(p.operators)) for p in points]
     names = sorted({name for counts in found for name in counts})
-    table: FloatArray = np.zeros((len(points), len(names), NUM_COUNTS))
+    table: FloatArray = np.zeros((len(points), len(names), OPERATOR_COUNTS))
     for i, counts in enumerate(found):
         for name, values in counts.items():
             table[i, names.index(name)] = values
@@ -94,6 +94,6 @@ def _fit(
     )
     coefficients = np.zeros(flat.shape[1])
     coefficients[used] = fitted
-    rows = coefficients.reshape(len(names), NUM_COUNTS).tolist()
+    rows = coefficients.reshape(len(names), OPERATOR_COUNTS).tolist()
     by_class = tuple((n, tuple(row)) for n, row in zip(names, rows, strict=True))
     return by_class, error, held_out_seconds(flat[:, used], times_s, groups)

@@ -21,6 +21,10 @@ from costmodels.errors import CostModelError, require
 
 ALL_TO_ALL_COUNTS = 6
 """See :func:`costmodels.cpu.gloo.all_to_all_counts`."""
+OPERATOR_COUNTS = 8
+"""Counts of one operator of any class, see :mod:`costmodels.cpu.operators`."""
+UPDATE_COUNTS = 7
+"""See :func:`costmodels.cpu.operators.update_counts`."""
 _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
 
 
@@ -118,6 +122,15 @@ class OperatorConstants:
     backward_s: tuple[tuple[str, tuple[float, ...]], ...]
     update_s: tuple[float, ...]
     sigma_ratio: float
+
+    def __post_init__(self) -> None:
+        """Check that there is a number for each count: old files have fewer."""
+        by_class = (*self.forward_s, *self.backward_s)
+        fits = all(len(counts_s) == OPERATOR_COUNTS for _, counts_s in by_class)
+        require(
+            fits and len(self.update_s) == UPDATE_COUNTS,
+            "constants of operators do not fit this version's counts: calibrate again",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ def _by_operators(
     Without tables nothing reduces gradients, so the optimizer's step is counted here.
     """
     bottom, top = ([o for x in part for o in x.operators] for part in (layers.bottom, layers.top))
+    held = operators.held_bytes((*bottom, *top))
     forward_s = backward_s = 0.0
     if workload.tables:
         forward_s, backward_s = constants.dense.forward_s[0], constants.dense.backward_s[0]
@@ -101,10 +102,10 @@ def _by_operators(
         visited = operators.update_counts((*bottom, *top))
         update_s = float(visited @ np.array(single.update_s))
     return DenseTimes(
-        bottom_forward_s=operators.forward_s(bottom, single),
-        top_forward_s=operators.forward_s(top, single) + forward_s,
-        top_backward_s=operators.backward_s(top, single) + backward_s,
-        bottom_backward_s=operators.backward_s(bottom, single),
+        bottom_forward_s=operators.forward_s(bottom, single, held),
+        top_forward_s=operators.forward_s(top, single, held) + forward_s,
+        top_backward_s=operators.backward_s(top, single, held) + backward_s,
+        bottom_backward_s=operators.backward_s(bottom, single, held),
         optimizer_s=update_s,
     )
 

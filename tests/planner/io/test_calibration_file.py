@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from costmodels.calibration.fitting import FitError
 from costmodels.calibration.report import Calibration
-from costmodels.cpu.constants import OperatorConstants, Residual
+from costmodels.cpu.constants import UPDATE_COUNTS, OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.estimates import Source
 from costmodels.pipeline import CostPipeline
@@ -46,7 +46,7 @@ _ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 3e-11, 0.0, 0.0, 0.0, 0.
 OPERATORS = OperatorConstants(
     forward_s=(_ELEMENTWISE,),
     backward_s=(_ELEMENTWISE,),
-    update_s=(0.0, 0.0, 0.0),
+    update_s=(0.0,) * UPDATE_COUNTS,
     sigma_ratio=0.1,
 )
 """50 ps a byte beyond all caches: 20 GB/s."""
@@ -96,6 +96,16 @@ def test_a_calibration_with_other_features_says_calibrate_again(tmp_path: Path) 
     old = Residual(points_ratio=((0.0,) * 6,), weights_ratio=(0.1,), lengths_ratio=(1.0,) * 6)
     document = json.loads(TypeAdapter(Calibration).dump_json(CALIBRATION))
     document["constants"]["fused"]["forward_residual"] = asdict(old)
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidInputError, match="calibrate again"):
+        read_calibration(path)
+
+
+def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_path: Path) -> None:
+    found = replace(CALIBRATION, constants=replace(MACHINE, operators=OPERATORS))
+    document = json.loads(TypeAdapter(Calibration).dump_json(found))
+    document["constants"]["operators"]["update_s"] = [1e-5, 1e-6, 1e-10]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidInputError, match="calibrate again"):
