@@ -162,9 +162,13 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
         )
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):
-        found = [_scenario_time(one, result.plan) for one in pipeline.pipelines]
-        result = replace(result, scenarios=tuple(found))
+        result = replace(result, scenarios=scenario_times(pipeline, result.plan))
     return result
+
+
+def scenario_times(pipeline: ScenarioPipeline, plan: Plan) -> tuple[ScenarioTime, ...]:
+    """Iteration times of a plan in the workload and in each scenario."""
+    return tuple(_scenario_time(one, plan) for one in pipeline.pipelines)
 
 
 def _scenario_time(pipeline: CostPipeline, plan: Plan) -> ScenarioTime:

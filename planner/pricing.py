@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,9 +11,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError
 from planner.objectives import objective_class
-from planner.prepare import search_objective, search_pipeline
+from planner.prepare import scenario_times, search_objective, search_pipeline
 from planner.problem import PlanningProblem
-from planner.scenarios import ScenarioRule
+from planner.result import Candidate, ScenarioTime
+from planner.scenarios import ScenarioPipeline, ScenarioRule
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
@@ -67,3 +69,21 @@ def objective_value(
         raise InvalidInputError(str(error)) from error
     alone = SimpleNamespace(pipeline=pipeline, options=(), problem=problem, pool=work)
     return float(search_objective(objective, cast("SearchSpace", alone), robust).values(work))
+
+
+def in_scenarios(
+    problem: PlanningProblem, candidate: Candidate
+) -> tuple[Candidate, tuple[ScenarioTime, ...]]:
+    """A priced plan with the memory of the scenario that needs most, and its time in each.
+
+    Without scenarios it is the same candidate, and no times.
+
+    Args:
+        problem: workload, system and scenarios.
+        candidate: a plan as the workload alone prices it.
+    """
+    pipeline = search_pipeline(problem, CostPipeline)
+    if not isinstance(pipeline, ScenarioPipeline):
+        return candidate, ()
+    memory = pipeline.memory(candidate.plan)
+    return replace(candidate, memory=memory), scenario_times(pipeline, candidate.plan)

@@ -53,7 +53,7 @@ def command(
 
     System and number of ranks come from the plan where it names them; flags win. The value of an
     objective is what a search for it would say of this plan: with --json, under solver.value. Exit
-    code 1 says that the plan does not fit in memory. A workload without tables needs no PLAN.
+    code 1 says that the plan does not fit in memory, in some scenario if there are any. A workload without tables needs no PLAN.
     """
     check_robust(robust, scenarios)
     from planner.cli.flags.inputs import as_result, load_plans
@@ -63,6 +63,7 @@ def command(
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.mean_pooling import pooling_warnings
+    from planner.pricing import in_scenarios
 
     more = valuing.ValueFlags(
         objective=objective,
@@ -80,7 +81,8 @@ def command(
     )
     means = pooling_warnings(candidate.plan, problem.workload)
     inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
-    result = as_result(inputs, candidate, solver)
+    candidate, times = in_scenarios(asked.problem, candidate)
+    result = replace(as_result(inputs, candidate, solver), scenarios=times)
     if settings.json:
         from planner import io
 

@@ -78,10 +78,14 @@ def test_scenarios(
     done = run("plan", *asked, *flags, "--robust", robust, "-o", tmp_path / "run")
     assert done.code == 0, done.err
     plan = tmp_path / "run" / "plan.json"
-    written = json.loads(plan.read_text())["solver"]
+    whole = json.loads(plan.read_text())
+    written = whole["solver"]
     assert written["objective"] == f"{robust} {objective}"
     priced = ("estimate", workload_file, plan, "--system", box)
-    again = solver(run(*priced, *flags, "--json"))
+    document = json.loads(run(*priced, *flags, "--json").out)
+    assert document["scenarios"] == whole["scenarios"]
+    assert document["memory"] == whole["memory"]
+    again = document["solver"]
     assert again["objective"] == written["objective"]
     assert again["value"] == pytest.approx(written["value"], rel=1e-9)
     alone = run(*priced, "--json")
@@ -90,6 +94,21 @@ def test_scenarios(
     words = f"was made for the {robust} of the workload and 1 scenarios"
     assert any(words in text for text in json.loads(alone.out)["warnings"])
     assert words in " ".join(run(*priced).out.split())
+
+
+def test_a_plan_that_does_not_fit_in_a_scenario_does_not_fit(
+    run: Run, workload_file: Path, box: Path, tmp_path: Path
+) -> None:
+    asked = (workload_file, "--system", box, *SEARCH)
+    assert run("plan", *asked, "-o", tmp_path / "run").code == 0
+    priced = ("estimate", workload_file, tmp_path / "run" / "plan.json", "--system", box)
+    assert run(*priced, "-q").code == 0
+    text = workload_file.read_text()
+    other = tmp_path / "huge.yaml"
+    other.write_text(text.replace("batch_size_per_rank: 512", "batch_size_per_rank: 50000000"))
+    done = run(*priced, "--scenario", other)
+    assert done.code == 1
+    assert "huge" in done.out
 
 
 def test_what_means_nothing_is_refused(
