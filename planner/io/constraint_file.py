@@ -46,6 +46,17 @@ def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
     return constraints_of(schema.constraints)
 
 
+def check_constraints(path: str | Path) -> int:
+    """The number of rules in a file of constraints, which is checked without its workload.
+
+    Raises:
+        InvalidInputError: lists every broken rule with file, line, key and value.
+    """
+    schema = validate(ConstraintFileSchema, read_yaml(Path(path)))
+    constraints_of(schema.constraints)
+    return len(schema.constraints)
+
+
 def constraints_json_schema() -> dict[str, Any]:
     """JSON Schema of a file of constraints, for editors."""
     return ConstraintFileSchema.model_json_schema()

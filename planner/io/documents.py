@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError
@@ -40,15 +42,32 @@ class Document:
         return f"{place}: {dotted(keys)}" if keys else place
 
 
+_PIPED: Final[dict[tuple[int, int], bytes]] = {}
+"""What pipes have given, by device and inode."""
+
+
+def _kept(file: BinaryIO, data: bytes) -> bytes:
+    """What was read or, from a pipe that is empty by now, what it gave the first time."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISFIFO(status.st_mode):
+        return data
+    number = status.st_dev, status.st_ino
+    if data:
+        _PIPED[number] = data
+    return _PIPED.get(number, data)
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of a file of at most 64 MiB; a byte order mark is dropped.
+
+    A pipe gives its bytes once; whoever reads it again gets the same ones.
 
     Raises:
         InvalidInputError: missing, a folder, too large, unreadable or not UTF-8.
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = _kept(file, file.read(MAX_BYTES + 1))
     except IsADirectoryError as error:
         msg = f"{path}: is a folder; name a file in it"
         raise InvalidInputError(msg) from error

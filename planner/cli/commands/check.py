@@ -19,7 +19,8 @@ Examples:
 
 
 @click.command(
-    short_help="Validate a workload, system or plan file; print its schema.", epilog=EXAMPLES
+    short_help="Validate a workload, system, constraint or plan file; print its schema.",
+    epilog=EXAMPLES,
 )
 @click.argument("file", type=FILE, required=False)
 @click.option(
@@ -28,7 +29,7 @@ Examples:
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, file: Path | None, schema: str | None) -> int:
-    """Read a workload, a system or a plan and list every error with its place in the file.
+    """Read a workload, a system, constraints or a plan and list each error with its place.
 
     The kind is told from the content. Exit code 2 if the file is not well formed. Editors that know
     JSON schemas complete and check the YAML files with the output of --schema.

@@ -53,7 +53,8 @@ def command(
 
     System and number of ranks come from the plan where it names them; flags win. The value of an
     objective is what a search for it would say of this plan: with --json, under solver.value. Exit
-    code 1 says that the plan does not fit in memory, in some scenario if there are any. A workload without tables needs no PLAN.
+    code 1 says that the plan does not fit in memory, be it in a single scenario. A workload without
+    tables needs no PLAN.
     """
     check_robust(robust, scenarios)
     from planner.cli.flags.inputs import as_result, load_plans

@@ -15,7 +15,7 @@ from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags.common import ProblemFlags
 from planner.errors import InvalidInputError
-from planner.io.constraint_file import merged
+from planner.io.constraint_file import check_constraints, merged
 from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
@@ -176,9 +176,13 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
         return "system", summary, ()
+    if "constraints" in keys:
+        count = check_constraints(path)
+        rules = f"{count} rule{'' if count == 1 else 's'}"
+        return "constraints", f"{rules}; names of tables are checked beside their workload", ()
     message = (
-        f"{path}: neither a workload (keys training and tables), a system (keys device and links) "
-        "nor a plan (a .json file)"
+        f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
+        "constraints (key constraints) nor a plan (a .json file)"
     )
     raise InvalidInputError(message)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,39 @@ def test_check_lists_every_error(run: Run, workload_file: Path) -> None:
     data = json.loads(failed.out)
     assert data["ok"] is False
     assert len(data["problems"]) == len(done.err.splitlines())
+
+
+def test_check_of_constraints(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "constraints:\n  - {tables: 'user*', sharding_types: [row_wise]}\n  - {apart: [a, b]}\n"
+    )
+    done = run("check", path)
+    assert done.code == 0, done.err
+    assert "constraints: 2 rules" in " ".join(done.out.split())
+    path.write_text(path.read_text().replace("row_wise", "rowwise"))
+    done = run("check", path)
+    assert done.code == 2
+    assert f"{path}:2" in done.err
+
+
+def test_what_comes_through_a_pipe_is_read_as_often_as_it_is_needed(
+    run: Run, workload_file: Path, plan_file: Path
+) -> None:
+    """As from the shell's ``<(command)``: the kind, the errors and the values are read in turn."""
+    reading, writing = os.pipe()
+    os.write(writing, workload_file.read_bytes())
+    os.close(writing)
+    done = run("check", f"/dev/fd/{reading}")
+    os.close(reading)
+    assert done.code == 0, done.err
+    assert "workload: 6 tables" in " ".join(done.out.split())
+    reading, writing = os.pipe()
+    os.write(writing, plan_file.read_bytes())
+    os.close(writing)
+    done = run("estimate", workload_file, f"/dev/fd/{reading}", "--system", "h100_sxm", "-q")
+    os.close(reading)
+    assert done.code == 0, done.err
 
 
 def test_check_of_something_else(run: Run, tmp_path: Path) -> None:
