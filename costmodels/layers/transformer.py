@@ -13,6 +13,9 @@ from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
+_FLASH = 2
+"""The generation of fused kernels where none is given."""
+
 
 class Checkpoint(StrEnum):
     """What a backward pass computes once more instead of keeping it.
@@ -73,7 +76,7 @@ class Transformer(AbstractLayer):
     rotary: bool = False
     masked: bool = False
     joint_qkv: bool = True
-    flash: int = 2
+    flash: int = _FLASH
     dropout: bool = False
     predicted: int = 0
     head_transform: bool = False
@@ -120,6 +123,32 @@ class Transformer(AbstractLayer):
         require(
             not self.lengths or self.fused_attention,
             f"{where}: lengths need fused_attention; scores that are written are padded to seq",
+        )
+        self._check_effects(where)
+
+    def _check_effects(self, where: str) -> None:
+        """Refuse what would change nothing beside the other keys."""
+        require(
+            not (self.masked and self.fused_attention),
+            f"{where}: masked needs fused_attention: false; the mask of a fused kernel is not "
+            "priced (lengths leave padding out)",
+        )
+        require(
+            self.fused_attention or self.flash == _FLASH,
+            f"{where}: flash {self.flash} is a kernel of fused attention, and fused_attention is "
+            "false; leave flash out",
+        )
+        of_head = {
+            "tied: false": not self.tied,
+            "predicted": self.predicted > 0,
+            "head_transform": self.head_transform,
+            "fused_loss": self.fused_loss,
+        }
+        unused = [key for key, is_set in of_head.items() if is_set and not self.vocabulary]
+        require(
+            not unused,
+            f"{where}: {', '.join(unused)} belong to the head of a model with a "
+            "vocabulary, and there is none; leave them out or give a vocabulary",
         )
 
     @property
