@@ -99,6 +99,7 @@ def points() -> CsvRows:
     )
 
 
+@functools.cache
 def errors() -> Errors:
     """Relative errors by (role, location) and by (role, location, phase)."""
     table = points()
@@ -184,16 +185,17 @@ def _call(table: Table, phase: str, num_indices: float, num_bags: float) -> Look
     return LookupCall(shard=shard, num_tables=1.0, phase=phase)
 
 
+@functools.cache
 def residual_groups() -> dict[str, tuple[float, ...]]:
     """Root mean square errors, as in an iteration, of the groups behind the intervals."""
+    h100, v100 = load_system(SYSTEM), load_system(V100_SYSTEM, gpus=1)
     logs: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in points().rows:
         call = lookup_call(row)
         if isinstance(call, LookupCall) and row["role"] == "calibrate":
             run = row["point_id"].rsplit("-", 1)[0]
-            error = _log_error((call,), load_system(SYSTEM), float(row["time_us"]))
+            error = _log_error((call,), h100, float(row["time_us"]))
             logs[row["location"]][row["optimizer"], run].append(error)
-    v100 = load_system(V100_SYSTEM, gpus=1)
     uniform = published(V100_FILE).rows[0]
     forwards = [
         abs(_log_error(calls, v100, time_us))

@@ -14,7 +14,7 @@ import importlib
 import itertools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import ClassVar, final
 
@@ -292,26 +292,6 @@ def balanced_s(
     return model.reduce_scatter_s(size_bytes, topology, within_host=False)
 
 
-def worst_and_mean_s(rank_times_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Time of the slowest rank, which the others wait for, and the mean, ``[...]`` each.
-
-    Some published figures of imbalanced all-to-alls are means over ranks.
-    """
-    return np.asarray(rank_times_s.max(axis=-1)), np.asarray(rank_times_s.mean(axis=-1))
-
-
-def share_network(topology: Topology, groups_per_nic: float) -> Topology:
-    """The system as one group sees it while others use the same network links.
-
-    Args:
-        topology: the system with its links idle.
-        groups_per_nic: groups that cross each network link at the same time, this one included.
-    """
-    link = topology.network_link
-    slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / groups_per_nic)
-    return replace(topology, network_link=slower)
-
-
 def spread_by_level(
     per_peer: FloatArray, *, local: int, domain: int
 ) -> tuple[FloatArray, FloatArray]:
@@ -350,25 +330,3 @@ def group_sums(values: FloatArray, size: int) -> FloatArray:
     rest = values[..., whole:]
     tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
     return np.concatenate([sums, tail], axis=-1)
-
-
-def matrix_by_level(matrix: FloatArray, topology: Topology) -> tuple[FloatArray, FloatArray]:
-    """Bytes by level of any all-to-all.
-
-    Args:
-        matrix: ``[R, R]`` bytes from row rank to column rank; the diagonal is ignored.
-        topology: gives hosts and domains.
-
-    Returns:
-        ``(send, receive)``, each ``[R, NUM_LEVELS]``.
-    """
-    ranks = np.arange(topology.world_size)
-    host = ranks // topology.local_world_size
-    domain = ranks // topology.domain_size
-    same_host = host[:, None] == host[None, :]
-    same_domain = domain[:, None] == domain[None, :]
-    masks = (same_host, same_domain & ~same_host, ~same_domain)
-    moved = matrix * (ranks[:, None] != ranks[None, :])
-    send = np.stack([(moved * m).sum(axis=1) for m in masks], axis=-1)
-    receive = np.stack([(moved * m).sum(axis=0) for m in masks], axis=-1)
-    return send, receive

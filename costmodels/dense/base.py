@@ -41,11 +41,6 @@ class Layer:
         return sum(o.num_repeats * o.forward_flop for o in self.operators)
 
     @property
-    def elementwise_bytes(self) -> float:
-        """Bytes that operators move that are no products."""
-        return sum(o.num_repeats * o.moved_bytes for o in self.operators if o.product is None)
-
-    @property
     def tensor_bytes(self) -> float:
         """The largest tensor of the operators that are no products."""
         return max((o.tensor_bytes for o in self.operators if o.product is None), default=0.0)

@@ -69,16 +69,6 @@ class Section:
     rows: tuple[tuple[Cell, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def as_data(self) -> dict[str, object]:
-        """The section as plain values for JSON: raw numbers, one mapping per row."""
-        titles = [column.title for column in self.columns]
-        return {
-            "title": self.title,
-            "facts": {fact.label: list(fact.parts) for fact in self.facts},
-            "rows": [dict(zip(titles, row, strict=True)) for row in self.rows],
-            "notes": list(self.notes),
-        }
-
 
 def format_cell(kind: Kind, value: Cell) -> str:
     """One value as people read it; ``-`` for a missing one."""

@@ -18,13 +18,11 @@ from costmodels.collective.base import (
     Level,
     balanced_s,
     group_sums,
-    matrix_by_level,
-    share_network,
     spread_by_level,
-    worst_and_mean_s,
 )
 from costmodels.topology import Topology
 from tests.conformance.instances import build
+from tests.networks import matrix_by_level, share_network
 from tests.strategies import make_topology, topologies
 
 MODELS = discovery.names(costmodels.collective)
@@ -240,12 +238,6 @@ def test_confidence_is_a_basis_and_a_spread(
         moves = topology.world_size > 1
         assert 0 <= trust.spread_ratio < 10
         assert (trust.spread_ratio > 0) or not moves
-
-
-def test_the_slowest_rank_and_the_mean() -> None:
-    worst, mean = worst_and_mean_s(np.array([[1.0, 3.0], [2.0, 2.0]]))
-    np.testing.assert_array_equal(worst, [3.0, 2.0])
-    np.testing.assert_array_equal(mean, [2.0, 2.0])
 
 
 # ------------------------------------------------------------------ bytes by level

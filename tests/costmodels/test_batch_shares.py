@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.collective.base import matrix_by_level
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Link, Topology
 from costmodels.workload import DenseArch, Pipeline, Workload
+from tests.networks import matrix_by_level
 from tests.strategies import (
     make_placement,
     make_table,

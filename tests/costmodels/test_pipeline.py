@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import matrix_by_level
 from costmodels.dense.base import dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.errors import InvalidValueError
@@ -26,6 +25,7 @@ from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import KINDS, MACHINE, sampled_factors, sigmas
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
+from tests.networks import matrix_by_level
 from tests.strategies import (
     make_device,
     make_placement,

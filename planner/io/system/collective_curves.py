@@ -95,11 +95,6 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
-def validation_curves(set_name: str) -> tuple[CurveRecord, ...]:
-    """Rows of a set that only check predictions."""
-    return tuple(r for r in shipped_curves() if r.set_name == set_name and r.role == "validate")
-
-
 @functools.lru_cache(maxsize=1)
 def shipped_curves() -> tuple[CurveRecord, ...]:
     """All rows of ``configs/calibrations/collectives.csv``."""

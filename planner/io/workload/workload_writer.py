@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -28,7 +27,6 @@ from costmodels.workload import (
     Workload,
 )
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
 from planner.io.workload.codec_entries import communication_entry
 from planner.io.workload.layer_entries import entry_of
 from planner.io.workload.operator_schema import operators_entry
@@ -103,22 +101,6 @@ def workload_text(
     if rules:
         lines += [head_line("constraints", beside), *(f"  - {flow_text(rule)}" for rule in rules)]
     return "\n".join(lines) + "\n"
-
-
-def save_workload(
-    path: Path,
-    workload: Workload,
-    constraints: Constraints = NO_CONSTRAINTS,
-    *,
-    header: Sequence[str] = (),
-    notes: Notes | None = None,
-) -> None:
-    """Write :func:`workload_text`, whole or not at all.
-
-    Raises:
-        InvalidInputError: a name that a file cannot hold, or a folder that cannot be written.
-    """
-    write_text_atomic(path, workload_text(workload, constraints, header=header, notes=notes))
 
 
 # ------------------------------------------------------------------ the parts

@@ -165,7 +165,7 @@ class EveryRank:
         weight = np.zeros(self._space.num_tables)
         weight[tables] = _KEY_STEP ** np.arange(len(tables))[::-1]
         worth = np.where(self._on_host, 0.0, weight[self._space.table_of[self._option]])
-        pairs = [(r, r + 1) for r in range(world - 1) if (r + 1) % local]
+        pairs = [(r, r + 1) for r in range(world) if (r + 1) % local]
         pairs += [(h * local, (h + 1) * local) for h in range(self._space.num_hosts - 1)]
         parts = []
         for this, following in pairs:

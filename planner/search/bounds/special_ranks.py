@@ -127,7 +127,7 @@ class SpecialRanks:
         """``[P]`` the option's piece of most load in all."""
         tangents = self._model.num_tangents
         rows = self._model.option_rows(flat)[..., :tangents].reshape(-1, tangents)
-        return np.asarray(rows[int(np.argmax(rows.sum(axis=-1)))])
+        return np.asarray(rows[int(np.argmax(rows.sum(axis=1)))])
 
 
 def _row(column: IntArray, values: FloatArray) -> Rows:

@@ -88,7 +88,33 @@ def can_price_all(space: SearchSpace, left_s: float) -> bool:
     return each * entries <= _MOST_ENTRIES
 
 
-def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], FloatArray]]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assignments:
+    """Assignments of which each is made when it is asked for; of many priced ones few are.
+
+    Attributes:
+        choices: the choices of each table.
+        index: which of them each assignment has, ``[N]`` for each table.
+    """
+
+    choices: list[list[Choice]]
+    index: tuple[IntArray, ...]
+
+    def __len__(self) -> int:
+        """Number of assignments."""
+        return len(self.index[0])
+
+    def __getitem__(self, at: int) -> Assignment:
+        """One of them."""
+        picked = [found[own[at]] for found, own in zip(self.choices, self.index, strict=True)]
+        return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
+
+    def __iter__(self) -> Iterator[Assignment]:
+        """All of them in turn."""
+        return map(self.__getitem__, range(len(self)))
+
+
+def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArray]]:
     """Batches of assignments that keep the rules, with their work ``[N, W, F]``."""
     choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
     taken = Taken.of(space, choices) if space.rules else None
@@ -103,7 +129,7 @@ def every_assignment(space: SearchSpace) -> Iterator[tuple[list[Assignment], Flo
                 continue
             index = tuple(i[kept] for i in index)
         total = sum((w[i] for w, i in zip(works, index, strict=True)), start=np.zeros(1))
-        yield [_assignment(choices, at) for at in zip(*index, strict=True)], total
+        yield Assignments(choices=choices, index=index), total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -148,7 +174,8 @@ def price_all(space: SearchSpace, record: Record) -> None:
     objective = record.evaluate.objective
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)
-        record.keep_best_of(assignments, values, "exhaustive")
+        best = int(np.argmin(values))
+        record.keep_if_good(assignments[best], float(values[best]), "exhaustive")
         proven = values
         if space.listing.names.stands_for:
             proven = np.where(np.isfinite(values), objective.proven_values(works, values), np.inf)
@@ -156,11 +183,6 @@ def price_all(space: SearchSpace, record: Record) -> None:
         if record.stopped:
             return
     record.raise_bound(least, "exhaustive")
-
-
-def _assignment(choices: list[list[Choice]], at: tuple[np.int64, ...]) -> Assignment:
-    picked = [found[int(i)] for found, i in zip(choices, at, strict=True)]
-    return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
 
 
 def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:

@@ -68,7 +68,7 @@ def test_dot_interaction_by_hand() -> None:
     arch = DenseArch(num_dense_features=13, bottom_mlp=(32, 64), top_mlp=(16, 1))
     layers = dense_layers(make_workload(*tables, dense=arch, local_batch_size=10))
     concat, dot, first, last = layers.top
-    assert concat.elementwise_bytes == 2 * 4 * 10 * 4 * 64
+    assert sum(o.moved_bytes for o in concat.operators) == 2 * 4 * 10 * 4 * 64
     assert dot.products == (Product(m=4, k=64, n=4, count=10),)
     assert first.products == (Product(m=10, k=6 + 64, n=16),)
     assert last.num_parameters == 16 + 1

@@ -20,7 +20,7 @@ from planner.settings import SearchSettings
 from tests.planner import cases
 
 SYSTEM = cases.topology(1, 4)
-SEARCH = SearchSettings(max_evaluations=300)
+SEARCH = SearchSettings(max_evaluations=150, with_baselines=False)
 
 
 def with_table(model: Workload, index: int, **changes: object) -> Workload:

@@ -104,7 +104,7 @@ def test_without_a_limit_the_plan_in_use_is_never_made_worse(seed: int) -> None:
     """However short the search is."""
     model, system = cases.synthetic(6, seed=seed, batch=16384), cases.topology(2, 2)
     words = {"constraints": cases.DEVICE_ONLY, "with_baselines": False}
-    use = api.plan(model, system, max_evaluations=300, **words)
+    use = api.plan(model, system, max_evaluations=100, **words)
     again = api.plan(model, system, moves=MoveLimit(start=use.plan), max_evaluations=20, **words)
     assert again.estimate.time.time_s <= use.estimate.time.time_s * (1 + 1e-12)
 

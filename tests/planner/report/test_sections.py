@@ -262,11 +262,3 @@ def test_alternatives_are_ranked(result: PlanningResult) -> None:
 def test_provenance_lists_the_weakest_first(result: PlanningResult) -> None:
     section = build(result, "provenance")
     assert column(section, "source") == ["datasheet", "measured"]
-
-
-def test_sections_become_plain_data(result: PlanningResult) -> None:
-    data = build(result, "alternatives").as_data()
-    assert data["title"] == "Baselines and runners-up"
-    rows = data["rows"]
-    assert isinstance(rows, list)
-    assert rows[0]["plan"] == "best"

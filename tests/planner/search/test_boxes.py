@@ -203,7 +203,7 @@ def test_boxes_close_much_of_the_gap() -> None:
         record.consider(proposal, "greedy")
     branching = _branching(space, objective, frozenset())
     before = branching.bound(record.value)
-    for _ in range(40):
+    for _ in range(25):
         branching.step(record.value, whole_limit_s=None)
     assert branching.bound(record.value) > 1.1 * before
 

@@ -102,7 +102,7 @@ def test_few_moves_leave_the_busiest_rank_its_load() -> None:
     def outcome(most: int) -> tuple[float, float]:
         limit = MoveLimit(start=start, max_tables=most)
         problem = PlanningProblem(workload=workload, topology=topology, move_limit=limit)
-        settings = SearchSettings(max_evaluations=800, with_baselines=False)
+        settings = SearchSettings(max_evaluations=500, with_baselines=False)
         found = solve(problem, search=settings).solver
         assert found.bound is not None
         return found.value, found.bound

@@ -39,7 +39,7 @@ def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
 def test_the_other_process_finds_what_this_one_would() -> None:
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
-    evaluate = _evaluator(space, Budget(max_evaluations=400))
+    evaluate = _evaluator(space, Budget(max_evaluations=200))
     strategy = Auto(ALONE)
     with contextlib.closing(SecondSearch(strategy, evaluate, seed=3)) as second:
         found = second.plan(lambda: False)
@@ -48,7 +48,7 @@ def test_the_other_process_finds_what_this_one_would() -> None:
         space=space,
         objective=evaluate.objective,
         seed=3 + second_search._OTHER_SEED,
-        max_evaluations=400,
+        max_evaluations=200,
         ends_at_s=None,
     )
     assert found == next(answer(request))
@@ -94,7 +94,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     space = _space(8, 4)
     budget = Budget(max_evaluations=1)
     strategy = Auto()
-    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=500)), seed=7919)
+    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=200)), seed=7919)
     given: list[Assignment] = []
 
     class Instant:

@@ -45,8 +45,8 @@ def on_device(gpus: int) -> PlanningProblem:
 
 @pytest.fixture(scope="module")
 def space() -> DesignSpace:
-    """Two clusters, two batches, two codecs, two widths, groups; tables are cut in three ways."""
-    few = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+    """Two clusters, two batches, two codecs, two widths, groups; tables are cut in two ways."""
+    few = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
     rules = Constraints(sharding_types=few)
     menu = Menu(
         tries_groups=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
+from benchmarks import collectives
 from benchmarks.collectives import LARGE, left_out_ranks, main
 from planner.validation.held_out import (
     HeldOut,
@@ -18,7 +20,17 @@ from planner.validation.held_out import (
 RECORDS = predicting_records()
 
 
-def mean_errors(found: Iterator[HeldOut]) -> tuple[float, float]:
+@functools.cache
+def other_sizes() -> tuple[HeldOut, ...]:
+    return tuple(every_other_size(RECORDS))
+
+
+@functools.cache
+def other_versions(*, newest_only: bool) -> tuple[HeldOut, ...]:
+    return tuple(predict_across_versions(RECORDS, newest_only=newest_only))
+
+
+def mean_errors(found: Iterable[HeldOut]) -> tuple[float, float]:
     """(below 1 MiB, from 1 MiB) in percent."""
     points = list(found)
     small = [p.error_ratio for p in points if p.size_bytes < LARGE]
@@ -27,14 +39,14 @@ def mean_errors(found: Iterator[HeldOut]) -> tuple[float, float]:
 
 
 def test_sizes_that_were_left_out() -> None:
-    small, large = mean_errors(every_other_size(RECORDS))
+    small, large = mean_errors(other_sizes())
     assert small < 6
     assert large < 5
 
 
 @pytest.mark.parametrize("newest_only", [True, False])
 def test_other_versions_of_the_library(newest_only: bool) -> None:
-    small, large = mean_errors(predict_across_versions(RECORDS, newest_only=newest_only))
+    small, large = mean_errors(other_versions(newest_only=newest_only))
     assert small < 8
     assert large < 4.5
 
@@ -47,12 +59,19 @@ def test_numbers_of_ranks_that_were_left_out() -> None:
 
 
 def test_intervals_hold_for_versions_that_were_left_out() -> None:
-    points = predict_across_versions(RECORDS, newest_only=False)
+    points = other_versions(newest_only=False)
     inside = [p.inside for p in points if p.size_bytes >= LARGE]
     assert np.mean(inside) > 0.8
 
 
-def test_the_report_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the figures of the tests above, which need not be computed again."""
+    monkeypatch.setattr(collectives, "every_other_size", lambda _: other_sizes())
+    monkeypatch.setattr(
+        collectives, "predict_across_versions", lambda _, **how: other_versions(**how)
+    )
     main()
     printed = capsys.readouterr().out
     assert printed.count("\n  all ") == 11

@@ -47,7 +47,7 @@ def made(run: Run, tmp_path: Path, system_file: Path) -> tuple[Path, Path]:
     workload, pinned = tmp_path / "w.yaml", tmp_path / "pinned.yaml"
     workload.write_text(WORKLOAD)
     pinned.write_text("constraints: [{tables: '*', ranks: [0], sharding_types: [table_wise]}]\n")
-    args = ("--system", system_file, "-o", tmp_path / "run", "-q", "--evaluations", 50)
+    args = ("--system", system_file, "-o", tmp_path / "run", "-q", "--evaluations", 10)
     done = run("plan", workload, "--constraints", pinned, *args)
     assert done.code == 0, done.err
     return workload, tmp_path / "run" / "plan.json"
@@ -56,7 +56,7 @@ def made(run: Run, tmp_path: Path, system_file: Path) -> tuple[Path, Path]:
 def test_a_drifted_plan_ends_with_exit_code_1(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 200)
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 60)
     done = run(*asked, "--stats", days[0], "-o", tmp_path / "new.json")
     assert done.code == 1, done.err
     assert "Plan again" in done.out

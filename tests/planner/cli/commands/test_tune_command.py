@@ -11,7 +11,7 @@ from planner import io
 from tests.planner.cli.command_line import Run
 from tests.planner.io.files import write
 
-QUICK = ("--trial-evaluations", "40", "--trial-limit", "5s")
+QUICK = ("--trial-evaluations", "10", "--trial-limit", "5s")
 
 
 def test_tune_prints_picks_and_writes_a_plan_that_loads(

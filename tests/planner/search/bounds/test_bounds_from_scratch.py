@@ -323,16 +323,15 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
 
 
 def test_tables_with_the_largest_pieces_come_first() -> None:
-    """By their share of a phase's maximum; small ones and uniform ones are not worth a rank."""
-    widths = (64, 256, 128, 4)
+    """By their share of a phase's maximum; less than a quarter of it is not worth a rank."""
+    widths = (96, 256, 128, 4)
     tables = tuple(cases.table(f"t{i}", 200_000, w, 8.0) for i, w in enumerate(widths))
     only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
     space = cases.space(cases.workload(tables, batch=4096), cases.topology(1, 2), only)
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
     found = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
-    assert bounds.tables_with_large_pieces(found, 4)[:2] == (1, 2)
+    assert bounds.tables_with_large_pieces(found, 4) == (1, 2, 0)
     assert bounds.tables_with_large_pieces(found, 1) == (1,)
-    assert 3 not in bounds.tables_with_large_pieces(found, 4)
     assert bounds.tables_with_large_pieces(replace(found, shares=None), 4) == ()
 
 

@@ -268,6 +268,11 @@ def test_short_and_ended_searches_begin_nothing_more(prover_of: Callable[..., Pr
     assert prover.advance(cast("Any", short))
     assert not prover.advance(cast("Any", short)), "it is waited for at the end"
     assert short.told == []
+    longer = Search(3.0, 0.7)
+    prover = prover_of(script, a=1.0)
+    assert prover.advance(cast("Any", longer))
+    assert prover.advance(cast("Any", longer)), "from 0.6 seconds on programs are begun again"
+    assert len(longer.told) == 1
     for value, stopped in ((math.inf, False), (3.0, True)):
         record = Search(value)
         record.stopped = stopped

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from costmodels.sharding import Spread
+from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.objectives import objective_named
+from planner.problem import Constraints
 from planner.search.bounds import bound
 from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.room import Room
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import BoolArray, FloatArray
+from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
 from tests.planner import cases
 from tests.planner.search.bounds.test_bounds_from_scratch import ROUNDS, Written
 from tests.planner.search.bounds.test_bounds_from_scratch import space_of as space_named
@@ -147,6 +149,45 @@ def test_whole_options_and_special_ranks_say_what_is_written(name: str, objectiv
             assert whole == pytest.approx(full.least(whole=True, kept=kept), rel=3e-4)
 
 
+def hot_rows_first() -> SearchSpace:
+    """Whole tables, or rows split inside a host, where one rank then gets most of the lookups."""
+    tables = tuple(
+        cases.table(f"t{i}", 300_000 + 90_000 * i, 64, 3.0 + 4 * i, scattered=False)
+        for i in range(3)
+    )
+    rules = Constraints(
+        sharding_types=(ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE),
+        kernels=(ComputeKernel.FUSED,),
+    )
+    return cases.space(cases.workload(tables, batch=4096), cases.topology(2, 2), rules)
+
+
+def test_the_largest_of_unequal_pieces_lies_on_the_special_rank() -> None:
+    """It alone is what the rank surely has, and with it the bound is higher than without.
+
+    The first rank of a host has most lookups of a table, and so tables count by their lookups.
+    """
+    space = hot_rows_first()
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    rows_inside_hosts = frozenset({ShardingType.TABLE_ROW_WISE})
+    assert rows_inside_hosts in type_sets(space)
+    relaxed = bounds.relax(rows_inside_hosts, rounds=ROUNDS)
+    assert bounds.tables_with_large_pieces(relaxed, 3) == (2, 1, 0)
+    for special in ((2,), (2, 1, 0)):
+        found = bounds.relax(rows_inside_hosts, special=special, rounds=ROUNDS).bound
+        full = Full(bounds, rows_inside_hosts)
+        full.special(special)
+        assert found == pytest.approx(full.least(whole=False), rel=1e-6)
+        assert found > 1.002 * relaxed.bound
+
+
+def test_shards_are_those_that_have_rows_of_work() -> None:
+    space = hot_rows_first()
+    made = RankFreeProgram(LinearModel(space, objective_named("phases", space)))
+    assert made.shards.tolist() == [rows.size for rows in space.rows]
+    assert set(made.shards.tolist()) == {1, 2}
+
+
 @pytest.mark.parametrize("name", ["tiny 1", "tiny 3", "tiny 6", "uneven memory"])
 def test_what_a_solution_puts_on_ranks(name: str) -> None:
     """Largest shards beside what lies everywhere, uniform options rank by rank, and both."""
@@ -190,6 +231,8 @@ def test_room_is_kept_by_a_program_or_by_a_price(
     monkeypatch.setattr(bound, "_SOLVED_TABLES", most)
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
     found = bounds.relax(None, rounds=ROUNDS)
+    unsolved = replace(found, shares=None)
+    assert bounds.listed(unsolved) is unsolved
     listed = bounds.listed(found)
     device = space.mean_work @ space.device / space.pipeline.device_limits.mean()
     assert found.shares is not None
@@ -234,3 +277,40 @@ def test_options_shrink_along_the_lagrangian(seed: int) -> None:
     assert replace(Relaxation(types=None, bound=0.0), shares=free).choice(space).tolist() == [
         int(np.argmax(free[a:b])) for a, b in itertools.pairwise(space.first)
     ]
+
+
+def least_price(costs: FloatArray, size: FloatArray, ranges: list[range]) -> float:
+    """The least price of memory at which the cheapest options of all tables fit.
+
+    Choices change only where two options of a table cost the same, so only these prices matter.
+    """
+    prices = {0.0}
+    for own in ranges:
+        for i, j in itertools.permutations(own, 2):
+            if size[i] > size[j]:
+                prices.add(max(0.0, (costs[j] - costs[i]) / (size[i] - size[j])))
+    for price in sorted(prices):
+        score = costs + price * (1 + 1e-9) * size
+        if sum(size[min(own, key=score.__getitem__)] for own in ranges) <= 1:
+            return price
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_has_the_least_price_at_which_all_fit(seed: int) -> None:
+    """Against every price at which a choice changes."""
+    rng = np.random.default_rng(seed)
+    space = cases.space(cases.synthetic(4, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
+    ranges = [range(a, b) for a, b in itertools.pairwise(space.first)]
+    bytes_of = space.mean_work @ space.device
+    costs = rng.exponential(size=len(bytes_of)) * 10.0 ** rng.uniform(-3, 3) / bytes_of
+    least = sum(bytes_of[own].min() for own in ranges)
+    cheapest = sum(bytes_of[own][costs[own].argmin()] for own in ranges)
+    limit = least + rng.uniform(0.1, 0.9) * (cheapest - least)
+    space.pipeline.device_limits[:] = limit
+    found = Room(space).shrunk(Relaxation(types=None, bound=0.0, reduced_costs=costs))
+    price = least_price(costs, bytes_of / limit, ranges)
+    assert price > 0, "the case does not need what it tests"
+    score = costs + price * (1 + 1e-9) * bytes_of / limit
+    expected = [min(own, key=score.__getitem__) for own in ranges]
+    assert np.flatnonzero(found).tolist() == expected

@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints
-from planner.search.bounds.relaxation import optional_types, type_sets
+from planner.search.bounds.relaxation import optional_types, type_sets, usual_optional_types
 from tests.planner import cases
 
 
@@ -36,3 +36,14 @@ def test_every_plan_has_a_set_of_types_and_there_are_few(monkeypatch: pytest.Mon
         ),
     )
     assert optional_types(limited) == frozenset()
+
+
+@pytest.mark.parametrize("most", [3, 4])
+def test_many_tables_may_be_replicated_in_every_set(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four tables are many where three are few; where four are few, every set says it exactly."""
+    monkeypatch.setattr("planner.search.bounds.relaxation._EXACT_TABLES", most)
+    space = cases.space(cases.synthetic(4), cases.topology(1, 2), cases.DEVICE_ONLY)
+    replicated = {ShardingType.DATA_PARALLEL} if most < 4 else set()
+    assert usual_optional_types(space) == replicated
