@@ -277,8 +277,13 @@ class CostPipeline:
         return self._phases.weights
 
     @property
+    def proven_weights(self) -> FloatArray:
+        """Weights ``[K]`` under which ``base_s`` and the phases' maxima bound every iteration."""
+        return self._phases.proven_weights
+
+    @property
     def base_s(self) -> float:
-        """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
+        """Iteration time that no plan avoids; with ``proven_weights`` a proven bound."""
         return self._phases.base_s
 
     def phase_gradient(self, work_row: FloatArray) -> FloatArray:

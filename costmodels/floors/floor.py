@@ -6,13 +6,15 @@ least once those maxima are known. It prices a made-up rank that has the maximum
 no more of anything else than every plan has. That rank is never slower than a real plan, because
 
 - between the forward and the backward lookup, and behind each of them, all ranks wait for one
-  another in a collective, so maxima that lie on different ranks add up all the same. Plans that
-  only replicate tables have no such collective between the lookups, but there all ranks look up
-  the same, so the slowest rank has both maxima;
+  another in a collective, so maxima that lie on different ranks add up all the same. Where they
+  need not wait (:func:`costmodels.floors.phases.lookups_add_up`), each of the two maxima is on a
+  made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
 - dense layers run on the fastest device, and communication does not slow compute;
-- every stage whose duration is no phase takes what it takes with nothing to do.
+- every stage whose duration is no phase takes what it takes with nothing to do;
+- what a phase holds of several steps is counted at the first of them. Where gradients are decoded
+  before the backward lookup, that is the decoding: the host may issue the lookup only after it.
 
 Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
 """
@@ -31,6 +33,7 @@ from costmodels.floors.exchange_floor import (
     exchange_floor,
     tail_floor,
 )
+from costmodels.floors.phases import lookups_add_up
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
@@ -200,12 +203,15 @@ class IterationFloor:
         """Fused calls of the made-up ranks: the slowest one, and one with a shard it may not have.
 
         Where the slowest rank may have no shard of the types that are on some ranks only, another
-        rank has, and with it a call more for its host to issue. With ``early`` the last one is the
+        rank has, and with it a call more for its host to issue. Where the lookups do not add up,
+        the second rank is the slowest in the backward lookup. With ``early`` the last one is the
         slowest in the forward lookup alone.
         """
         slowest = self.num_calls(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         other = [uniform + 1.0] if slowest == uniform < len(types) else []
+        if not lookups_add_up(self._stages, types):
+            other = [float(slowest)]
         return np.array([float(slowest), *other, *([float(slowest)] if early else [])])
 
     def _times(
@@ -227,8 +233,9 @@ class IterationFloor:
             empty: exchanges that are no leaves take no time, either.
         """
         columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
-        loaded = np.arange(own.lookup_forward_s.shape[-1]) == 0
-        forward, backward = next(columns) * loaded, next(columns) * loaded
+        ranks = np.arange(own.lookup_forward_s.shape[-1])
+        updating = ranks == (0 if lookups_add_up(self._stages, types) else 1)
+        forward, backward = next(columns) * (ranks == 0), next(columns) * updating
         families: dict[str, FamilyTimes] = {}
         for exchange in self._exchanges(types):
             fixed_s = np.array([0.0 if empty else exchange.fixed_s])
@@ -245,12 +252,16 @@ class IterationFloor:
         replicates = ShardingType.DATA_PARALLEL in types
         tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
         replicated_s = next(columns) if replicates else tail_s
-        alone = next(columns) * (np.arange(loaded.size) == loaded.size - 1) if early else forward
+        alone = next(columns) * (ranks == ranks[-1]) if early else forward
+        codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
+        if codecs is not None:
+            decoded_s = codecs.dequantize_gradient_s + backward
+            codecs, updated = replace(codecs, dequantize_gradient_s=decoded_s), 0.0 * backward
         return replace(
             own,
-            codecs=self._codecs(types, loaded.size, empty=empty),
+            codecs=codecs,
             lookup_forward_s=own.lookup_forward_s + alone,
-            lookup_backward_s=own.lookup_backward_s + backward,
+            lookup_backward_s=own.lookup_backward_s + updated,
             cache_fetch_s=forward if early else np.zeros_like(forward),
             families=tuple(families.values()),
             tail_bucket_s=replicated_s,

@@ -26,6 +26,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
     SECOND,
 )
+from costmodels.sharding import ShardingType
 from costmodels.stages.stage_model import StageModel
 
 _STEP = 1e-4
@@ -35,6 +36,22 @@ _FLOOR = 1e-4
 
 Below 3e-5, rounding in the differences outweighs what tangents are lowered by.
 """
+
+
+def lookups_add_up(stages: StageModel, types: frozenset[ShardingType]) -> bool:
+    """Whether an iteration holds the slowest forward and then the slowest backward lookup.
+
+    They may be those of two ranks, which wait for one another in the exchange of vectors between
+    the two. Plans that only replicate tables have no such exchange. There all ranks look up the
+    same rows, so that one rank is slowest in both, unless batches are unequal: a backward lookup
+    updates distinct rows, whose number grows less than the batch does.
+
+    Args:
+        stages: knows the batches.
+        types: sharding types that all plans have which are asked about.
+    """
+    exchanges = bool(types - {ShardingType.DATA_PARALLEL})
+    return exchanges or stages.exchanges.batch_ratio is None
 
 
 class PhaseModel:
@@ -73,8 +90,21 @@ class PhaseModel:
         return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0, 0.0])
 
     @cached_property
+    def proven_weights(self) -> FloatArray:
+        """Weights ``[K]`` under which ``base_s`` and the phases' maxima bound every iteration.
+
+        They are :attr:`weights` wherever the slowest ranks of the two lookups add up
+        (:func:`lookups_add_up`). Elsewhere an iteration holds at least the longer of the two
+        lookups, so half of each counts.
+        """
+        weights = self.weights.copy()
+        if not lookups_add_up(self._stages, frozenset({ShardingType.DATA_PARALLEL})):
+            weights[:2] *= 0.5
+        return weights
+
+    @cached_property
     def base_s(self) -> float:
-        """Iteration time that no plan avoids; with the weighted phase maxima a proven bound."""
+        """Iteration time that no plan avoids; with :attr:`proven_weights` a proven bound."""
         dense, fastest = self._stages.least_dense, float(self._stages.speeds.max())
         chain_s = dense.top_forward_s + dense.top_backward_s + dense.optimizer_s
         if self._pipeline.overlaps_bottom:

@@ -19,12 +19,13 @@ EXCHANGING_TYPES: Final = (
     ShardingType.TABLE_WISE,
     ShardingType.COLUMN_WISE,
     ShardingType.TABLE_COLUMN_WISE,
-    ShardingType.ROW_WISE,
     ShardingType.TABLE_ROW_WISE,
     ShardingType.GRID_SHARD,
+    ShardingType.ROW_WISE,
 )
 """Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
-alike stand beside each other, so that a table by another name keeps its turn on the streams."""
+alike stand beside each other, so that a table by another name keeps its turn on the streams: the
+first five on hosts of one rank, the last three on one host."""
 
 BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 """Types whose partial sums are added inside a host first, and then cross hosts."""

@@ -91,7 +91,7 @@ class IterationTime(AbstractNamedObjective):
 
     def always(self) -> Cut:
         """The path through all compute and all exchanges."""
-        return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.phase_weights)
+        return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.proven_weights)
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
         """The shortest iteration with the largest phases of this plan."""

@@ -16,8 +16,9 @@ class SynchronizedPhases(AbstractNamedObjective):
     """The slowest rank's seconds in each phase that ranks wait for one another after, added up.
 
     What does not depend on the plan is part of it; launches, overlap and start-up costs of the
-    collectives are not, so it is no more than the iteration time. It is separable, and its
-    bound exact up to how shards share ranks.
+    collectives are not, so it is no more than the iteration time, but where batches are unequal and
+    all tables replicated (:func:`costmodels.floors.phases.lookups_add_up`). It is separable, and
+    its bound exact up to how shards share ranks.
     """
 
     name = "phases"

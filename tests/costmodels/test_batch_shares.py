@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.batch_shares import batch_ratios, with_batch
+from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Link, Topology
-from costmodels.workload import DenseArch, Pipeline, Workload
+from costmodels.workload import DenseArch, Feature, Pipeline, Workload
 from tests.networks import matrix_by_level
 from tests.strategies import (
     make_placement,
@@ -130,7 +131,38 @@ def test_bounds_hold(case: tuple[Workload, Topology, Plan], data: st.DataObject)
     work = costed.plan_work(plan)
     slowest = costed.phase_times(work).max(axis=-2)
     time_s = float(costed.iteration_times(work))
-    assert costed.base_s + float(slowest @ costed.phase_weights) <= time_s * (1 + 1e-9)
+    assert costed.base_s + float(slowest @ costed.proven_weights) <= time_s * (1 + 1e-9)
+
+
+def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_replicated() -> None:
+    """No rank waits for another between its two lookups there, so no iteration holds both maxima.
+
+    The rank with more samples is slowest in the forward lookup. The other one has slower compute,
+    and is slowest in the backward lookup, which updates distinct rows.
+    """
+    law = Zipf(num_embeddings=113_930, exponent=2.0)
+    feature = Feature(name="f", pooling_factor=100.0)
+    table = make_table(num_embeddings=113_930, distribution=law, features=(feature,))
+    topology = make_topology(local_world_size=2, speed_by_rank_ratio=(0.25, 1.0))
+    device = dataclasses.replace(topology.device, kernel_latency_s=0.0, launch_latency_s=0.0)
+    topology = dataclasses.replace(topology, device=device)
+    workload = make_workload(
+        table, local_batch_size=4096, batch_share_ratio=(0.25, 4.0), dense=DenseArch()
+    )
+    kind = ShardingType.DATA_PARALLEL
+    plan = Plan(placements=(make_placement(table, kind, topology),))
+    costed = costs(workload, topology)
+    work = costed.plan_work(plan)
+    phases = costed.phase_times(work)
+    assert phases[:, :2].argmax(axis=0).tolist() == [1, 0]
+    time_s = float(costed.iteration_times(work))
+    slowest = phases.max(axis=0)
+    assert costed.base_s + float(slowest @ costed.phase_weights) > time_s
+    assert costed.base_s + float(slowest @ costed.proven_weights) <= time_s
+    floor = costed.floor.of(frozenset({kind}), fetches=False)
+    assert floor.seconds(floor.leaf_seconds(slowest[None, floor.phases])) <= time_s
+    longest = floor.longest_path(floor.lines(slowest[floor.phases]))
+    assert longest.constant_s + longest.counts @ slowest[floor.phases] <= time_s
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.distribution.zipf import Zipf
 from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Pipeline, Workload
+from costmodels.training.communication import Communication, Precision
+from costmodels.workload import DenseArch, Pipeline, Workload
 from tests.strategies import (
     make_placement,
     make_table,
@@ -158,3 +160,27 @@ def test_no_work_costs_no_phase_and_exchanges_are_free_on_one_rank() -> None:
     assert np.all(pipeline.phase_times(np.zeros((1, NUM_COLUMNS))) == 0)
     work = np.full((1, NUM_COLUMNS), 1e6)
     assert np.all(pipeline.phase_times(work)[0, 2:-1] == 0)
+
+
+def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -> None:
+    """A rank decodes its gradients before the backward lookup, for which it may wait for the host.
+
+    Both are one phase. Counted at the lookup as a whole, the decoding would come after the wait.
+    """
+    law = Zipf(num_embeddings=20_000, exponent=1.05)
+    table = make_table(num_embeddings=20_000, embedding_dim=256, distribution=law)
+    codecs = Communication.of(Precision.FP16, Precision.INT8)
+    workload = make_workload(table, local_batch_size=8192, dense=DenseArch()).communicating(codecs)
+    topology = make_topology(local_world_size=2)
+    kind = ShardingType.TABLE_WISE
+    plan = Plan(placements=(make_placement(table, kind, topology),))
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(plan)
+    program, times = pipeline.scheduled(pipeline.stage_times(work), (2,))
+    names = [step.name for step in program.steps]
+    decoded, updated = (names.index(n) for n in ("gradient dequantize", "lookup backward"))
+    assert times.start_s[updated][0] > times.finish_s[decoded][0]
+    assert program.steps[decoded].duration_s[0] > 1e-5
+    floor = pipeline.floor.of(frozenset({kind}), fetches=False)
+    slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
+    assert floor.seconds(floor.leaf_seconds(slowest))[0] <= times.iteration_time_s * (1 + 1e-9)

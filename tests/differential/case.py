@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement
@@ -55,7 +56,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """What the constraints leave of one table: types, kernels, places, widths, load factors."""
+    """What the constraints leave of one table: types, kernels, places, widths, load factors.
+
+    ``pairs`` are the types with kernels that rules on combinations leave.
+    """
 
     types: frozenset[ShardingType]
     kernels: frozenset[ComputeKernel]
@@ -64,6 +68,7 @@ class Leave:
     min_width: int
     factors: tuple[float, ...]
     names_factors: bool
+    pairs: frozenset[tuple[ShardingType, ComputeKernel]]
 
 
 def leave_of(case: Case, table: Table) -> Leave:
@@ -83,7 +88,9 @@ def leave_of(case: Case, table: Table) -> Leave:
     kernels = set(rules.kernels)
     ranks, hosts = set(range(topology.world_size)), set(range(topology.num_hosts))
     factors: set[float] | None = None
+    pairs = set(itertools.product(ShardingType, ComputeKernel))
     for c in own:
+        pairs &= set(c.pairs or pairs)
         types &= set(c.sharding_types or ShardingType)
         kernels &= set(c.kernels or ComputeKernel)
         ranks &= set(c.ranks or ranks)
@@ -110,6 +117,7 @@ def leave_of(case: Case, table: Table) -> Leave:
         min_width=max([COLUMN_MULTIPLE, *(c.min_column_width for c in own)]),
         factors=CACHE_LOAD_FACTORS if factors is None else tuple(sorted(factors)),
         names_factors=factors is not None,
+        pairs=frozenset(pairs),
     )
 
 
@@ -130,15 +138,15 @@ def limited_topology(case: Case) -> Topology:
 def received_bytes(case: Case, placement: TablePlacement) -> float:
     """Bytes that ranks have to receive to go from the plan in use to this placement of a table.
 
-    Each rank receives the cells that it did not hold: their weights, and their share of the row's
-    optimizer state.
+    Each rank receives the cells that it did not hold, or that were lost: their weights, and their
+    share of the row's optimizer state.
     """
     if case.moves is None:
         return 0.0
     table = case.workload.table(placement.table)
     state = case.workload.optimizer.state_bytes_per_row(table.embedding_dim)
     cell = table.dtype.num_bytes + state / table.embedding_dim
-    before = case.moves.start.placement(placement.table).shards
+    before = (case.moves.held or case.moves.start).placement(placement.table).shards
     received = 0
     for new in placement.shards:
         received += new.num_rows * new.num_cols

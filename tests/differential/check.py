@@ -12,12 +12,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from costmodels.sharding import Plan, check_plan
-from planner.api import estimate, plan
+from planner.api import estimate, floor, plan
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_plan, plan_text
 from planner.options.torchrec_rules import layout_problems
+from planner.problem import PlanningProblem
+from planner.scenarios import ScenarioRule
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
+from planner.search.bounds.quick import Floor
 from planner.search.common.leave_out import SearchPart
 from planner.support.status import Status
 from tests.differential.case import Case
@@ -47,6 +50,7 @@ class Kind(StrEnum):
 
     BOUND = "bound above the optimum"
     WIDE = "bound above the optimum of wider menus only"
+    WITHDRAWN = "bound above a plan, and therefore not told"
     BELOW = "value below the optimum"
     PRICE = "written price differs"
     INFEASIBLE = "feasible called infeasible"
@@ -65,7 +69,9 @@ class Answer:
 
     ``plan`` is as read back from the written file; ``estimate_s`` is what ``estimate`` says of it.
     ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
-    of the search apart.
+    of the search apart. ``floor`` is what is known without a search (of the engine, about times),
+    and ``free_bytes`` what the plan leaves of its fullest rank. ``withdrew`` says that the planner
+    itself saw its bound to be wrong (:mod:`planner.search.common.guard`).
     """
 
     run: Run
@@ -75,6 +81,9 @@ class Answer:
     is_optimal: bool = False
     estimate_s: float | None = None
     others: tuple[Plan, ...] = ()
+    floor: Floor | None = None
+    free_bytes: float = math.inf
+    withdrew: bool = False
     text: str = ""
     error: Exception | None = None
     trace: str = ""
@@ -224,10 +233,27 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
         is_optimal=result.solver.status is Status.OPTIMAL,
         estimate_s=found,
         others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
+        floor=_floor(case) if run is Run.ENGINE else None,
+        free_bytes=result.best.memory.fullest.headroom_bytes,
+        withdrew=result.solver.status is Status.NO_PROOF,
         text=_without_times(text),
         seconds=seconds,
         evaluations=result.solver.evaluations,
     )
+
+
+def _floor(case: Case) -> Floor | None:
+    """What no plan can go below, which is told of iteration times alone."""
+    if case.objective != "iteration" or case.robust is not ScenarioRule.WORST:
+        return None
+    problem = PlanningProblem(
+        workload=case.workload,
+        topology=case.topology,
+        constraints=case.constraints,
+        move_limit=case.moves,
+        scenarios=case.scenarios,
+    )
+    return floor(problem)
 
 
 def _without_times(text: str) -> str:
@@ -294,6 +320,14 @@ def _faults_of_plan(
     known = min([best, *(space.judge.price(p) for p in (found, *legal))])
     if bound is not None and (math.isnan(bound) or _above(bound, known)):
         faults.append((Kind.BOUND, f"{bound:.9g}, optimum {known:.9g} ({_percent(bound, known)})"))
+    least = answer.floor
+    if least is not None and _above(least.value, known):
+        faults.append((Kind.BOUND, f"floor {least.value:.9g}, optimum {known:.9g}"))
+    if least is not None and _above(answer.free_bytes, least.free_bytes + 1.0):
+        text = f"{answer.free_bytes:.9g} bytes left, floor {least.free_bytes:.9g}"
+        faults.append((Kind.BOUND, text))
+    if answer.withdrew:
+        faults.append((Kind.WITHDRAWN, f"{value:.9g}, optimum {known:.9g}"))
     if math.isnan(value) or (optimum.is_exact and _above(best, value)):
         faults.append((Kind.BELOW, f"{value:.9g}, optimum {best:.9g} ({_percent(value, best)})"))
     if answer.is_optimal and not value <= best * (1.0 + OPTIMAL):

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan
 from tests.differential.case import Case, limited_topology, received_bytes
 from tests.differential.drawing.options import placements
@@ -208,13 +209,16 @@ def _mirrors(case: Case) -> Iterator[tuple[int, ...]]:
     local, world = topology.local_world_size, topology.world_size
     domain = topology.domain_size
     speeds, device, host = topology.speeds(), topology.hbm_capacities(), topology.ddr_capacities()
+    batches = batch_ratios(case.workload, topology)
+    batches = np.ones(world) if batches is None else batches
     for hosts in itertools.permutations(range(topology.num_hosts)):
         if (host != host[list(hosts)]).any():
             continue
         for ranks in itertools.permutations(range(local)):
             mirror = tuple(h * local + r for h in hosts for r in ranks)
             at = list(mirror)
-            same = (speeds == speeds[at]).all() and (device == device[at]).all()
+            given = (speeds, device, batches)
+            same = all((values == values[at]).all() for values in given)
             together = all(
                 (a // domain == b // domain) == (mirror[a] // domain == mirror[b] // domain)
                 for a in range(world)

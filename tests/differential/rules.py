@@ -52,6 +52,8 @@ def _broken_by_table(case: Case, placement: TablePlacement) -> list[str]:
         broken.append(f"{table.name}: type {placement.sharding_type} is not left to it")
     if placement.kernel not in leave.kernels:
         broken.append(f"{table.name}: kernel {placement.kernel} is not left to it")
+    if (placement.sharding_type, placement.kernel) not in leave.pairs:
+        broken.append(f"{table.name}: {placement.sharding_type} with {placement.kernel} is barred")
     outside = sorted(set(placement.ranks) - set(leave.ranks))
     if outside:
         broken.append(f"{table.name}: ranks {outside} are not left to it")

@@ -1,4 +1,10 @@
-"""Many random problems against their true optima: ``python -m tests.differential.run --help``."""
+"""Many random problems against their true optima: ``python -m tests.differential.run --help``.
+
+``--unusual`` draws settings that the others leave as they are: sharded dense parts, unequal
+batches, caches that look ahead, links with pods, fitted factors, pairs of types and kernels, and
+more (:mod:`tests.differential.drawing.unusual`). What bounds are made of is looked at without a
+search by :mod:`tests.differential.laws`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ from rich.table import Table
 
 from tests.differential.case import Case
 from tests.differential.check import Kind, Run, Verdict, check
-from tests.differential.drawing.problems import draw, draw_larger
+from tests.differential.drawing.problems import draw, draw_larger, draw_unusual
 from tests.differential.named import has_every_plan, named
 from tests.differential.show import verdict_text
 from tests.differential.stored import save
@@ -65,7 +71,13 @@ class Settings:
     most_wide: int = 0
     runs: tuple[Run, ...] = tuple(Run)
     larger: bool = False
+    unusual: bool = False
     twice: bool = False
+
+    def drawn(self, seed: int) -> Case:
+        """The problem of a seed."""
+        made = draw_larger if self.larger else draw_unusual if self.unusual else draw
+        return made(seed)
 
 
 def checked(case: Case, settings: Settings, *, exact: bool = True) -> Verdict:
@@ -84,9 +96,7 @@ def checked(case: Case, settings: Settings, *, exact: bool = True) -> Verdict:
 
 def check_seed(seed: int, settings: Settings) -> Line:
     """Draw and check one problem."""
-    if settings.larger:
-        return Line.of(checked(draw_larger(seed), settings, exact=False))
-    return Line.of(checked(draw(seed), settings))
+    return Line.of(checked(settings.drawn(seed), settings, exact=not settings.larger))
 
 
 def lines_of(seeds: Iterable[int], settings: Settings, jobs: int) -> Iterator[Line]:
@@ -143,6 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--evaluations", type=int, default=2000, help="most plans priced each")
     parser.add_argument("--wide", type=int, default=0, metavar="PLANS", help="price wide menus")
     parser.add_argument("--larger", action="store_true", help="too many plans to price them all")
+    parser.add_argument("--unusual", action="store_true", help="settings seldom met together")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")
     parser.add_argument("--only", choices=[r.value for r in Run], help="ask in one way only")
     parser.add_argument("--seed", type=int, help="one problem, with all details")
@@ -154,12 +165,12 @@ def main(arguments: list[str] | None = None) -> int:
         most_wide=flags.wide,
         runs=(Run(flags.only),) if flags.only else tuple(Run),
         larger=flags.larger,
+        unusual=flags.unusual,
         twice=flags.twice,
     )
     console = Console(width=110)
     if flags.seed is not None or flags.case is not None:
-        drawn = draw_larger if flags.larger else draw
-        case = drawn(flags.seed) if flags.case is None else named(flags.case)
+        case = settings.drawn(flags.seed) if flags.case is None else named(flags.case)
         exact = has_every_plan(flags.case) if flags.case else not flags.larger
         verdict = checked(case, settings, exact=exact)
         console.print(verdict_text(verdict), highlight=False, markup=False, soft_wrap=True)
@@ -179,11 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         if flags.save is not None:
             seed = int(line.name.split()[-1])
             texts = [f"{run}: {kind}: {text}" for run, kind, text in line.faults]
-            save(
-                (draw_larger if flags.larger else draw)(seed),
-                flags.save / f"seed-{seed}.json",
-                texts,
-            )
+            save(settings.drawn(seed), flags.save / f"seed-{seed}.json", texts)
     for line in lines:
         for run, text in line.wide:
             shown = f"{line.name} [{line.objective}] {run}: {Kind.WIDE}: {text}"

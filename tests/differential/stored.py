@@ -13,6 +13,12 @@ from costmodels import estimates, sharding, topology, workload
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.layers.dlrm import Dlrm
+from costmodels.layers.mlp import Mlp
+from costmodels.layers.mmoe import Mmoe
+from costmodels.layers.moe import Moe
+from costmodels.layers.transformer import Transformer
+from costmodels.layers.two_tower import TwoTower
 from costmodels.training import communication
 from planner import problem
 from planner import scenarios as robust
@@ -27,6 +33,7 @@ _KNOWN: dict[str, Any] = {
     for cls in vars(module).values()
     if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or issubclass(cls, Enum))
 } | {cls.__name__: cls for cls in (Empirical, Uniform, Zipf, Case)}
+_KNOWN |= {cls.__name__: cls for cls in (Dlrm, Mlp, Mmoe, Moe, Transformer, TwoTower)}
 
 
 def stored_names() -> list[str]:

@@ -70,7 +70,8 @@ def _placements(
         for kind, shards in ways
         for kernel, factor in _kernels(kind, leave)
     ]
-    return tuple(dict.fromkeys([*found, *_in_use(case, table, leave)]))
+    every = dict.fromkeys([*found, *_in_use(case, table, leave)])
+    return tuple(p for p in every if (p.sharding_type, p.kernel) in leave.pairs)
 
 
 def _placement(

@@ -1,0 +1,82 @@
+"""Laws of prices and bounds over random plans, and unusual problems against all of their plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodels.sharding import ShardingType
+from costmodels.workload import DenseArch
+from planner.objectives.iteration import IterationTime
+from tests.differential import laws
+from tests.differential.check import check
+from tests.differential.drawing.problems import draw_unusual
+from tests.differential.drawing.small_cases import case_of
+from tests.differential.stored import load, save
+from tests.planner.cases import first
+
+EVALUATIONS = 40
+"""Plans that the search may price for each problem: it is about promises, not quality."""
+
+
+@pytest.mark.parametrize("seed", first(range(60), 8))
+def test_laws_hold(seed: int) -> None:
+    found = laws.broken_laws(draw_unusual(seed), seed)
+    assert not found, "\n".join(found)
+
+
+def test_types_that_are_cut_alike_keep_their_turn_on_the_streams() -> None:
+    """On hosts of one rank tables by rows of a host are whole tables; row-wise ones stand apart."""
+    seed = 1_000_027
+    assert laws.broken_laws(draw_unusual(seed), seed) == []
+
+
+@pytest.mark.parametrize("seed", first(range(60), 6))
+def test_unusual_problems(seed: int) -> None:
+    found = [str(fault) for fault in check(draw_unusual(seed), max_evaluations=EVALUATIONS).faults]
+    assert not found, "\n".join(found)
+
+
+def test_unusual_problems_have_what_others_lack(tmp_path: Path) -> None:
+    cases = [draw_unusual(seed) for seed in range(30)]
+    workloads = [c.workload for c in cases]
+    assert {w.dense_parallelism.value for w in workloads} == {"ddp", "fsdp"}
+    assert any(w.lookahead_batches for w in workloads)
+    assert any(w.batch_share_ratio for w in workloads)
+    assert any(w.dense.layers for w in workloads)
+    assert any(t.deduplicates_indices for w in workloads for t in w.tables)
+    assert any(c.topology.fitted for c in cases)
+    assert any(c.topology.network_link.pod_hosts for c in cases)
+    assert any(rule.pairs for c in cases for rule in c.constraints.tables)
+    for case in cases[::5]:
+        save(case, tmp_path / "case.json", ["nothing"])
+        assert load(tmp_path / "case.json") == case
+
+
+def test_a_planted_floor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(1, 2, 16, 32)
+    assert laws.broken_laws(case, 0) == []
+    honest = IterationTime.separable_value
+
+    def raised(
+        self: IterationTime, work: laws.FloatArray, types: frozenset[ShardingType]
+    ) -> float | None:
+        found = honest(self, work, types)
+        return None if found is None else 1.01 * found
+
+    monkeypatch.setattr(IterationTime, "separable_value", raised)
+    assert any(line.startswith("floor of") for line in laws.broken_laws(case, 0))
+
+
+def test_a_price_that_depends_on_the_order_of_tables_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = case_of(1, 2, 16, 32)
+    workload = replace(case.workload, dense=DenseArch())
+    monkeypatch.setattr(
+        laws.PricedPlans, "times_by", lambda self, pipeline: self.times * (1.0 + 1e-6)
+    )
+    found = laws.broken_laws(replace(case, workload=workload), 0)
+    assert any(line.startswith("order of tables") for line in found)
