@@ -20,10 +20,12 @@ from costmodels.operators import Operator, OperatorKind, Product
 
 FloatArray = NDArray[np.float64]
 
-_L2_BYTES, _L3_BYTES, _MAPPED_BYTES = 1e6, 4e6, 32e6
-"""A core's own cache; what it can count on of the cache that it shares with others (an eighth of
-32 MB: in calibrations, points held out are predicted best with this share); and the memory that
-the C library keeps (larger buffers are mapped anew, page by page, each time)."""
+_L2_BYTES, _L3_BYTES = 1e6, 4e6
+"""A core's own cache, and what it can count on of the cache that it shares with others (an eighth
+of 32 MB: in calibrations, points held out are predicted best with about this share)."""
+_LARGE_BYTES, _MAPPED_BYTES = 16e6, 32e6
+"""Beyond these sizes a single operator's tensors come from memory, and results are larger than what
+the C library keeps: such buffers are mapped anew, page by page, each time."""
 _CACHES_BYTES: Final = (_L2_BYTES, _L3_BYTES)
 _LARGE_PRODUCT: Final = 1e6
 """Multiply-adds of each of a batch of products from which it takes as long as a product alone: the
@@ -237,7 +239,10 @@ def _attention(operator: Operator, missed: tuple[float, float]) -> FloatArray:
 
 
 def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """1, bytes, bytes beyond each cache, rows, (the table's bytes), short rows, mapped bytes."""
+    """1, bytes, bytes beyond each cache, rows, bytes from memory, short rows, mapped bytes.
+
+    In place of bytes from memory, gradients of looked up rows have the table's bytes.
+    """
     num_bytes, shape, name = operator.moved_bytes, operator.shape, class_of(operator)
     has_rows = bool(shape) and (name in _BY_ROW or name in _SPREAD)
     return np.array(
@@ -247,11 +252,17 @@ def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
             num_bytes * missed[0],
             num_bytes * missed[1],
             float(math.prod(shape[:-1])) if has_rows else 0.0,
-            0.0,
+            max(num_bytes - _LARGE_BYTES, 0.0),
             float(math.prod(shape)) if has_rows and shape[-1] < _VECTOR else 0.0,
             _mapped(operator.written_bytes),
         ]
     )
+
+
+def memory_s(seconds_per_count: Sequence[float]) -> float:
+    """Seconds per byte of a function, by its constants, where no cache holds any of its bytes."""
+    _, *by_bytes, _, from_memory, _, _ = seconds_per_count
+    return sum(by_bytes) + from_memory
 
 
 def _mapped(num_bytes: float) -> float:

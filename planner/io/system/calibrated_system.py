@@ -6,6 +6,7 @@ from pathlib import Path
 
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import CpuConstants
+from costmodels.cpu.operators import memory_s
 from planner.io.atomic import write_text_atomic
 from planner.io.system.calibration_file import write_calibration
 
@@ -76,4 +77,4 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
     if constants.operators is None:
         return "10 GB/s (default, not measured; only codecs of exchanges use it)"
     counts_s = dict(constants.operators.forward_s)["elementwise"]
-    return f"{1e-9 / max(sum(counts_s[1:4]), 1e-12):.1f} GB/s {note}"
+    return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"

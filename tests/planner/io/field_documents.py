@@ -117,7 +117,7 @@ OPERATORS: list[Json] = [
         "deviation_ratio": 0.1,
     },
     {"name": "gelu", "kind": "elementwise", "shape": [1024, 512], "function": "gelu", **_MOVED},
-    {"name": "heads", "kind": "attention", "shape": [16_384, 64, 64, 64, 64], "dtype": "fp16"},
+    {"name": "heads", "kind": "attention", "shape": [256, 512, 512, 64, 64], "dtype": "fp16"},
     {
         "name": "rows",
         "kind": "gather",

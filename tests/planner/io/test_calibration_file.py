@@ -42,7 +42,7 @@ CALIBRATION = Calibration(
 )
 
 
-_ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 3e-11, 0.0, 0.0, 0.0, 0.0))
+_ELEMENTWISE = ("elementwise", (1e-5, 1.5e-11, 0.5e-11, 1e-11, 0.0, 2e-11, 0.0, 0.0))
 OPERATORS = OperatorConstants(
     forward_s=(_ELEMENTWISE,),
     backward_s=(_ELEMENTWISE,),
