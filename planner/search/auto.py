@@ -355,23 +355,24 @@ class _Run:
                 helped.append(self.record.value < value * (1 - _GAIN))
                 if self._nodes < _EARLY_NODES or way == ways[-1]:
                     self.improver.improve(self._branch(self._nodes))
-                self._prove()
+                self._prove(waits=False)
             self.neighbours.improve()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = 2.0 if gained or idle else 0.5
                 efforts[i] = min(max(efforts[i] * factor, _LEAST_EFFORT), _MOST_EFFORT)
 
-    def _prove(self) -> bool:
-        """Take and begin programs for the bound; False if there are none.
+    def _prove(self, *, waits: bool = True) -> bool:
+        """Take and begin programs for the bound, unless there are boxes; False if there are none.
 
-        Boxes gain more from being split, which the search does itself.
+        Unless it ``waits``, the search goes on until it has done as much work as they may take.
         """
         if self.branching is None or self._boxes or self.space.num_tables > _WHOLE_TABLES:
             return False
         if self.prover is None:
             self.prover = Prover(self.bounds, self.relaxed)
-        return self.prover.advance(self.record)
+        due = waits or self.prover.is_due(self.meter.spent_s)
+        return not due or self.prover.advance(self.record)
 
     def _first_cycles(self) -> None:
         """One cycle for the best start of each set of sharding types, then sampled prices."""
@@ -380,7 +381,7 @@ class _Run:
             self.improver.cycle(start, 0.5, most_s=_CYCLE_SHARE * self.meter.left_s)
             left_s = _BOXES_SHARE * self.meter.spent_s - self.boxes_s
             starts += self._branch(self._nodes, most_s=left_s)
-            self._prove()
+            self._prove(waits=False)
         self.improver.improve(starts)
         if self._nodes < _EARLY_NODES:
             self.improver.improve(self._branch(self._nodes))

@@ -87,6 +87,17 @@ class Prover:
         self._begun_s, self._left_s = meter.spent_s, meter.left_s
         return self.start(record.value, left_s(record))
 
+    def is_due(self, spent_s: float) -> bool:
+        """Whether as much work was done beside the programs as they may take, or there are none.
+
+        Whoever has something else to do need not wait for them before that.
+
+        Args:
+            spent_s: nominal seconds that the search has spent.
+        """
+        most_s = sum(p.max_nodes * node_s(p) for _, _, p in self._tasks)
+        return spent_s - self._begun_s >= most_s
+
     def collect(self, record: Record) -> None:
         """Wait for what was begun and take what it proves; the work beside it counts once."""
         if self._tasks:

@@ -258,6 +258,21 @@ def test_work_beside_the_search_counts_once(prover_of: Callable[..., Prover]) ->
         assert record.told == [1.5], "nothing more was begun"
 
 
+def test_programs_are_due_when_as_much_was_done_beside_them(
+    prover_of: Callable[..., Prover],
+) -> None:
+    script = Script()
+    prover, record = prover_of(script, a=1.0), Search(3.0)
+    meter = record.evaluate.meter
+    assert prover.is_due(meter.spent_s), "nothing is begun"
+    assert prover.advance(cast("Any", record))
+    most_s = sum(p.max_nodes * node_s(program()) for p in script.given)
+    meter.spend(0.9 * most_s)
+    assert not prover.is_due(meter.spent_s)
+    meter.spend(0.2 * most_s)
+    assert prover.is_due(meter.spent_s)
+
+
 def _solution() -> Solution:
     return Solution(bound=0.0, x=None, reduced_costs=None, pivots=3, nodes=2)
 
