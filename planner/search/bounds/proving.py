@@ -95,7 +95,7 @@ class Prover:
         Args:
             spent_s: nominal seconds that the search has spent.
         """
-        most_s = sum(p.max_nodes * node_s(p) for _, _, p in self._tasks)
+        most_s = sum((p.max_nodes or _MOST_NODES) * node_s(p) for _, _, p in self._tasks)
         return spent_s - self._begun_s >= most_s
 
     def collect(self, record: Record) -> None:
@@ -123,8 +123,9 @@ class Prover:
                 if not programs:
                     return self._start_ranked(types, incumbent, time_limit_s)
                 break
-            program, unit = self._bounds.program(types, special=special)
-            programs.append(_within(program, min(_BESIDE_S, _BESIDE_SHARE * self._left_s)))
+            whole, unit = self._bounds.program(types, special=special)
+            program = _within(whole, min(_BESIDE_S, _BESIDE_SHARE * self._left_s))
+            programs.append(program)
             self._tasks.append((types, unit, program))
         if programs:
             self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
