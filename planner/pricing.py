@@ -82,7 +82,7 @@ def in_scenarios(
         problem: workload, system and scenarios.
         candidate: a plan as the workload alone prices it.
     """
-    pipeline = search_pipeline(problem, CostPipeline)
+    pipeline = search_pipeline(problem, CostPipeline) if problem.scenarios else None
     if not isinstance(pipeline, ScenarioPipeline):
         return candidate, ()
     memory = pipeline.memory(candidate.plan)

@@ -105,9 +105,9 @@ def forward_counts(operators: Iterable[Operator], held: float) -> Counts:
         held: of the step that they are part of, by :func:`held_bytes`.
     """
     found: Counts = {_ONCE: _first()}
+    missed = _missed(held)
     for operator in operators:
-        counts = operator.num_repeats * _forward(operator, _missed(held))
-        _add(found, class_of(operator), counts)
+        _add(found, class_of(operator), operator.num_repeats * _forward(operator, missed))
     return found if len(found) > 1 else {}
 
 
