@@ -32,6 +32,7 @@ from planner.options.work import OptionWork
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
+from planner.space.budget import default_evaluations
 from planner.space.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
@@ -325,8 +326,10 @@ def _table(name: str, table: Drawn) -> Table:
 
 
 def search(space: SearchSpace, time_limit_s: float, seed: int = 0) -> SearchOutcome:
-    """What the default strategy finds and proves."""
-    evaluate = Evaluator(space, AdditivePhases(), Budget(time_limit_s=time_limit_s))
+    """What the default strategy finds and proves with the budget that ``plan`` gives it."""
+    most = default_evaluations(space, time_limit_s)
+    budget = Budget(time_limit_s=time_limit_s, max_evaluations=most)
+    evaluate = Evaluator(space, AdditivePhases(), budget)
     return Auto().search(space, evaluate, seed=seed)
 
 

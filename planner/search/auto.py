@@ -174,10 +174,11 @@ class _Run:
             return
         bounds = self.bounds
         bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
-        starts = self.starts.greedy(_GREEDY_SHARE * self._budget_s)
-        starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * self._budget_s)
+        planned_s = self.meter.planned_s
+        starts = self.starts.greedy(_GREEDY_SHARE * planned_s)
+        starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * planned_s)
         if self._nodes >= _EARLY_NODES:
-            starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * self._budget_s)
+            starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * planned_s)
         self._look_for_plans([*self.starts.found[: len(self.handed)], *starts])
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
@@ -387,12 +388,6 @@ class _Run:
             self.improver.improve(self._branch(self._nodes))
         if self.second is None or not self._boxes:
             self.improver.explore(_FIRST_EFFORT if self.second is None else 1.0)
-
-    @property
-    def _budget_s(self) -> float:
-        """Nominal seconds that the search has, by its budget of work or by the clock."""
-        limit_s = self.record.evaluate.budget.time_limit_s
-        return min(self.meter.most_s, math.inf if limit_s is None else limit_s)
 
     @property
     def _nodes(self) -> int:

@@ -32,6 +32,8 @@ _PLACING_RANK_S: Final = 2e-7
 _NEIGHBOURS_S: Final = 6e-4
 _NEIGHBOURS_ENTRY_S: Final = 4e-7
 """Looking at all moves from some ranks: each time, and per load of every rank."""
+_LEAST_LEFT_SHARE: Final = 0.1
+"""Share of what was planned that a search counts on until a limit ends it."""
 
 
 def priced_s(count: int, entries: int) -> float:
@@ -64,18 +66,25 @@ class Meter:
 
     Attributes:
         most_s: the limit; infinite for none.
+        planned_s: what the search can count on, of which its parts get their shares: the limit, or
+            less where a time limit is likely to end it sooner.
         spent_s: so far.
     """
 
-    def __init__(self, most_s: float = math.inf) -> None:
-        """Nothing is spent yet."""
+    def __init__(self, most_s: float = math.inf, time_limit_s: float | None = None) -> None:
+        """Nothing is spent yet; a nominal second takes about a second by the clock."""
         self.most_s = most_s
+        self.planned_s = most_s if time_limit_s is None else min(most_s, time_limit_s)
         self.spent_s = 0.0
 
     @property
     def left_s(self) -> float:
-        """Nominal seconds left."""
-        return max(self.most_s - self.spent_s, 0.0)
+        """Nominal seconds that the search can count on.
+
+        On a machine that does more by the clock than was planned, that is a small share of it.
+        """
+        planned_s = max(self.planned_s - self.spent_s, _LEAST_LEFT_SHARE * self.planned_s)
+        return max(min(planned_s, self.most_s - self.spent_s), 0.0)
 
     @property
     def is_empty(self) -> bool:

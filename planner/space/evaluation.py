@@ -349,7 +349,8 @@ class Evaluator:
         self._plan_entries = space.world_size * space.pipeline.num_features
         self._plan_s = priced_s(1, self._plan_entries)
         most = budget.max_evaluations
-        self.meter = Meter(math.inf if most is None else most * self._plan_s)
+        most_s = math.inf if most is None else most * self._plan_s
+        self.meter = Meter(most_s, budget.time_limit_s)
         self._clock = clock
         self._started = clock()
         self._known: dict[Assignment, float] = {}

@@ -79,7 +79,7 @@ class Prover:
         It waits for programs that are not done yet, so that the outcome depends on no clock.
         """
         meter = record.evaluate.meter
-        if self._tasks and meter.most_s < _SHORT_S:
+        if self._tasks and meter.planned_s < _SHORT_S:
             return False
         self.collect(record)
         if record.stopped or not math.isfinite(record.value):

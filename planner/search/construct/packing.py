@@ -52,7 +52,7 @@ def offer_packings(
         first_only: end with the first that fits.
     """
     meter = record.evaluate.meter
-    until_s = meter.spent_s + share * meter.most_s
+    until_s = meter.spent_s + share * meter.planned_s
     for found in packings(space, lambda: meter.spent_s > until_s or record.stopped, meter):
         record.consider(found, "packing")
         if record.best is not None and (first_only or record.stopped):

@@ -60,7 +60,7 @@ class Neighbours:
         if self._record.stopped:
             return  # listing every choice takes longer than a small budget
         meter = self._record.evaluate.meter
-        self._until_s = meter.spent_s + _SHARE * meter.most_s
+        self._until_s = meter.spent_s + _SHARE * meter.planned_s
         current = self._place_of(self._record.best)
         while current is not None and current not in self._seen and not self._over:
             self._seen.add(current)

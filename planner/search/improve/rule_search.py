@@ -57,14 +57,14 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter
-                until_s = meter.spent_s + _CHAINS_SHARE * meter.most_s
+                until_s = meter.spent_s + _CHAINS_SHARE * meter.planned_s
                 follow_chains(space, record, start, until_s=until_s)
     if not (space.rules or is_tight(space)):
         return
     offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
     if space.rules:
         meter = record.evaluate.meter
-        until_s = meter.spent_s + _FIRST_SHARE * meter.most_s
+        until_s = meter.spent_s + _FIRST_SHARE * meter.planned_s
         _improve(space, record, seed=seed, patience=0, until_s=until_s)
 
 
