@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.errors import InvalidInputError
+from planner.support.atomic import write_text_atomic
 from planner.support.file_errors import writing
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ..
     names = list(dict.fromkeys(name for row in rows for name in row))
     paths = output / "plan.json", output / "setups.csv", output / "tune.html"
     io.save_plan(paths[0], result)
-    io.write_text_atomic(paths[1], csv_text(names, ([r.get(n) for n in names] for r in rows)))
+    write_text_atomic(paths[1], csv_text(names, ([r.get(n) for n in names] for r in rows)))
     name = study.space.problems[0].workload.name
-    io.write_text_atomic(paths[2], study_page(study, name, space_parts(study)))
+    write_text_atomic(paths[2], study_page(study, name, space_parts(study)))
     return paths
 
 

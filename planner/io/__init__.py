@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.io.atomic import write_text_atomic
     from planner.io.constraint_file import constraints_json_schema, load_constraints
     from planner.io.dataframe import workload_from_dataframe
     from planner.io.library import names, read_template
@@ -47,7 +46,6 @@ __all__ = [
     "system_json_schema",
     "workload_from_dataframe",
     "workload_json_schema",
-    "write_text_atomic",
 ]
 
 _HOMES = {
@@ -71,7 +69,6 @@ _HOMES = {
     "system_json_schema": "system.system_file",
     "workload_from_dataframe": "dataframe",
     "workload_json_schema": "workload.workload_file",
-    "write_text_atomic": "atomic",
 }
 
 

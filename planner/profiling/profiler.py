@@ -19,7 +19,7 @@ from planner.profiling.partial import (
     unit_name,
     work_on,
 )
-from planner.profiling.state import State, describe_inputs, write_atomically
+from planner.profiling.state import State, describe_inputs
 from planner.profiling.statistics import TableWork, add_up, table_stats
 from planner.profiling.stats import KIND, Stats, stats_text
 from planner.profiling.stats import Source as SourceStats
@@ -33,6 +33,7 @@ from planner.profiling.units import (
     find_sources,
 )
 from planner.profiling.workers import AbstractPool, Serial, open_pool
+from planner.support.atomic import write_text_atomic
 from planner.support.places import is_stream
 
 DEFAULT_BATCH_SIZES: Final = (2048, 16384)
@@ -113,7 +114,7 @@ def profile_files(
         with open_pool(jobs, options.dask) as pool:
             _read(units, work_options, state, pool, tell)
             stats = _summarise(sources, units, work_options, options, state, pool, tell)
-        write_atomically(output, stats_text(stats))
+        write_text_atomic(output, stats_text(stats))
     except InvalidInputError:
         state.discard()
         raise

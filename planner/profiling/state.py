@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import InvalidInputError
 from planner.profiling.units import Source
-from planner.support.file_errors import writing
-from planner.support.places import behind_links
+from planner.support.atomic import write_text_atomic
 
 _MANIFEST: Final = "manifest.json"
 _STATE_VERSION: Final = 1
@@ -63,7 +60,7 @@ class State:
             message = f"there is nothing to resume: {self.folder} does not exist"
             raise InvalidInputError(message)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_text_atomic(path, text)
 
     def has(self, name: str) -> bool:
         """Whether a unit is finished."""
@@ -86,27 +83,3 @@ def describe_inputs(sources: Sequence[Source], options: dict[str, Any]) -> dict[
             [str(source.path.resolve()), stat.st_size, stat.st_mtime_ns, repr(source.reader)]
         )
     return {"version": _STATE_VERSION, "files": files, "options": options}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file in one step: whole or not at all; a link to it stays.
-
-    Raises:
-        InvalidInputError: the folder does not take files.
-    """
-    place = behind_links(path)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    except OSError as error:
-        message = f"{path}: cannot be written: {error.strerror}"
-        raise InvalidInputError(message) from error
-    staging = Path(name)
-    try:
-        with writing(path), os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        staging.chmod(0o644)
-        staging.replace(place)
-    except BaseException:
-        staging.unlink(missing_ok=True)
-        raise

@@ -10,6 +10,7 @@ import click
 
 from planner.cli.console import Settings, remark, report_written, write_data
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
+from planner.support.atomic import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.pipeline import CostPipeline
@@ -109,12 +110,11 @@ def nccl_matrix(
     Replay it with nccl-tests' alltoallv_perf to check the communication model on your cluster.
     """
     from costmodels.shard_work.traffic import output_traffic_bytes
-    from planner import io
     from planner.trace.matrix import buffer_bytes, matrix_text
 
     pipeline, loaded = _priced(workload, plan, flags)
     traffic = output_traffic_bytes(pipeline.plan_work(loaded), pipeline.topology)
-    io.write_text_atomic(output, matrix_text(traffic))
+    write_text_atomic(output, matrix_text(traffic))
     size = buffer_bytes(traffic)
     variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
     program = f"alltoallv_perf -b {size} -e {size} -a 3"
@@ -131,12 +131,11 @@ def torchrec(
     """Write the plan alone, in the shape of TorchRec's ShardingPlan serialization."""
     import json
 
-    from planner import io
     from planner.io.plan.plan_file import plan_to_json
 
     pipeline, loaded = _priced(workload, plan, flags)
     values = plan_to_json(loaded, pipeline.workload, pipeline.topology.local_world_size)
-    io.write_text_atomic(output, json.dumps(values, indent=1) + "\n")
+    write_text_atomic(output, json.dumps(values, indent=1) + "\n")
     report_written(settings, output)
     return 0
 
@@ -150,12 +149,11 @@ def hugectr(
     Such a file knows whole tables, tables cut by rows, and copies on every GPU. A plan with column
     pieces, host memory or caches is refused.
     """
-    from planner import io
     from planner.io.importers.hugectr_plan import hugectr_plan_text
 
     pipeline, loaded = _priced(workload, plan, flags)
     text = hugectr_plan_text(loaded, pipeline.workload, pipeline.topology.world_size)
-    io.write_text_atomic(output, text)
+    write_text_atomic(output, text)
     report_written(settings, output)
     return 0
 
@@ -165,11 +163,10 @@ def csv(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
     """Write table, sharding type, kernel, rank, offsets and sizes of every shard."""
-    from planner import io
     from planner.trace.shards import shards_csv
 
     _, loaded = _priced(workload, plan, flags)
-    io.write_text_atomic(output, shards_csv(loaded))
+    write_text_atomic(output, shards_csv(loaded))
     report_written(settings, output)
     return 0
 

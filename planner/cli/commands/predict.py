@@ -11,6 +11,7 @@ import click
 from planner.cli.console import Settings, remark, warn, write_data, write_json
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.names import complete_system
+from planner.support.atomic import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -131,11 +132,10 @@ def show(
     output: Path | None,
 ) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
-    from planner import io
     from planner.predict.rows import predicted_text
 
     if output is not None:
-        io.write_text_atomic(output, predicted_text(table, found))
+        write_text_atomic(output, predicted_text(table, found))
     if settings.json:
         write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:

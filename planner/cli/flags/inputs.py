@@ -23,6 +23,7 @@ from planner.options.broken_constraints import broken_constraints
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
+from planner.support.atomic import write_text_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +228,7 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
         text = placeholder_text(tables, path.stem)
     else:
         text = io.read_template()
-    io.write_text_atomic(path, text)
+    write_text_atomic(path, text)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:

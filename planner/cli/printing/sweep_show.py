@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodels import units
-from planner import io
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
+from planner.support.atomic import write_text_atomic
 from planner.support.csv_text import csv_text
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
@@ -50,8 +50,8 @@ def write(folder: Path, name: str, results: Sequence[PointResult]) -> tuple[Path
     from planner.sweep.page import sweep_page
 
     paths = folder / TABLE_FILE, folder / PAGE_FILE
-    io.write_text_atomic(paths[0], as_csv(results))
-    io.write_text_atomic(paths[1], sweep_page(name, results))
+    write_text_atomic(paths[0], as_csv(results))
+    write_text_atomic(paths[1], sweep_page(name, results))
     return paths
 
 

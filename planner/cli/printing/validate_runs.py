@@ -209,7 +209,7 @@ def as_row(ranking: Ranking) -> dict[str, float]:
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
     """Both tables; returns their paths."""
-    from planner.io.atomic import write_text_atomic
+    from planner.support.atomic import write_text_atomic
 
     texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
     for name, text in texts.items():

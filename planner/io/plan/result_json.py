@@ -15,11 +15,11 @@ import numpy as np
 
 import costmodels
 from costmodels.estimates import IterationEstimate, MemoryLedger
-from planner.io.atomic import write_text_atomic
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanFamily, PlanningResult, SolverReport
+from planner.support.atomic import write_text_atomic
 from planner.support.status import Status
 
 GIVEN: Final = "given"

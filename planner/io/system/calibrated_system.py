@@ -7,8 +7,8 @@ from pathlib import Path
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.operators import memory_s
-from planner.io.atomic import write_text_atomic
 from planner.io.system.calibration_file import write_calibration
+from planner.support.atomic import write_text_atomic
 
 _HEADER = """\
 # Ranks on the cores of one machine, over gloo; written by `shardplan calibrate`.

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import CpuConstants
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
+from planner.support.atomic import write_text_atomic
 
 _FORMAT = TypeAdapter(Calibration)
 

@@ -24,9 +24,9 @@ from costmodels.fabrics import fabric_named
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
+from planner.support.atomic import write_text_atomic
 from planner.support.csv_text import csv_text, unguarded
 
 COLUMNS: Final = (

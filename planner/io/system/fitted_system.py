@@ -9,12 +9,12 @@ from typing import Final
 
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
 from planner.io.documents import read_text
 from planner.io.library import configs_folder, locate
 from planner.io.system.calibration_file import load_constants
 from planner.io.system.inherited import read_system
 from planner.io.system.residual_file import residual_path
+from planner.support.atomic import write_text_atomic
 
 _SETTLED: Final = 0.5
 """A factor of which the runs settle less than this is written as assumed."""

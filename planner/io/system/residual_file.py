@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from costmodels.lookup.residual import LookupResidual
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.io.atomic import write_text_atomic
 from planner.io.library import configs_folder
+from planner.support.atomic import write_text_atomic
 
 _FORMAT = TypeAdapter(LookupResidual)
 

@@ -13,6 +13,7 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import load_workload_file
+from planner.support.atomic import write_text_atomic
 from tests.planner.io.files import SYSTEM
 
 SCHEMAS = {
@@ -120,7 +121,7 @@ def refresh_schemas() -> None:
     """Write the schemas anew: ``python -c 'from tests... import refresh_schemas; ...'``."""
     for kind, schema in SCHEMAS.items():
         path = configs_folder() / "schema" / f"{kind}.schema.json"
-        io.write_text_atomic(path, json.dumps(schema(), indent=1) + "\n")
+        write_text_atomic(path, json.dumps(schema(), indent=1) + "\n")
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)

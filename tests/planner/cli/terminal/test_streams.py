@@ -158,7 +158,7 @@ def test_a_sweep_keeps_its_journal_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from planner.errors import InvalidInputError
-    from planner.io.atomic import write_texts_atomic
+    from planner.support.atomic import write_texts_atomic
 
     (tmp_path / "b").mkdir()
     with pytest.raises(InvalidInputError, match="b: cannot be written: Is a directory"):
