@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError
@@ -46,15 +46,22 @@ _PIPED: Final[dict[tuple[int, int], bytes]] = {}
 """What pipes have given, by device and inode."""
 
 
-def _kept(file: BinaryIO, data: bytes) -> bytes:
-    """What was read or, from a pipe that is empty by now, what it gave the first time."""
-    status = os.fstat(file.fileno())
-    if not stat.S_ISFIFO(status.st_mode):
-        return data
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of a file or, of a pipe that is empty by now, those that it gave the first time.
+
+    Opening a pipe with a name waits for someone who writes; one that was read is not waited for.
+    """
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError
     number = status.st_dev, status.st_ino
-    if data:
+    is_pipe = stat.S_ISFIFO(status.st_mode)
+    known = _PIPED.get(number, b"") if is_pipe else b""
+    with os.fdopen(os.open(path, os.O_RDONLY | (os.O_NONBLOCK if known else 0)), "rb") as file:
+        data = file.read(MAX_BYTES + 1) or known
+    if is_pipe:
         _PIPED[number] = data
-    return _PIPED.get(number, data)
+    return data
 
 
 def read_text(path: Path) -> str:
@@ -66,8 +73,7 @@ def read_text(path: Path) -> str:
         InvalidInputError: missing, a folder, too large, unreadable or not UTF-8.
     """
     try:
-        with path.open("rb") as file:
-            data = _kept(file, file.read(MAX_BYTES + 1))
+        data = _bytes_of(path)
     except IsADirectoryError as error:
         msg = f"{path}: is a folder; name a file in it"
         raise InvalidInputError(msg) from error

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,21 @@ def test_what_comes_through_a_pipe_is_read_as_often_as_it_is_needed(
     done = run("estimate", workload_file, f"/dev/fd/{reading}", "--system", "h100_sxm", "-q")
     os.close(reading)
     assert done.code == 0, done.err
+
+
+def test_a_pipe_with_a_name_is_waited_for_once(
+    run: Run, workload_file: Path, tmp_path: Path
+) -> None:
+    """Opening such a pipe waits for a writer, and there is none after the first time."""
+    pipe = tmp_path / "workload.yaml"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[workload_file.read_bytes()])
+    writer.start()
+    done = run("check", pipe)
+    writer.join(timeout=10)
+    assert not writer.is_alive()
+    assert done.code == 0, done.err
+    assert "workload: 6 tables" in " ".join(done.out.split())
 
 
 def test_check_of_something_else(run: Run, tmp_path: Path) -> None:
