@@ -37,6 +37,7 @@ from costmodels.collective._law import (
     network_law,
 )
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
+from costmodels.fabrics import FABRICS
 
 _LARGE_BYTES: Final = 2**20
 _SAME_LINK: Final = (0.55, 1.15)
@@ -45,6 +46,10 @@ _TYPICAL_EFFICIENCY: Final = 0.82
 """Achieved over nominal rate of tuned fabrics: all-gather and all-reduce of two hosts."""
 _PLAUSIBLE: Final = (0.6, 1.3)
 """Measured over expected rate that may be carried over to another network."""
+_TYPICAL_LATENCY_S: Final = 25e-6
+"""Latency of networks whose kind is not named: 25 or 30 us among the shipped systems."""
+_FABRIC_LATENCY_S: Final = 10e-6
+"""Latency inside a domain where no curve tells it: 8 to 17 us among hosts with NVLink."""
 _MIRRORED: Final = {
     Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
     Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
@@ -268,8 +273,6 @@ class Catalogue:
     def _across(self, collective: Collective, group: Group) -> Found | None:
         """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
         fabric = self.find(collective, group.within_domain)
-        inner = fabric.table.law if fabric is not None else None
-        law = network_law(collective, group, inner)
         kinds = ("", group.fabric)
         curves = [
             c
@@ -279,13 +282,16 @@ class Catalogue:
             and (not group.fabric or c.fabric in kinds)
         ]
         if not curves:
-            return None if fabric is None else _by_law(fabric, law)
+            return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
         nearest = min(curves, key=lambda c: _distance(c, group))
         repeats = _best([c for c in curves if _repeats(c, nearest)])
-        there = _group_there(nearest, group)
-        known = network_law(collective, there, inner)
-        table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
         alike = _same_link(nearest, group)
+        there = _at_typical_latency(_group_there(nearest, group))
+        here = _at_typical_latency(group) if alike else group
+        inside = fabric or self.find(collective, there.within_domain)
+        inner = inside.table.law if inside is not None else None
+        known, law = (network_law(collective, g, inner) for g in (there, here))
+        table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
         exact = alike and nearest.shape == (group.ranks, group.domains)
         if not exact:
             table = _carried(table, known, law, same_link=alike)
@@ -338,6 +344,18 @@ def _group_there(curve: CollectiveCurve, group: Group) -> Group:
     return group._replace(
         ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
     )
+
+
+def _at_typical_latency(group: Group) -> Group:
+    """The group on links with the latencies that are typical of its kind of network.
+
+    How much a measured floor changes with the shape is the ratio of two floors of the law at these
+    latencies. With those of the system's links instead, a shape would become faster when a latency
+    rises that the measured shape feels more, because the measured floor stays as it is.
+    """
+    kind = FABRICS.get(group.fabric)
+    startup_s = kind.startup_s if kind is not None else _TYPICAL_LATENCY_S
+    return group._replace(fabric_latency_s=_FABRIC_LATENCY_S, network_latency_s=startup_s)
 
 
 def _distance(curve: CollectiveCurve, group: Group) -> float:

@@ -204,20 +204,14 @@ def _faster_machines(priced: PricedPlans) -> Iterator[str]:
 
 
 def _better(topology: Topology) -> Iterator[tuple[str, Topology]]:
-    """Machines with one figure better each.
-
-    The latency of a network is measured from end to end. What a fabric has of it is taken off
-    (:func:`costmodels.collective._law.network_law`), so that fabrics stay as they are beside one.
-    """
+    """Machines with one figure better each."""
     device, host = topology.device, topology.host
-    crosses = topology.world_size > topology.domain_size
     for name in ("host_link", "domain_link", "network_link"):
         link: Link = getattr(topology, name)
         wider = replace(link, bandwidth_bytes_per_s=2.0 * link.bandwidth_bytes_per_s)
         prompter = replace(link, latency_s=0.5 * link.latency_s)
         yield f"bandwidth of {name}", replace(topology, **{name: wider})
-        if name == "network_link" or not crosses:
-            yield f"latency of {name}", replace(topology, **{name: prompter})
+        yield f"latency of {name}", replace(topology, **{name: prompter})
     link_s = 2.0 * host.device_link_bandwidth_bytes_per_s
     yield "host", replace(topology, host=replace(host, device_link_bandwidth_bytes_per_s=link_s))
     for name, factor in (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,15 +17,18 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
+    CollectiveCurve,
     FloatArray,
     balanced_s,
 )
+from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from costmodels.topology import Topology
 from planner import io
 from planner.io.library import names
 from planner.io.system.collective_curves import shipped_curves
 from planner.models import collective_model
+from tests.strategies import make_topology
 
 EVERY = tuple(Collective)
 SIZES = np.geomspace(256.0, 2.0**33, 50)
@@ -95,6 +100,79 @@ def test_every_hop_is_felt_by_the_models_without_curves(
             slow = balanced_s(model, collective, SIZES, later(base, network_s=longer_s))
             rise = slow - balanced_s(model, collective, SIZES, base)
             assert (rise >= (1 - 1e-6) * steps(collective, base) * longer_s).all()
+
+
+LEVELS = ("host", "domain", "network")
+
+
+def with_latency(topology: Topology, level: str, latency_s: float) -> Topology:
+    """The system with another latency of one of its links."""
+    link = replace(getattr(topology.links, level), latency_s=latency_s)
+    return topology.with_links(replace(topology.links, **{level: link}))
+
+
+def cluster_curves(hosts: int, local: int) -> tuple[CollectiveCurve, ...]:
+    """Of every collective: inside a host of 8 ranks, and over hosts of 100 Gb/s a rank."""
+    sizes = tuple(2.0**k for k in range(9, 30))
+    shapes = ((8, 1, 10e-6, 200e9), (hosts * local, hosts, 60e-6, 12e9 * local))
+    return tuple(
+        CollectiveCurve(
+            collective=collective,
+            ranks=ranks,
+            domains=domains,
+            size_bytes=sizes,
+            time_s=tuple(floor_s + size / rate for size in sizes),
+            network_bytes_per_s=12.5e9 if domains > 1 else 0.0,
+        )
+        for collective in EVERY
+        for ranks, domains, floor_s, rate in shapes
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def models_of_a_cluster(hosts: int, local: int) -> tuple[AbstractCollectiveModel, ...]:
+    """Without curves, with those of the cluster itself, and with the same on links that change."""
+    curves = cluster_curves(hosts, local)
+    rescaled = Measured(curves=curves, measured_on=make_topology().links)
+    return AlphaBeta(), Ramp(), Measured(curves=curves), rescaled
+
+
+def assert_slower_by_latency(
+    models: Sequence[AbstractCollectiveModel], base: Topology, collective: Collective
+) -> None:
+    """Each link in turn: its latency takes off nothing, and only a link that is used counts."""
+    for model, level in itertools.product(models, LEVELS):
+        before = np.zeros_like(SIZES)
+        for latency_s in (0.0, 2e-6, 17e-6, 50e-6, 1e-3):
+            slower = with_latency(base, level, latency_s)
+            now = balanced_s(model, collective, SIZES, slower)
+            assert (now >= (1.0 - 1e-9) * before).all(), (model, level, latency_s)
+            if level == "host" and base.local_world_size == 1 and latency_s > 0.0:
+                np.testing.assert_allclose(now, before, rtol=1e-9)
+            before = now
+
+
+@given(
+    shape=shapes(),
+    domain_hosts=st.sampled_from([1, 2]),
+    measured=st.sampled_from([(2, 8), (4, 8), (2, 1)]),
+    collective=st.sampled_from(EVERY),
+)
+def test_no_longer_latency_makes_a_cluster_faster(
+    shape: tuple[int, int], domain_hosts: int, measured: tuple[int, int], collective: Collective
+) -> None:
+    hosts, local = shape
+    base = make_topology(hosts, local, domain_hosts=domain_hosts)
+    assert_slower_by_latency(models_of_a_cluster(*measured), base, collective)
+
+
+@given(name=st.sampled_from(SYSTEMS), shape=shapes(), collective=st.sampled_from(EVERY))
+def test_no_longer_latency_makes_a_shipped_system_faster(
+    name: str, shape: tuple[int, int], collective: Collective
+) -> None:
+    hosts, local = shape
+    base = io.load_system(name, gpus=hosts * local, gpus_per_host=local)
+    assert_slower_by_latency((model_of(base),), base, collective)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
