@@ -14,7 +14,8 @@ no more of anything else than every plan has. That rank is never slower than a r
 - dense layers run on the fastest device, and communication does not slow compute;
 - every stage whose duration is no phase takes what it takes with nothing to do;
 - what a phase holds of several steps is counted at the first of them. Where gradients are decoded
-  before the backward lookup, that is the decoding: the host may issue the lookup only after it.
+  before the backward lookup, that is the decoding: the host may issue the lookup only after it. A
+  made-up rank of its own looks up backward without decoding, which is what follows that issue.
 
 Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
 """
@@ -33,7 +34,7 @@ from costmodels.floors.exchange_floor import (
     exchange_floor,
     tail_floor,
 )
-from costmodels.floors.phases import lookups_add_up
+from costmodels.floors.phases import BACKWARD_ALONE, FORWARD_ALONE, lookups_add_up
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
@@ -188,7 +189,8 @@ class IterationFloor:
     def _leaves(self, types: frozenset[ShardingType], *, early: bool) -> tuple[Leaf, ...]:
         """Both lookups, every exchange that grows, the last all-reduce if tables do.
 
-        With ``early``, the forward lookup also without what is fetched before it.
+        With ``early``, the forward lookup also without what is fetched before it; where exchanges
+        are compressed, the backward lookup also without the decoding before it.
         """
         found = [_line(0), _line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
@@ -196,7 +198,9 @@ class IterationFloor:
         if ShardingType.DATA_PARALLEL in types:
             found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
         if early:
-            found.append(_line(last + 1))
+            found.append(_line(FORWARD_ALONE))
+        if self._stages.codecs is not None:
+            found.append(_line(BACKWARD_ALONE))
         return tuple(found)
 
     def _calls(self, types: frozenset[ShardingType], *, early: bool) -> FloatArray:
@@ -204,7 +208,8 @@ class IterationFloor:
 
         Where the slowest rank may have no shard of the types that are on some ranks only, another
         rank has, and with it a call more for its host to issue. Where the lookups do not add up,
-        the second rank is the slowest in the backward lookup. With ``early`` the last one is the
+        the second rank is the slowest in the backward lookup. Where exchanges are compressed, a
+        further one is the slowest in the backward lookup alone. With ``early`` the last one is the
         slowest in the forward lookup alone.
         """
         slowest = self.num_calls(types)
@@ -212,7 +217,8 @@ class IterationFloor:
         other = [uniform + 1.0] if slowest == uniform < len(types) else []
         if not lookups_add_up(self._stages, types):
             other = [float(slowest)]
-        return np.array([float(slowest), *other, *([float(slowest)] if early else [])])
+        num_alone = early + (self._stages.codecs is not None)
+        return np.array([float(slowest), *other, *[float(slowest)] * num_alone])
 
     def _times(
         self,
@@ -256,7 +262,8 @@ class IterationFloor:
         codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
         if codecs is not None:
             decoded_s = codecs.dequantize_gradient_s + backward
-            codecs, updated = replace(codecs, dequantize_gradient_s=decoded_s), 0.0 * backward
+            codecs = replace(codecs, dequantize_gradient_s=decoded_s)
+            updated = next(columns) * (ranks == ranks[-1] - early)
         return replace(
             own,
             codecs=codecs,

@@ -8,6 +8,7 @@ phase is convex and homogeneous in the work, so means over ranks and tangents bo
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ShardingType
 from costmodels.stages.stage_model import StageModel
 
+FORWARD_ALONE: Final = 3 + len(EXCHANGING_TYPES) * 3
+BACKWARD_ALONE: Final = FORWARD_ALONE + 1
+"""Phases, behind all others, that are parts of the first two: see :meth:`PhaseModel.times`."""
 _STEP = 1e-4
 """Relative step of differences; also how far a tangent stays below its function."""
 _FLOOR = 1e-4
@@ -68,8 +72,9 @@ class PhaseModel:
 
         Phases: lookup forward, lookup backward, both with the codecs of what they exchange, then
         per sharding type each exchange, the mean of forward and backward, and (where exposed) of
-        indices; the all-reduce of replicated tables; last, lookup forward again, but without the
-        cache fetch that the first phase has where the iteration waits for it.
+        indices; the all-reduce of replicated tables; lookup forward again, but without the cache
+        fetch that the first phase has where the iteration waits for it; and, only where exchanges
+        are compressed, lookup backward again, but without the decoding of gradients.
         """
         lookup = self._lookup_phases(work, self._stages.speeds)
         columns, alone = [lookup[..., 0], lookup[..., 1]], lookup[..., 2]
@@ -79,15 +84,19 @@ class PhaseModel:
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
         columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), alone]
+        if self._stages.codecs is not None:
+            columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Times each phase is paid in an iteration, ``[K]``; the last is part of the first."""
+        """Times each phase is paid in an iteration, ``[K]``; parts of others are not paid again."""
         weights = [1.0, 1.0]
         for _ in EXCHANGING_TYPES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
-        return np.array([*weights, 0.0 if self._pipeline.overlaps_bottom else 1.0, 0.0])
+        weights.append(0.0 if self._pipeline.overlaps_bottom else 1.0)
+        num_parts = 1 if self._stages.codecs is None else 2
+        return np.array([*weights, *[0.0] * num_parts])
 
     @cached_property
     def proven_weights(self) -> FloatArray:
@@ -123,11 +132,13 @@ class PhaseModel:
         gradient = np.zeros((size, self._num_columns))
         columns, growth = self._exchange_gradient
         gradient[2:, columns] = growth[2:]
-        gradient[[0, 1, -1], :NUM_COLUMNS] = self._lookup_gradient(work_row[:NUM_COLUMNS])
+        lookups = self._lookup_gradient(work_row[:NUM_COLUMNS])
+        gradient[[0, 1, FORWARD_ALONE], :NUM_COLUMNS] = lookups
         codecs = self._stages.codecs
         if codecs is not None:
             fastest = codecs.rate_bytes_per_s * float(self._stages.speeds.max())
-            gradient[[0, 1, -1], [CODECS, CODECS + 1, CODECS]] = 1.0 / fastest
+            gradient[[0, 1, FORWARD_ALONE], [CODECS, CODECS + 1, CODECS]] = 1.0 / fastest
+            gradient[BACKWARD_ALONE, :NUM_COLUMNS] = lookups[1]
         return gradient
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.floors.phases import BACKWARD_ALONE, FORWARD_ALONE
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, REPLICATED
@@ -57,15 +58,19 @@ class IterationTime(AbstractNamedObjective):
 
     @property
     def weights(self) -> FloatArray:
-        """The pipeline's own; the forward lookup alone counts where caches may be fetched first."""
+        """The pipeline's own; the forward lookup alone counts where caches may be fetched first.
+
+        The backward lookup alone counts where there is such a phase.
+        """
         weights = np.array(self._pipeline.phase_weights, dtype=float)
-        weights[-1] = float(self._fetches)
+        weights[FORWARD_ALONE] = float(self._fetches)
+        weights[BACKWARD_ALONE:] = 1.0
         return weights
 
     @property
     def parts(self) -> BoolArray:
-        """The forward lookup alone is part of that with the fetch."""
-        return np.asarray(np.arange(len(self.weights)) == len(self.weights) - 1)
+        """Lookups alone are parts of those with the fetch and with the decoding."""
+        return np.asarray(np.arange(len(self.weights)) >= FORWARD_ALONE)
 
     def values(self, work: FloatArray) -> FloatArray:
         """The whole pipeline, in closed form."""
@@ -161,8 +166,10 @@ class IterationTime(AbstractNamedObjective):
         if len(calls) <= counted or not (counted or self._calls_everywhere):
             return none
         further = self._pipeline.floor.further_call_s(types, fetches=self._fetches)
-        for phase, added_s in zip((0, 1, len(self.weights) - 1), further, strict=True):
-            seconds[floor.phases == phase] = added_s
+        forward_s, backward_s, alone_s = further
+        seconds[floor.phases == 0] = forward_s
+        seconds[np.isin(floor.phases, (1, BACKWARD_ALONE))] = backward_s
+        seconds[floor.phases == FORWARD_ALONE] = alone_s
         if not seconds.any():
             return none
         return Launches(calls=calls, seconds=seconds, num_counted=counted)

@@ -165,7 +165,8 @@ def test_no_work_costs_no_phase_and_exchanges_are_free_on_one_rank() -> None:
 def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -> None:
     """A rank decodes its gradients before the backward lookup, for which it may wait for the host.
 
-    Both are one phase. Counted at the lookup as a whole, the decoding would come after the wait.
+    Both are one phase. Counted at the lookup as a whole, the decoding would come after the wait;
+    counted at the decoding as a whole, the lookup would not. The lookup is a phase of its own too.
     """
     law = Zipf(num_embeddings=20_000, exponent=1.05)
     table = make_table(num_embeddings=20_000, embedding_dim=256, distribution=law)
@@ -183,4 +184,5 @@ def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -
     assert program.steps[decoded].duration_s[0] > 1e-5
     floor = pipeline.floor.of(frozenset({kind}), fetches=False)
     slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
-    assert floor.seconds(floor.leaf_seconds(slowest))[0] <= times.iteration_time_s * (1 + 1e-9)
+    found_s = floor.seconds(floor.leaf_seconds(slowest))[0]
+    assert found_s == pytest.approx(float(times.iteration_time_s), rel=1e-9)
