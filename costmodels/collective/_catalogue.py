@@ -272,7 +272,6 @@ class Catalogue:
 
     def _across(self, collective: Collective, group: Group) -> Found | None:
         """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
-        fabric = self.find(collective, group.within_domain)
         kinds = ("", group.fabric)
         curves = [
             c
@@ -282,14 +281,15 @@ class Catalogue:
             and (not group.fabric or c.fabric in kinds)
         ]
         if not curves:
+            fabric = self.find(collective, group.within_domain)
             return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
         nearest = min(curves, key=lambda c: _distance(c, group))
         repeats = _best([c for c in curves if _repeats(c, nearest)])
         alike = _same_link(nearest, group)
         there = _at_typical_latency(_group_there(nearest, group))
         here = _at_typical_latency(group) if alike else group
-        inside = fabric or self.find(collective, there.within_domain)
-        inner = inside.table.law if inside is not None else None
+        found = (self.find(collective, g.within_domain) for g in (here, there))
+        inner = next((f.table.law for f in found if f is not None), None)
         known, law = (network_law(collective, g, inner) for g in (there, here))
         table = with_floor(joined(repeats, busiest_factor(collective, there)), known.floor_s)
         exact = alike and nearest.shape == (group.ranks, group.domains)

@@ -101,7 +101,19 @@ class TimeCurve:
         own = self.law
         slower = math.log(law.floor_s / own.floor_s)
         wider = slower + math.log(law.rate / own.rate)
-        return TimeCurve(self.log_bytes + wider, self.log_time + slower)
+        line = TimeCurve.of_line(self._fine_bytes + wider, self._fine_time + slower)
+        line.log_bytes, line.log_time = self.log_bytes + wider, self.log_time + slower
+        return line
+
+    def followed_by(self, other: TimeCurve) -> TimeCurve:
+        """This table up to its last point, which is the first one of the other, and then that."""
+        line = TimeCurve.of_line(
+            np.append(self._fine_bytes[:-1], other.corners),
+            np.append(self._fine_time[:-1], other._fine_time),
+        )
+        line.log_bytes = np.append(self.log_bytes[:-1], other.log_bytes)
+        line.log_time = np.append(self.log_time[:-1], other.log_time)
+        return line
 
 
 def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
@@ -123,7 +135,7 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
 
 
 def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
-    """Continue a table that starts at large sizes down to a floor."""
+    """Continue a table that starts at large sizes down to a floor; its own part stays as it is."""
     first_bytes, first_time = float(table.log_bytes[0]), float(table.log_time[0])
     floor_s = min(floor_s, math.exp(first_time))
     if first_bytes <= math.log(_SHOWS_FLOOR_BYTES):
@@ -134,7 +146,8 @@ def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
     floor = math.log(floor_s)
     rise = max((first_time - floor) / max(at_first - floor, 1e-9), 0.0)
     times = floor + (np.log(law.time_s(np.exp(below))) - floor) * rise
-    return TimeCurve(np.append(below, table.log_bytes), _isotonic(np.append(times, table.log_time)))
+    lower = TimeCurve(np.append(below, first_bytes), np.append(times, first_time))
+    return lower.followed_by(table)
 
 
 def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) -> TimeCurve:

@@ -111,9 +111,12 @@ def with_latency(topology: Topology, level: str, latency_s: float) -> Topology:
     return topology.with_links(replace(topology.links, **{level: link}))
 
 
-def cluster_curves(hosts: int, local: int) -> tuple[CollectiveCurve, ...]:
-    """Of every collective: inside a host of 8 ranks, and over hosts of 100 Gb/s a rank."""
-    sizes = tuple(2.0**k for k in range(9, 30))
+def cluster_curves(hosts: int, local: int, first: int) -> tuple[CollectiveCurve, ...]:
+    """Of every collective: inside a host of 8 ranks, and over hosts of 100 Gb/s a rank.
+
+    Sizes start at 2 to the power of ``first``.
+    """
+    sizes = tuple(2.0**k for k in range(first, 30))
     shapes = ((8, 1, 10e-6, 200e9), (hosts * local, hosts, 60e-6, 12e9 * local))
     return tuple(
         CollectiveCurve(
@@ -130,9 +133,9 @@ def cluster_curves(hosts: int, local: int) -> tuple[CollectiveCurve, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def models_of_a_cluster(hosts: int, local: int) -> tuple[AbstractCollectiveModel, ...]:
+def models_of_a_cluster(hosts: int, local: int, first: int) -> tuple[AbstractCollectiveModel, ...]:
     """Without curves, with those of the cluster itself, and with the same on links that change."""
-    curves = cluster_curves(hosts, local)
+    curves = cluster_curves(hosts, local, first)
     rescaled = Measured(curves=curves, measured_on=make_topology().links)
     return AlphaBeta(), Ramp(), Measured(curves=curves), rescaled
 
@@ -155,11 +158,14 @@ def assert_slower_by_latency(
 @given(
     shape=shapes(),
     domain_hosts=st.sampled_from([1, 2]),
-    measured=st.sampled_from([(2, 8), (4, 8), (2, 1)]),
+    measured=st.sampled_from([(2, 8, 9), (4, 8, 9), (2, 1, 9), (2, 8, 20)]),
     collective=st.sampled_from(EVERY),
 )
 def test_no_longer_latency_makes_a_cluster_faster(
-    shape: tuple[int, int], domain_hosts: int, measured: tuple[int, int], collective: Collective
+    shape: tuple[int, int],
+    domain_hosts: int,
+    measured: tuple[int, int, int],
+    collective: Collective,
 ) -> None:
     hosts, local = shape
     base = make_topology(hosts, local, domain_hosts=domain_hosts)
