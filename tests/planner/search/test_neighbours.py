@@ -10,6 +10,7 @@ import pytest
 from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.construct.walk import table_choices
+from planner.search.improve import neighbours
 from planner.search.improve.neighbours import Neighbours
 from planner.search.random import random_assignment
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -64,3 +65,19 @@ def test_it_ends_with_its_share_of_the_budget() -> None:
     free, _ = improved(space, 0)
     short, _ = improved(space, 0, most=1)
     assert short.evaluate.num_evaluations < free.evaluate.num_evaluations
+
+
+def test_pairs_of_tables_are_left_out_where_not_all_can_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the time for them would be lost to the other moves, mostly for nothing."""
+    space = cases.space(cases.synthetic(5), cases.topology(1, 4), cases.DEVICE_ONLY)
+
+    def evaluations(most: int | None, together: tuple[tuple[int, int], ...]) -> int:
+        monkeypatch.setattr(neighbours, "_TOGETHER", together)
+        record, _ = improved(space, 0, most=most)
+        return record.evaluate.num_evaluations
+
+    alone, pairs = (), ((2, 192),)
+    assert evaluations(1600, pairs) == evaluations(1600, alone) == evaluations(None, alone)
+    assert evaluations(None, pairs) > 10 * evaluations(None, alone)
