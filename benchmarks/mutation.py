@@ -67,7 +67,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
         "tests/planner/search/test_boxes.py tests/planner/test_api.py",
     ),
     "explain": (
-        "planner/explain.py",
+        "planner/explain",
         "tests/planner/test_explain_placing.py tests/planner/test_explain.py "
         "tests/planner/cli/commands/test_explain_command.py",
     ),

@@ -32,6 +32,7 @@ def search_space(
     make_pipeline: MakePipeline,
     *,
     every_kernel: bool = False,
+    every_name: bool = False,
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SearchSpace:
@@ -42,6 +43,8 @@ def search_space(
         make_pipeline: prices plans.
         every_kernel: list kernels that keep weights in host memory even where device memory is far
             from full.
+        every_name: list a cut under every sharding type that has it, also where one type stands for
+            another in a search.
         progress: told how many of how many tables are listed, again and again.
         should_stop: asked again and again; True ends the listing.
 
@@ -61,6 +64,7 @@ def search_space(
         pipeline,
         limits=limits,
         every_kernel=every_kernel,
+        every_name=every_name,
         progress=progress,
         should_stop=should_stop,
     )

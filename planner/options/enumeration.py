@@ -92,6 +92,7 @@ def enumerate_options(
     *,
     limits: Sequence[TableLimits] = (),
     every_kernel: bool = False,
+    every_name: bool = False,
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Listing:
@@ -102,6 +103,7 @@ def enumerate_options(
         pipeline: prices the options.
         limits: of every table, if they are known.
         every_kernel: list all host kernels even where device memory is far from full.
+        every_name: list a cut under every sharding type that has it.
         progress: told how many of how many tables are priced, again and again.
         should_stop: asked again and again; True ends the listing.
 
@@ -111,7 +113,7 @@ def enumerate_options(
         StoppedError: ``should_stop`` said so.
     """
     limits = limits or table_limits(problem)
-    names = listed_names(pipeline, limits)
+    names = Names() if every_name else listed_names(pipeline, limits)
     pricing = _Pricing(problem, pipeline, names, progress, should_stop)
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY

@@ -183,6 +183,13 @@ class Usage:
             received = 0.0 if placed is None else self.rules.budget.table_bytes(*placed)
             self.moved[table] = received
 
+    def hold(self, table: int, counts: IntArray) -> None:
+        """Count shards ``[W]`` of a table on each rank, also of a cut that no option is.
+
+        What the table moves is left as it is.
+        """
+        self._set(table, counts)
+
     @property
     def kept(self) -> bool:
         """Whether every rule holds."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.explain import Explainer, OptionCost, _describe, _relaxed, _with_more_memory
+from planner.explain import Explainer, OptionCost
+from planner.explain.constraint_cost import _describe, _relaxed, _with_more_memory
 from planner.problem import (
     Constraints,
     CountLimit,

@@ -1,0 +1,13 @@
+"""Why a plan is as it is: what each option would cost, what would help, what constraints cost."""
+
+from planner.explain.constraint_cost import ConstraintCost, constraint_costs
+from planner.explain.explainer import Change, Explainer, OptionCost, TableExplanation
+
+__all__ = [
+    "Change",
+    "ConstraintCost",
+    "Explainer",
+    "OptionCost",
+    "TableExplanation",
+    "constraint_costs",
+]

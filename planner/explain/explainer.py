@@ -1,0 +1,248 @@
+"""Why a plan is as it is: what each option of a table would cost, and which change would help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from costmodels.estimates import IterationEstimate
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
+from costmodels.sharding import Plan, ShardingType, TablePlacement
+from planner.errors import InvalidInputError
+from planner.explain.placing import Placed, Placer
+from planner.prepare import search_objective, search_space
+from planner.problem import MoveLimit, PlanningProblem
+from planner.rules.moved_bytes import received_bytes
+from planner.scenarios import ScenarioRule
+from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
+
+_ROUNDING: Final = 1e-9
+"""Share of a plan's time by which two prices of one plan may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionCost:
+    """One option of a table, placed as well as the rest of the plan allows.
+
+    Attributes:
+        placement: the option with its places.
+        lookup_forward_s, lookup_backward_s: of its largest shard alone on a device.
+        exchanged_bytes: forward output and indices that its shards send, over all ranks.
+        device_bytes: on the rank that holds most of it.
+        plan_time_s: iteration time of the whole plan with this option instead; None if nothing
+            fits, or TorchRec cannot run the pieces where they would be put.
+        is_chosen: whether it is the plan's own.
+    """
+
+    placement: TablePlacement
+    lookup_forward_s: float
+    lookup_backward_s: float
+    exchanged_bytes: float
+    device_bytes: float
+    plan_time_s: float | None
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableExplanation:
+    """Every option of one table, fastest plan first. ``plan_time_s`` is the plan as it is."""
+
+    table: str
+    plan_time_s: float
+    options: tuple[OptionCost, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The best that changing one table alone does. ``moved_bytes`` have to travel for it."""
+
+    table: str
+    before: TablePlacement
+    after: TablePlacement
+    plan_time_s: float
+    moved_bytes: float
+
+
+class Explainer:
+    """Answers questions about one plan of one problem.
+
+    Raises:
+        InvalidInputError: the plan is not one of the problem.
+    """
+
+    def __init__(self, problem: PlanningProblem, plan: Plan) -> None:
+        """Enumerate the options and price the plan."""
+        problem = replace(problem, topology=problem.constraints.limited(problem.topology))
+        self.problem, self.plan = problem, plan
+        in_use = replace(problem, move_limit=MoveLimit(start=plan))
+        self.space: SearchSpace = search_space(in_use, CostPipeline, every_name=True)
+        self._pipeline = self.space.pipeline
+        objective = search_objective("iteration", self.space, ScenarioRule.WORST)
+        self._evaluate = Evaluator(self.space, objective, Budget())
+        self._work = self._pipeline.plan_work(plan)
+        self.plan_time_s = float(self._pipeline.iteration_times(self._work))
+        self._placements = {p.table: p for p in plan.placements}
+        self._placer = Placer(self.space, self._evaluate, plan)
+
+    @cached_property
+    def estimate(self) -> IterationEstimate:
+        """The plan as it is."""
+        return self._pipeline.estimate(self.plan)
+
+    def table(self, name: str) -> TableExplanation:
+        """Every option of a table with the rest of the plan left alone.
+
+        An option goes by the sharding type with which the plan is fastest, of those that cut the
+        table in that way. The plan's own cut comes twice where its shards may be on other ranks.
+        Options that constraints on groups and counts forbid are left out.
+
+        Raises:
+            InvalidInputError: there is no such table.
+        """
+        index = self._index(name)
+        rest = self._without(name)
+        own = self._own(name, rest)
+        costs = [self._cost(index, i, rest) for i in range(len(self.space.tables[index].options))]
+        kept: dict[object, OptionCost] = {}
+        for cost in (*filter(None, costs), *self._elsewhere(index, rest)):
+            if not self._is_own(cost, own.placement):
+                known = kept.setdefault(_cut(cost.placement), cost)
+                if _is_faster(cost.plan_time_s, known.plan_time_s):
+                    kept[_cut(cost.placement)] = cost
+        ranked = sorted(
+            [own, *kept.values()], key=lambda c: (c.plan_time_s is None, c.plan_time_s or 0.0)
+        )
+        return TableExplanation(table=name, plan_time_s=self.plan_time_s, options=tuple(ranked))
+
+    def changes(
+        self, *, limit: int = 10, progress: Callable[[str], None] | None = None
+    ) -> tuple[Change, ...]:
+        """For each table on a critical rank the best single change, the fastest plans first.
+
+        A plan at a local optimum has none that makes it faster; then these are the cheapest.
+        """
+        found = []
+        for name in self.critical_tables():
+            own = self._placements[name]
+            options = [
+                o for o in self.table(name).options if not o.is_chosen and o.plan_time_s is not None
+            ]
+            if progress is not None:
+                progress(name)
+            if options:
+                best = options[0]
+                found.append(
+                    Change(
+                        table=name,
+                        before=own,
+                        after=best.placement,
+                        plan_time_s=best.plan_time_s or 0.0,
+                        moved_bytes=received_bytes(
+                            own,
+                            best.placement,
+                            self.problem.workload.table(name),
+                            self.problem.workload,
+                        ),
+                    )
+                )
+        return tuple(sorted(found, key=lambda c: c.plan_time_s)[:limit])
+
+    def critical_tables(self) -> tuple[str, ...]:
+        """Tables with shards on the ranks of the critical path, in the workload's order."""
+        ranks = {step.rank for step in self.estimate.critical_path}
+        return tuple(p.table for p in self.plan.placements if ranks & set(p.ranks))
+
+    # -- one option -------------------------------------------------------------------------------
+
+    def _index(self, name: str) -> int:
+        names = [t.table for t in self.space.tables]
+        if name not in names:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, names, n=1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(names[:5])} ..."
+            )
+            message = f"--table {name!r}: no such table; {hint}"
+            raise InvalidInputError(message)
+        return names.index(name)
+
+    def _without(self, name: str) -> FloatArray:
+        kept = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
+        return np.asarray(self._pipeline.plan_work(kept))
+
+    def _is_own(self, cost: OptionCost, own: TablePlacement) -> bool:
+        """Whether it is the plan as it is, but for the name of a sharding type that gains nothing.
+
+        Pieces of one name share their collectives, so that another name can be faster.
+        """
+        same = _held(cost.placement) == _held(own)
+        return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
+
+    def _own(self, name: str, rest: FloatArray) -> OptionCost:
+        own = self._placements[name]
+        return replace(
+            self._figures(own, self._work - rest), plan_time_s=self.plan_time_s, is_chosen=True
+        )
+
+    def _cost(self, table: int, index: int, rest: FloatArray) -> OptionCost | None:
+        """An option where it hurts least; None where constraints leave it no place."""
+        placed = self._placer.best(table, index, rest)
+        return None if placed is None else self._told(table, index, placed, rest)
+
+    def _told(self, table: int, index: int, placed: Placed, rest: FloatArray) -> OptionCost:
+        placement = self._placer.placement(table, index, placed.places)
+        figures = self._figures(placement, placed.work - rest)
+        return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
+
+    def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
+        """The plan's own cut of a table with its shards on other ranks, the best such way."""
+        own = self._placements[self.space.tables[table].table]
+        located = self.space.located(table, own)
+        if located is None:
+            return []
+        ways = [p for p in self._placer.moved(table, *located, rest) if np.isfinite(p.value)]
+        best = min(ways, key=lambda placed: placed.value, default=None)
+        return [] if best is None else [self._told(table, located[0], best, rest)]
+
+    def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
+        pipeline = self._pipeline
+        alone = pipeline.lookup_times(np.maximum(work, 0.0))
+        sent = [
+            *range(INPUT, INPUT + len(EXCHANGING_TYPES)),
+            *range(OUTPUT, OUTPUT + len(EXCHANGING_TYPES)),
+        ]
+        world = self.problem.topology.world_size
+        exchanged = float(work[:, sent].sum()) * world + 2.0 * float(work[:, REPLICATED].sum())
+        return OptionCost(
+            placement=placement,
+            lookup_forward_s=float(alone[0].max()),
+            lookup_backward_s=float(alone[1].max()),
+            exchanged_bytes=exchanged,
+            device_bytes=float(pipeline.device_bytes(work).max()),
+            plan_time_s=None,
+        )
+
+
+def _cut(placement: TablePlacement) -> tuple[object, ...]:
+    """What two placements share that cut a table alike, wherever the shards are and by any name."""
+    shards = sorted((s.row_offset, s.col_offset, s.num_rows, s.num_cols) for s in placement.shards)
+    replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
+    return placement.kernel, placement.cache_load_factor_ratio, replicated, tuple(shards)
+
+
+def _held(placement: TablePlacement) -> tuple[object, ...]:
+    """What each rank holds of a table: equal pieces that change places are the same plan."""
+    shards = Counter((s.rank, s.num_rows, s.num_cols) for s in placement.shards)
+    return _cut(placement), frozenset(shards.items())
+
+
+def _is_faster(one_s: float | None, other_s: float | None) -> bool:
+    """Whether one time is shorter by more than rounding; None is no time at all."""
+    return one_s is not None and (other_s is None or one_s < other_s * (1 - _ROUNDING))

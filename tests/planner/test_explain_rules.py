@@ -1,0 +1,137 @@
+"""What an explanation recommends may be done, and no other change of one table is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
+from planner.api import estimate
+from planner.explain import Change, Explainer
+from planner.problem import (
+    Constraints,
+    CountLimit,
+    Level,
+    MemoryLimit,
+    PlanningProblem,
+    TableGroup,
+)
+from tests.differential.case import Case
+from tests.differential.drawing.problems import draw, draw_unusual
+from tests.differential.enumerator import Enumerator
+from tests.differential.rules import broken_rules
+from tests.planner import cases
+from tests.strategies import make_placement
+
+GIB = 2**30
+WHOLE = Constraints(kernels=(ComputeKernel.FUSED,), sharding_types=(ShardingType.TABLE_WISE,))
+
+
+def explained(ranks: tuple[int, ...], rules: Constraints = WHOLE) -> Explainer:
+    """Tables ``t0``, ``t1`` ... of 1 GiB, each whole on its rank of four."""
+    rows = GIB // (64 * 4 + 4)
+    tables = tuple(cases.table(f"t{i}", rows, 64, 100.0) for i in range(len(ranks)))
+    topology = cases.topology(1, 4)
+    plan = Plan(
+        placements=tuple(
+            make_placement(table, ShardingType.TABLE_WISE, topology, where=(rank,))
+            for table, rank in zip(tables, ranks, strict=True)
+        )
+    )
+    workload = cases.workload(tables, batch=16_384)
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=rules)
+    return Explainer(problem, plan)
+
+
+def places(changes: tuple[Change, ...]) -> dict[str, tuple[int, ...]]:
+    """Where each changed table goes."""
+    return {change.table: change.after.ranks for change in changes}
+
+
+def test_a_table_may_move_without_being_cut_in_another_way() -> None:
+    """Both tables lie on rank 0, and there is one way to cut them."""
+    explainer = explained((0, 0))
+    best = explainer.changes()[0]
+    assert best.after.sharding_type is ShardingType.TABLE_WISE
+    assert best.after.ranks != (0,)
+    assert best.plan_time_s < 0.9 * explainer.plan_time_s
+    assert best.moved_bytes == pytest.approx(GIB, rel=1e-5)
+
+
+def test_tables_of_a_group_are_not_recommended_to_part() -> None:
+    """The third table is free to go."""
+    group = TableGroup(patterns=("t0", "t1"))
+    assert set(places(explained((0, 0, 0)).changes())) == {"t0", "t1", "t2"}
+    rules = replace(WHOLE, together=(group,))
+    assert set(places(explained((0, 0, 0), rules).changes())) == {"t2"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "ranks"),
+    [
+        (replace(WHOLE, apart=(TableGroup(patterns=("t*",)),)), (0, 1, 2)),
+        (replace(WHOLE, counts=(CountLimit(most=1),)), (0, 1, 2)),
+        (
+            replace(WHOLE, memory=(MemoryLimit(most_bytes=GIB, level=Level.RANK, places=(1, 2)),)),
+            (0, 0),
+        ),
+    ],
+    ids=["apart", "count", "memory"],
+)
+def test_places_that_constraints_close_are_not_recommended(
+    rules: Constraints, ranks: tuple[int, ...]
+) -> None:
+    """Ranks 1 and 2 hold a table each, or are too small for one; rank 3 is free."""
+    assert places(explained(ranks, rules).changes())["t0"] == (3,)
+
+
+def test_an_option_goes_by_the_name_that_shares_the_collectives_of_the_others() -> None:
+    """Column-wise in one piece has the same shard as table-wise, and collectives of its own."""
+    types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    rules = replace(WHOLE, sharding_types=types)
+    change = next(c for c in explained((0, 0, 1, 2), rules).changes() if c.after.ranks == (3,))
+    assert change.after.sharding_type is ShardingType.TABLE_WISE
+
+
+@pytest.mark.parametrize(
+    ("drawn", "seed"),
+    [*((draw, s) for s in (29, 34, 109)), *((draw_unusual, s) for s in (11, 35, 97))],
+)
+def test_no_change_of_one_table_gains_more_than_the_one_that_is_told(
+    drawn: Callable[[int], Case], seed: int
+) -> None:
+    """Held against every placement of the table that rules and memory allow beside the others."""
+    case = replace(drawn(seed), moves=None, scenarios=(), objective="iteration")
+    space, rng = Enumerator(case, mirrors=False), np.random.default_rng(seed)
+    plans = (space.random_plan(rng) for _ in range(1000))
+    plan = next(p for p in plans if allowed(space, p))
+    problem = PlanningProblem(
+        workload=case.workload, topology=case.topology, constraints=case.constraints
+    )
+    now_s = space.judge.price(plan)
+    changes = Explainer(problem, plan).changes(limit=1000)
+    assert changes
+    for change in changes:
+        after = with_table(plan, change.after)
+        assert allowed(space, after)
+        price = estimate(case.workload, case.topology, after).estimate.time.time_s
+        assert change.plan_time_s == pytest.approx(price, rel=1e-9)
+        index = [t.name for t in case.workload.tables].index(change.table)
+        ways = [with_table(plan, placement) for placement in space.choices[index]]
+        least_s = min(space.judge.price(way) for way in ways if allowed(space, way))
+        assert min(change.plan_time_s, now_s) <= least_s * (1 + 1e-9)
+
+
+def with_table(plan: Plan, placement: TablePlacement) -> Plan:
+    """The plan with another placement of one table."""
+    return Plan(
+        placements=tuple(placement if p.table == placement.table else p for p in plan.placements)
+    )
+
+
+def allowed(space: Enumerator, plan: Plan) -> bool:
+    """Whether a plan keeps all rules and fits."""
+    return not broken_rules(space.case, plan) and not space.judge.overfull(plan)
