@@ -59,13 +59,21 @@ class PointResult:
     plan: HandedPlan | None = None
     handed_hash: str = ""
 
+    @property
+    def trained_samples_per_s(self) -> float | None:
+        """Samples per second of paid time: what failures and checkpoints take is counted."""
+        if self.samples_per_s is None or self.availability_ratio is None:
+            return self.samples_per_s
+        return self.samples_per_s * self.availability_ratio
+
     def to_json(self) -> dict[str, Any]:
         """The figures as plain values."""
         values = {name: getattr(self, name) for name in self.__slots__ if name not in _APART}
         point = {name: getattr(self.point, name) for name in self.point.__slots__}
         pipeline = self.point.pipeline
         point["pipeline"] = None if pipeline is None else pipeline.value
-        return {**point, **values, "status": self.status.value}
+        trained = {"trained_samples_per_s": self.trained_samples_per_s}
+        return {**point, **values, **trained, "status": self.status.value}
 
     def to_line(self) -> dict[str, Any]:
         """The figures, the plan, and what it began with: all that another run needs."""
@@ -101,12 +109,13 @@ class PointResult:
 def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
     """Points that no other beats in throughput and cost at once, fastest first.
 
-    Every point keeps its reserve free, so that more free memory is no merit of its own: it decides
-    between points of the same throughput and cost. Points without a price count as the dearest.
+    Both count the time that failures and checkpoints take. Every point keeps its reserve free, so
+    that more free memory is no merit of its own: it decides between points of the same throughput
+    and cost. Points without a price count as the dearest.
     """
     done = [r for r in results if r.status is PointStatus.DONE]
     front = [r for r in done if not any(_beats(other, r) for other in done)]
-    return tuple(sorted(front, key=lambda r: -(r.samples_per_s or 0.0)))
+    return tuple(sorted(front, key=lambda r: -(r.trained_samples_per_s or 0.0)))
 
 
 def _beats(one: PointResult, other: PointResult) -> bool:
@@ -119,6 +128,6 @@ def _beats(one: PointResult, other: PointResult) -> bool:
 def _merits(result: PointResult) -> tuple[float, float]:
     cost = result.usd_per_billion_samples
     return (
-        result.samples_per_s or 0.0,
+        result.trained_samples_per_s or 0.0,
         -cost if cost is not None else float("-inf"),
     )

@@ -35,7 +35,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("Iteration (ms)", lambda r: _scaled(r.iteration_time_s, 1e3)),
     ("Low (ms)", lambda r: _scaled(r.low_s, 1e3)),
     ("High (ms)", lambda r: _scaled(r.high_s, 1e3)),
-    ("M samples/s", lambda r: _scaled(r.samples_per_s, 1e-6)),
+    ("M samples/s", lambda r: _scaled(r.trained_samples_per_s, 1e-6)),
     ("Free (GiB)", lambda r: _scaled(r.headroom_bytes, 2.0**-30)),
     ("Training (%)", lambda r: _scaled(r.availability_ratio, 100.0)),
     ("Checkpoint every (s)", lambda r: r.checkpoint_interval_s),
@@ -62,7 +62,8 @@ def sweep_page(name: str, results: Sequence[PointResult]) -> str:
         "<h2>Every point</h2>",
         _table(results, set(front)),
         "<p>Prices are list prices of the system files or of --price; the interval is 90 %. "
-        "Training is the share of paid time left after checkpoints and failures.</p>",
+        "Training is the share of paid time left after checkpoints and failures; samples are "
+        "those of a second of paid time.</p>",
     ]
     return page(title, parts)
 
@@ -77,10 +78,10 @@ def _scatter(
     joined = [r for r in front if r in priced]
     dots = [
         Dot(
-            x=r.samples_per_s or 0.0,
+            x=r.trained_samples_per_s or 0.0,
             y=r.usd_per_billion_samples or 0.0,
             name=r.point.system,
-            told=f"{r.point.name}: {(r.samples_per_s or 0.0) / 1e6:.3g} M/s, "
+            told=f"{r.point.name}: {(r.trained_samples_per_s or 0.0) / 1e6:.3g} M/s, "
             f"{r.usd_per_billion_samples or 0.0:,.1f} USD per 10⁹",
             is_best=r in joined,
         )
@@ -93,7 +94,8 @@ def _scatter(
         Figure(title="M samples/s", factor=1e-6),
         Figure(title="USD per 10⁹ samples"),
         joined=[
-            (r.samples_per_s or 0.0, r.usd_per_billion_samples or 0.0) for r in _cheapest(joined)
+            (r.trained_samples_per_s or 0.0, r.usd_per_billion_samples or 0.0)
+            for r in _cheapest(joined)
         ],
     )
 
@@ -114,7 +116,7 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
     if not done:
         return "<p>Nothing fits.</p>"
     x = Scale([float(r.point.gpus) for r in done], LEFT, WIDTH - RIGHT)
-    y = Scale([r.samples_per_s or 0.0 for r in done], HEIGHT - BOTTOM, TOP)
+    y = Scale([r.trained_samples_per_s or 0.0 for r in done], HEIGHT - BOTTOM, TOP)
     lines = [open_chart("Throughput against number of GPUs")]
     lines += axes(x, y, "GPUs", "M samples/s", y_factor=1e-6)
     series: dict[tuple[object, ...], list[PointResult]] = {}
@@ -123,13 +125,14 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
         series.setdefault((p.system, p.batch_size, p.global_batch_size, p.pipeline), []).append(r)
     for members in series.values():
         ordered = sorted(members, key=lambda r: r.point.gpus)
-        points = [(x(r.point.gpus), y(r.samples_per_s or 0.0), r) for r in ordered]
+        points = [(x(r.point.gpus), y(r.trained_samples_per_s or 0.0), r) for r in ordered]
         fill = colour(systems, ordered[0].point.system)
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
         lines.append(f'<polyline fill="none" stroke="{fill}" points="{path}"/>')
         lines += [
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{fill}" tabindex="0"><title>'
-            f"{escape(r.point.name)}: {(r.samples_per_s or 0) / 1e6:.3g} M/s</title></circle>"
+            f"{escape(r.point.name)}: {(r.trained_samples_per_s or 0) / 1e6:.3g} M/s"
+            "</title></circle>"
             for a, b, r in points
         ]
     return "\n".join([*lines, "</svg>"])

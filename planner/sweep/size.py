@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.sweep.outcome import PointResult, PointStatus
@@ -22,10 +22,9 @@ def smallest(
     solve: Callable[[int], PointResult],
     *,
     target_samples_per_s: float,
-    gpus_per_host: int,
-    max_gpus: int,
+    sizes: Sequence[int],
 ) -> Sizing:
-    """Search over whole hosts: double until it suffices, then halve the range.
+    """Search over sizes: go twice as far along them until one suffices, then halve the range.
 
     Throughput need not rise with every host, so the answer is the smallest *tried* size that
     suffices with every tried smaller one insufficient.
@@ -33,26 +32,25 @@ def smallest(
     Args:
         system: its name.
         solve: the best plan on so many ranks.
-        target_samples_per_s: wanted.
-        gpus_per_host: ranks of one host; sizes are multiples of it.
-        max_gpus: largest size tried.
+        target_samples_per_s: wanted; time lost to failures and checkpoints counts.
+        sizes: numbers of ranks that may be tried, rising; one at least.
     """
     tried: dict[int, PointResult] = {}
 
-    def suffices(hosts: int) -> bool:
-        if hosts not in tried:
-            tried[hosts] = solve(hosts * gpus_per_host)
-        result = tried[hosts]
-        reached = (result.samples_per_s or 0.0) * (result.availability_ratio or 0.0)
+    def suffices(number: int) -> bool:
+        """Whether the size of that number, counted from 1, suffices."""
+        if number not in tried:
+            tried[number] = solve(sizes[number - 1])
+        result = tried[number]
+        reached = result.trained_samples_per_s or 0.0
         return result.status is PointStatus.DONE and reached >= target_samples_per_s
 
-    most = max(1, max_gpus // gpus_per_host)
-    high = 1
+    most, high = len(sizes), 1
     while not suffices(high) and high < most:
         high = min(2 * high, most)
     if not suffices(high):
         return Sizing(system=system, answer=None, tried=_ordered(tried))
-    low = max((h for h in tried if h < high), default=0)
+    low = max((n for n in tried if n < high), default=0)
     while high - low > 1:
         middle = (low + high) // 2
         if suffices(middle):
@@ -63,4 +61,4 @@ def smallest(
 
 
 def _ordered(tried: dict[int, PointResult]) -> tuple[PointResult, ...]:
-    return tuple(tried[h] for h in sorted(tried))
+    return tuple(tried[n] for n in sorted(tried))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
-from planner.cli.flags.sweep_inputs import SweepFlags, sweep_options
+from planner.cli.flags.sweep_inputs import SweepFlags, size_options
 from planner.cli.interrupt import StopOnInterrupt
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Rate(click.ParamType[float]):
     "--max-gpus", type=Count(MAX_RANKS), default="512", show_default=True, metavar="N",
     help="Largest cluster tried.",
 )  # fmt: skip
-@sweep_options
+@size_options
 @output_options
 @click.pass_obj
 def command(
@@ -60,41 +61,33 @@ def command(
     """Find, for each system, the fewest whole hosts whose best plan is fast enough.
 
     A size whose gap is above 1 % is searched again from the plans of sizes tried before it, where
-    one of these is better on it. With --mtbf, throughput counts lost time. Exit code 1 says that no
-    system reaches the target.
+    one of these is better on it. With --mtbf, throughput counts lost time. With --global-batch-size
+    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no system reaches
+    the target.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
-    from planner.sweep import Point, smallest
+    from planner.sweep import smallest
     from planner.sweep.runner import solve_beside
 
     questions = Questions(workload, flags)
+    sizes = {system: questions.sizes(system, max_gpus) for system in flags.systems}
+    points = {point.system: point for point in questions.grid((1,)).points()}
     sizings = []
-    count = len(flags.systems)
-    with StopOnInterrupt(keeps=False) as stop, bar(settings, "systems", count) as step:
+    with StopOnInterrupt(keeps=False) as stop, bar(settings, "systems", len(sizes)) as step:
         for system in flags.systems:
-            per_host = flags.gpus_per_host or questions.topology(system, None).local_world_size
-
             found: list[PointResult] = []
 
             def best(
                 gpus: int, system: str = system, found: list[PointResult] = found
             ) -> PointResult:
-                batch = flags.batch_sizes[0] if flags.batch_sizes else None
-                whole = flags.global_batch_sizes[0] if flags.global_batch_sizes else None
-                point = Point(system=system, gpus=gpus, batch_size=batch, global_batch_size=whole)
-                found.append(solve_beside(questions.task(point), found, should_stop=stop))
+                task = questions.task(replace(points[system], gpus=gpus))
+                found.append(solve_beside(task, found, should_stop=stop))
                 return found[-1]
 
             sizings.append(
-                smallest(
-                    system,
-                    best,
-                    target_samples_per_s=target_qps,
-                    gpus_per_host=per_host,
-                    max_gpus=max_gpus,
-                )
+                smallest(system, best, target_samples_per_s=target_qps, sizes=sizes[system])
             )
             step(system)
     if settings.json:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +12,6 @@ from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
 from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-
-if TYPE_CHECKING:
-    from planner.sweep import Grid
 
 EXAMPLES = """\b
 Examples:
@@ -30,6 +27,13 @@ Examples:
     "--gpus", type=Several(Count(MAX_RANKS)), required=True, metavar="N,N", help="Ranks in all."
 )
 @sweep_options
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1024),
+    default=None,
+    metavar="N",
+    help="Processes.  [default: one per core]",
+)
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR",
     help="Write points.jsonl, sweep.csv and sweep.html; a later run goes on from there.",
@@ -47,6 +51,7 @@ def command(
     workload: Path,
     gpus: tuple[int, ...],
     flags: SweepFlags,
+    workers: int | None,
     output: Path | None,
     dask: str | None,
 ) -> int:
@@ -65,23 +70,23 @@ def command(
     from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
 
-    if dask not in (None, "local") and flags.workers is not None:
+    if dask not in (None, "local") and workers is not None:
         message = "--workers counts processes of this machine, and --dask has its own; drop one"
         raise click.UsageError(message, click.get_current_context())
     questions = Questions(workload, flags)
     from planner.profiling.workers import dask_client
     from planner.sweep import run
 
-    tasks = [questions.task(point) for point in _grid(flags, gpus).points()]
+    tasks = [questions.task(point) for point in questions.grid(gpus).points()]
     journal = None if output is None else show.open_journal(output)
-    workers = min(questions.workers, len(tasks))
+    processes = min(workers or os.cpu_count() or 1, len(tasks))
     with StopOnInterrupt() as stop:
-        cluster = nullcontext() if dask is None else dask_client(dask, workers)
+        cluster = nullcontext() if dask is None else dask_client(dask, processes)
         with cluster as client, bar(settings, "points", len(tasks)) as step:
             results = run(
                 tasks,
                 journal=journal,
-                workers=workers,
+                workers=processes,
                 dask=client,
                 progress=lambda result: step(result.point.name),
                 should_stop=stop,
@@ -99,16 +104,3 @@ def command(
         remark(settings, show.stopped(str(stop.stopped_by), len(results), len(tasks)))
         return EXIT_STOPPED
     return 0
-
-
-def _grid(flags: SweepFlags, gpus: tuple[int, ...]) -> Grid:
-    from costmodels.workload import Pipeline
-    from planner.sweep import Grid
-
-    return Grid(
-        systems=flags.systems,
-        gpus=gpus,
-        batch_sizes=flags.batch_sizes,
-        global_batch_sizes=flags.global_batch_sizes,
-        pipelines=tuple(Pipeline(p) for p in flags.pipelines),
-    )

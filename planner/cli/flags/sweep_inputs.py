@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from planner.cli.names import complete_system
 if TYPE_CHECKING:
     from costmodels.topology import Topology
     from planner.io import WorkloadFile
-    from planner.sweep import Operation, Point
+    from planner.sweep import Grid, Operation, Point
     from planner.sweep.runner import Task
 
 PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
@@ -58,6 +57,19 @@ class Several(click.ParamType[tuple[Any, ...]]):
         before, comma, last = incomplete.rpartition(",")
         found = self.one.shell_complete(ctx, param, last)
         return [CompletionItem(f"{before}{comma}{item.value}", type=item.type) for item in found]
+
+
+class Alone(Several):
+    """One value where other commands take several: it arrives as they do."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Refuse several values."""
+        found = super().convert(value, param, ctx)
+        if len(found) > 1:
+            self.fail(f"{value!r} is several values; 'shardplan sweep' compares them", param, ctx)
+        return found
 
 
 class Price(click.ParamType[tuple[str, float]]):
@@ -97,13 +109,19 @@ class SweepFlags:
     restart_s: float
     time_limit_s: float | None
     evaluations: int | None
-    workers: int | None
     seed: int
 
 
 def sweep_options(command: Command) -> Command:
-    """The flags themselves; they arrive as one ``flags`` argument."""
-    return gathered(command, _OPTIONS, SweepFlags, "flags", _check_batch)
+    """The flags of ``sweep``; they arrive as one ``flags`` argument."""
+    options = (*_SYSTEMS, *_axes(Several, "N,N", "NAME,NAME"), *_OPTIONS)
+    return gathered(command, options, SweepFlags, "flags", _check_batch)
+
+
+def size_options(command: Command) -> Command:
+    """The flags of ``size``, which takes one batch and one pipeline."""
+    options = (*_SYSTEMS, *_axes(Alone, "N", "NAME"), *_OPTIONS)
+    return gathered(command, options, SweepFlags, "flags", _check_batch)
 
 
 def _check_batch(flags: SweepFlags) -> None:
@@ -112,28 +130,44 @@ def _check_batch(flags: SweepFlags) -> None:
         raise click.UsageError(message, click.get_current_context())
 
 
-_OPTIONS: tuple[Option, ...] = (
+_SYSTEMS: tuple[Option, ...] = (
     click.option(
-        "--system", "systems", type=Several(click.STRING), required=True, metavar="A,B",
+        "--system",
+        "systems",
+        type=Several(click.STRING),
+        required=True,
+        metavar="A,B",
         shell_complete=complete_system,
         help="Systems, by name or file; see 'shardplan systems'.",
     ),
     click.option(
-        "--gpus-per-host", type=Count(MAX_RANKS), metavar="N",
+        "--gpus-per-host",
+        type=Count(MAX_RANKS),
+        metavar="N",
         help="Ranks per host.  [default: each system's]",
     ),
-    click.option(
-        "--batch-size", "batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
-        metavar="N,N", help="Samples per rank.  [default: workload's]",
-    ),
-    click.option(
-        "--global-batch-size", "global_batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
-        metavar="N,N", help="Samples per step, all ranks.",
-    ),
-    click.option(
-        "--pipeline", "pipelines", type=Several(click.Choice(PIPELINES)), default=(),
-        metavar="NAME,NAME", help="Training pipelines.  [default: workload's]",
-    ),
+)
+
+
+def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]:
+    """Batch and pipeline; ``values`` makes the type of each, the others are shown for values."""
+    return (
+        click.option(
+            "--batch-size", "batch_sizes", type=values(Count(MAX_SAMPLES)), default=(),
+            metavar=numbers, help="Samples per rank.  [default: workload's]",
+        ),
+        click.option(
+            "--global-batch-size", "global_batch_sizes", type=values(Count(MAX_SAMPLES)),
+            default=(), metavar=numbers, help="Samples per step, all ranks.",
+        ),
+        click.option(
+            "--pipeline", "pipelines", type=values(click.Choice(PIPELINES)), default=(),
+            metavar=names, help="Training pipelines.  [default: workload's]",
+        ),
+    )  # fmt: skip
+
+
+_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--reserve", "reserve_bytes", type=Quantity("bytes"), metavar="SIZE",
         help="Device memory to keep free.  [default: workload's]",
@@ -158,10 +192,6 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
         help="Plans priced in each search of a point.  [default: by the size of the problem]",
-    ),
-    click.option(
-        "--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
-        help="Processes.  [default: one per core]",
     ),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
 )  # fmt: skip
@@ -191,11 +221,6 @@ class Questions:
         self._prices = dict(flags.prices)
 
     @property
-    def workers(self) -> int:
-        """Processes to use."""
-        return self.flags.workers or os.cpu_count() or 1
-
-    @property
     def operation(self) -> Operation:
         """Failures and restarts."""
         from planner.sweep import Operation
@@ -205,6 +230,45 @@ class Questions:
         if mtbf_s is None:
             return Operation(restart_s=restart_s)
         return Operation(mtbf_s=mtbf_s, restart_s=restart_s)
+
+    def grid(self, gpus: tuple[int, ...]) -> Grid:
+        """What is asked for on these numbers of ranks."""
+        from costmodels.workload import Pipeline
+        from planner.sweep import Grid
+
+        return Grid(
+            systems=self.flags.systems,
+            gpus=gpus,
+            batch_sizes=self.flags.batch_sizes,
+            global_batch_sizes=self.flags.global_batch_sizes,
+            pipelines=tuple(Pipeline(p) for p in self.flags.pipelines),
+        )
+
+    def sizes(self, system: str, max_gpus: int) -> tuple[int, ...]:
+        """Ranks of whole hosts, as many as allowed, that share a global batch evenly.
+
+        Raises:
+            InvalidInputError: there is no such size.
+        """
+        from planner.errors import InvalidInputError
+
+        per_host = self.topology(system, self.flags.gpus_per_host).local_world_size
+        hosts = range(per_host, max_gpus + 1, per_host)
+        if not hosts:
+            message = (
+                f"--max-gpus {max_gpus} is less than one host of {system}, which has {per_host} "
+                "ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
+            )
+            raise InvalidInputError(message)
+        whole = self.flags.global_batch_sizes[0] if self.flags.global_batch_sizes else 0
+        found = tuple(gpus for gpus in hosts if whole % gpus == 0)
+        if not found:
+            message = (
+                f"--global-batch-size {whole} is not a multiple of the ranks of any number of "
+                f"hosts of {per_host} ranks up to --max-gpus {max_gpus}"
+            )
+            raise InvalidInputError(message)
+        return found
 
     def topology(self, system: str, gpus: int | None) -> Topology:
         """A system at a size, at the price asked for."""

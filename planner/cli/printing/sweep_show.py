@@ -112,14 +112,14 @@ def _cells(result: PointResult) -> tuple[str, ...]:
     system = point.system if point.pipeline is None else f"{point.system} {point.pipeline.value}"
     start = (Path(system).stem if "/" in system else system, str(point.gpus))
     batch = f"{result.local_batch_size:,}"
-    if result.iteration_time_s is None or result.samples_per_s is None:
+    if result.iteration_time_s is None or result.trained_samples_per_s is None:
         return (*start, batch, result.status.value.replace("_", " "), "", "", "", "")
     cost = result.usd_per_billion_samples
     return (
         *start,
         batch,
         units.format_time(result.iteration_time_s),
-        f"{result.samples_per_s / 1e6:.3g}",
+        f"{result.trained_samples_per_s / 1e6:.3g}",
         _gap(result),
         units.format_bytes(result.headroom_bytes or 0.0),
         "" if cost is None else f"{cost:,.0f}" if cost >= 10 else f"{cost:.2f}",
@@ -155,11 +155,11 @@ def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
     for sizing in sizings:
         answer, note = sizing.answer, ""
         if answer is None:
-            done = [r for r in sizing.tried if r.samples_per_s is not None]
+            done = [r for r in sizing.tried if r.trained_samples_per_s is not None]
             if not done:
                 rows.append((sizing.system, "", "", "", "", "", "nothing tried fits"))
                 continue
-            answer = max(done, key=lambda r: r.samples_per_s or 0.0)
+            answer = max(done, key=lambda r: r.trained_samples_per_s or 0.0)
             note = "not enough: best size tried"
         rows.append((sizing.system, *_size_cells(answer), note))
     print_rows(f"Fewest hosts for {target / 1e6:,.3g} M samples/s", columns, rows)
@@ -169,7 +169,7 @@ def _size_cells(result: PointResult) -> tuple[str, ...]:
     paid, cost = result.price_usd_per_hour, result.usd_per_billion_samples
     return (
         str(result.point.gpus),
-        f"{(result.samples_per_s or 0.0) / 1e6:.3g}",
+        f"{(result.trained_samples_per_s or 0.0) / 1e6:.3g}",
         units.format_time(result.iteration_time_s or 0.0),
         "" if paid is None else f"{paid:,.0f}",
         "" if cost is None else f"{cost:,.1f}",

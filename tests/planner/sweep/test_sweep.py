@@ -214,7 +214,7 @@ def test_size_finds_the_smallest_number_of_hosts(target: float, hosts: int) -> N
         tried.append(gpus)
         return replace(_point(10.0 * gpus / 8, 1.0, 1.0), availability_ratio=1.0)
 
-    sizing = smallest("box", best, target_samples_per_s=target, gpus_per_host=8, max_gpus=256)
+    sizing = smallest("box", best, target_samples_per_s=target, sizes=range(8, 257, 8))
     assert sizing.answer is not None
     assert sizing.answer.samples_per_s == 10.0 * hosts
     assert len(tried) == len(set(tried)) <= 11
@@ -226,11 +226,19 @@ def test_size_says_when_nothing_suffices() -> None:
         "box",
         lambda gpus: replace(_point(gpus, 1.0, 1.0), availability_ratio=1.0),
         target_samples_per_s=1e9,
-        gpus_per_host=8,
-        max_gpus=100,
+        sizes=range(8, 97, 8),
     )
     assert sizing.answer is None
     assert max(r.samples_per_s or 0 for r in sizing.tried) == 96
+
+
+def test_time_lost_to_failures_is_no_throughput() -> None:
+    """Of two points the one that is faster while it trains, and trains less of the time, loses."""
+    slower = replace(_point(10, 2, 1), availability_ratio=0.9)
+    faster = replace(_point(11, 3, 1), availability_ratio=0.8)
+    assert pareto([slower, faster]) == (slower,)
+    told = [faster.to_json()[key] for key in ("samples_per_s", "trained_samples_per_s")]
+    assert told == [11, pytest.approx(8.8)]
 
 
 def test_results_survive_json(results: tuple[PointResult, ...]) -> None:

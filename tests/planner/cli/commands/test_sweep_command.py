@@ -10,7 +10,8 @@ import pytest
 
 from tests.planner.cli.command_line import Run
 
-QUICK = ("--evaluations", "20", "--workers", "1")
+FEW = ("--evaluations", "20")
+QUICK = (*FEW, "--workers", "1")
 
 
 def test_a_sweep_prints_and_writes_every_point(
@@ -64,7 +65,7 @@ def test_size_prints_the_answer_and_says_when_there_is_none(
     run: Run, workload_file: Path, system_file: Path
 ) -> None:
     """Exit code 1 when no system reaches the target."""
-    asked = ("size", workload_file, "--system", system_file, *QUICK)
+    asked = ("size", workload_file, "--system", system_file, *FEW)
     done = run(*asked, "--target-qps", "1M", "--json")
     assert done.code == 0
     (system,) = json.loads(done.out)["systems"]
@@ -73,3 +74,37 @@ def test_size_prints_the_answer_and_says_when_there_is_none(
     assert missed.code == 1
     assert "not enough" in missed.out
     assert run(*asked, "--target-qps", "fast").code == 2
+
+
+def test_size_keeps_to_the_batch_the_pipeline_and_the_largest_size(
+    run: Run, workload_file: Path, system_file: Path
+) -> None:
+    """Each size is priced as ``sweep`` prices it; 3 hosts of 8 do not share 4,096 samples."""
+    given = (workload_file, "--system", system_file, *FEW, "--json", "--pipeline", "none")
+    asked = ("size", *given, "--target-qps", "1e12", "--max-gpus", "31")
+    whole = ("--global-batch-size", "4096", "--gpus-per-host", "8")
+    (system,) = json.loads(run(*asked, *whole).out)["systems"]
+    assert [point["gpus"] for point in system["tried"]] == [8, 16]
+    swept = run("sweep", *given, "--workers", "1", "--gpus", "8", *whole)
+    (point,) = json.loads(swept.out)["points"]
+    assert system["tried"][0]["iteration_time_s"] == point["iteration_time_s"]
+    assert point["pipeline"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--batch-size", "256,512"), "several values"),
+        (("--pipeline", "none,sparse_dist"), "several values"),
+        (("--max-gpus", "3"), "less than one host"),
+        (("--global-batch-size", "9"), "not a multiple"),
+        (("--workers", "2"), "No such option"),
+    ],
+)
+def test_what_size_cannot_do_is_refused(
+    run: Run, workload_file: Path, system_file: Path, flags: tuple[str, ...], said: str
+) -> None:
+    """Before anything is planned."""
+    done = run("size", workload_file, "--system", system_file, "--target-qps", "1M", *flags)
+    assert done.code == 2
+    assert said in done.err

@@ -254,7 +254,7 @@ def test_no_command_passes_names_on_as_they_are(
         ("explain", evil, plan, *system, "--table", f"no{EVIL}"),
         ("explain", evil, plan, *system),
         ("sweep", evil, *system, "--gpus", "2,4", *effort, "--workers", 1),
-        ("size", evil, *system, "--target-qps", "1000", *effort, "--workers", 1),
+        ("size", evil, *system, "--target-qps", "1000", *effort),
         ("tune", evil, *system, "--trials", 1, "--trial-evaluations", 20),
         ("check", evil),
         ("check", plan),

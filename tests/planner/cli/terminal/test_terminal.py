@@ -19,7 +19,7 @@ from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
 
 PLANNED = ("small.yaml", "run/plan.json")
 SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "5")
-SWEPT = ("--system", "box.yaml", "--evaluations", "5", "--workers", "1")
+SWEPT = ("--system", "box.yaml", "--evaluations", "5")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "small.yaml", *SEARCH, "-v"),
@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("tune", "small.yaml", "--system", "box.yaml", "--trials", "2"),
         *("--trial-evaluations", "5"),
     ),
-    "sweep": ("sweep", "small.yaml", "--gpus", "4,8", *SWEPT),
+    "sweep": ("sweep", "small.yaml", "--gpus", "4,8", "--workers", "1", *SWEPT),
     "size": ("size", "small.yaml", "--target-qps", "1000", *SWEPT),
     "validate published": ("validate", "published"),
     "validate trace": (
