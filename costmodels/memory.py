@@ -53,7 +53,7 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
 def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
     count, element = dense_parameters(workload), workload.dense.dtype.num_bytes
     states = workload.dense_optimizer.num_states
-    ranks = topology.world_size // workload.tensor_parallel if topology else 1
+    ranks = topology.trainers.world_size // workload.tensor_parallel if topology else 1
     if workload.dense_parallelism is DenseParallelism.FSDP and ranks > 1:
         gathered = max(element, DataType.BF16.num_bytes) + workload.gradient_dtype.num_bytes
         return 4.0 * (2 + states) * count / ranks + gathered * 2.0 * _largest_layer(workload)

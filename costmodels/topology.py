@@ -178,7 +178,9 @@ class Topology:
     device, ``ddr_capacity_by_host_bytes`` hosts that do; empty means all equal.
     ``collective_curves`` names sets of measured curves, best first. ``calibration`` is the file of
     constants of a system whose ranks are CPU cores. ``fitted`` holds what runs of one's own
-    correct; its factor on host time is in the device's launch latency already.
+    correct; its factor on host time is in the device's launch latency already. ``whole`` is the
+    system of all ranks where these are one group of them that has a copy of the tables of its own
+    (2D parallelism); the dense part is trained by all of those.
     """
 
     name: str
@@ -198,6 +200,7 @@ class Topology:
     calibration: str = ""
     ddr_capacity_by_host_bytes: tuple[float, ...] = ()
     fitted: FittedFactors | None = None
+    whole: Topology | None = None
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
@@ -232,6 +235,11 @@ class Topology:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.num_hosts * self.local_world_size
+
+    @property
+    def trainers(self) -> Topology:
+        """All ranks that train the dense part: these, or those of all groups."""
+        return self if self.whole is None else self.whole
 
     @property
     def compute_device(self) -> str:

@@ -82,7 +82,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
             return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
         if own <= 0 and not replicates:
             return growth_s
-        return least.all_reduce_s(own + num_bytes, stages.topology)
+        return least.all_reduce_s(own + num_bytes, stages.topology.trainers)
 
     return seconds_at
 

@@ -70,7 +70,9 @@ class StageModel:
         self._batch_ratio = batch_ratios(workload, topology)
         self.dense = self._dense_times()
         self._layers = dense_layers(workload)
-        self.reduction = DenseReduction(workload, topology, self._layers, models.collective)
+        self.reduction = DenseReduction(
+            workload, topology.trainers, self._layers, models.collective
+        )
         self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
         wire = self.exchanges.wire
@@ -79,10 +81,10 @@ class StageModel:
     def _dense_times(self) -> DenseTimes:
         """The dense part of each rank at the device's speed; arrays where batches are unequal."""
         if self._batch_ratio is None:
-            dense = self.models.dense.times(self.workload, self.topology)
+            dense = self.models.dense.times(self.workload, self.topology.trainers)
             return with_expansion(dense, self.workload, self.topology)
         each = [
-            self.models.dense.times(with_batch(self.workload, ratio), self.topology)
+            self.models.dense.times(with_batch(self.workload, ratio), self.topology.trainers)
             for ratio in self._batch_ratio
         ]
         names = [field.name for field in fields(DenseTimes)]
@@ -114,10 +116,10 @@ class StageModel:
         return forward, backward, fetch
 
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
-        """Growing part of an all-reduce over all ranks."""
+        """Growing part of an all-reduce over all ranks that train."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
-        return self.models.collective.all_reduce(num_bytes, self.topology)
+        return self.models.collective.all_reduce(num_bytes, self.topology.trainers)
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage for one or many plans, scaled by ``scale``."""
@@ -255,13 +257,10 @@ class StageModel:
         return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """An all-reduce over all ranks; nothing to reduce takes no time."""
+        """An all-reduce over all ranks that train; nothing to reduce takes no time."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
-        if self.workload.tensor_parallel > 1:
-            return self.reduction.all_reduce_s(num_bytes)
-        seconds = self.models.collective.all_reduce_s(num_bytes, self.topology)
-        return seconds * (num_bytes > 0)
+        return self.reduction.all_reduce_s(num_bytes)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:
@@ -289,5 +288,5 @@ class StageModel:
 
     def _input_floor_s(self) -> float:
         rate = self.workload.input_samples_per_s
-        batch = self.workload.samples_per_rank * self.topology.world_size
+        batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return batch / rate if rate else 0.0

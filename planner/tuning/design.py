@@ -125,10 +125,11 @@ class DesignSpace:
 
     def least_sync_s(self, setup: Setup) -> float:
         """Seconds per iteration that averaging copies takes at least under any plan."""
-        topology, size = self.problem_of(setup).topology, setup.group_size
+        problem, size = self.problem_of(setup), setup.group_size
         if (setup.cluster, size) not in self._syncs_s:
-            weights = float(self.problem_of(setup).workload.weight_bytes)
-            self._syncs_s[setup.cluster, size] = least_sync_s(topology, size, weights)
+            weights = float(problem.workload.weight_bytes)
+            least_s = least_sync_s(problem.topology, size, weights, problem.models)
+            self._syncs_s[setup.cluster, size] = least_s
         return self._syncs_s[setup.cluster, size] / setup.sync_interval
 
     def loosest(self, setup: Setup) -> Setup:

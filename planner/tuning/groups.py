@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.estimates import MemoryLedger
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from planner.models import default_models
 
@@ -43,7 +44,8 @@ def group_topology(
 
     A host's memory is shared by the groups that have ranks there, in proportion to those ranks: all
     of them hold the same shards. Where ranks or hosts differ, each place of a group counts as the
-    weakest that any group has there, because one plan serves them all.
+    weakest that any group has there, because one plan serves them all. The dense part is trained by
+    the ranks of all groups: its gradients are reduced over all of them.
     """
     if group_size == topology.world_size:
         return topology
@@ -51,7 +53,12 @@ def group_topology(
 
 
 def sync_time_s(
-    topology: Topology, group_size: int, memory: MemoryLedger, *, between_hosts: bool = False
+    topology: Topology,
+    group_size: int,
+    memory: MemoryLedger,
+    *,
+    between_hosts: bool = False,
+    models: CostModels | None = None,
 ) -> float:
     """Seconds of averaging weights and optimizer state over the copies of every shard, once.
 
@@ -64,35 +71,43 @@ def sync_time_s(
         group_size: ranks that share one copy of the tables.
         memory: ledger of the plan of one group.
         between_hosts: as in :func:`members`.
+        models: what prices the all-reduce; None for the models that the system names.
     """
     held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
     on_host = np.array([r.host_bytes for r in memory.ranks])
-    return _slowest_s(topology, group_size, held, on_host, between_hosts=between_hosts)
+    peers = _peers(topology, group_size, between_hosts=between_hosts)
+    return _slowest_s(topology, peers, held, on_host, models)
 
 
-def least_sync_s(topology: Topology, group_size: int, weight_bytes: float) -> float:
+def least_sync_s(
+    topology: Topology, group_size: int, weight_bytes: float, models: CostModels | None = None
+) -> float:
     """What :func:`sync_time_s` is at least under any plan: some rank holds the mean of all weights.
 
     More bytes never take less time, so that what the mean takes is a bound.
     """
-    return _slowest_s(topology, group_size, np.array([weight_bytes / group_size]), np.zeros(1))
+    peers = _peers(topology, group_size, between_hosts=False)
+    return _slowest_s(topology, peers, np.array([weight_bytes / group_size]), np.zeros(1), models)
+
+
+def _peers(topology: Topology, group_size: int, *, between_hosts: bool) -> Topology:
+    """The ranks that hold the copies of one shard, as a system."""
+    peers = _part(topology, members(topology, group_size, between_hosts=between_hosts).T)
+    alone = topology.resized(topology.world_size // group_size, 1)
+    return peers or replace(alone, domain_size=1)
 
 
 def _slowest_s(
     topology: Topology,
-    group_size: int,
+    peers: Topology,
     held: NDArray[np.float64],
     on_host: NDArray[np.float64],
-    *,
-    between_hosts: bool = False,
+    models: CostModels | None,
 ) -> float:
     """The rank that needs most for ``held`` bytes, of which ``on_host`` lie in host memory."""
-    if group_size == topology.world_size:
+    if peers.world_size == 1:
         return 0.0
-    peers = _part(topology, members(topology, group_size, between_hosts=between_hosts).T)
-    if peers is None:
-        peers = replace(topology.resized(topology.world_size // group_size, 1), domain_size=1)
-    model = default_models(peers).collective
+    model = (models or default_models(peers)).collective
     seconds = model.all_reduce_s(held, peers, within_host=peers.num_hosts == 1) * (held > 0)
     copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
     return float((seconds + copied).max())
@@ -118,6 +133,7 @@ def _part(topology: Topology, groups: IntArray) -> Topology | None:
     sized = topology.resized(size // local, local)
     return replace(
         sized,
+        whole=topology.trainers,
         domain_size=max(local, domain - domain % local),
         hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacities(), groups)
         if topology.hbm_capacity_by_rank_bytes

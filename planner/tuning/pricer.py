@@ -101,8 +101,9 @@ class Pricer:
 
 def tuned(space: DesignSpace, setup: Setup, result: PlanningResult) -> Tuned:
     """A plan found under a setup, with what averaging copies adds to it."""
-    topology, memory = space.problem_of(setup).topology, result.best.memory
-    sync_s = sync_time_s(topology, setup.group_size, memory) / setup.sync_interval
+    problem, memory = space.problem_of(setup), result.best.memory
+    once_s = sync_time_s(problem.topology, setup.group_size, memory, models=problem.models)
+    sync_s = once_s / setup.sync_interval
     time_s = result.estimate.time.time_s + sync_s
     facts = facts_of(space, setup, time_s, memory.fullest.headroom_bytes)
     return Tuned(setup=setup, result=result, sync_s=sync_s, facts=facts)

@@ -14,20 +14,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import FloatArray
+from costmodels.dense.base import dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
-from costmodels.sharding import ComputeKernel, Plan
-from costmodels.topology import Topology
+from costmodels.fitted import scaled
+from costmodels.memory import dense_bytes
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.topology import FittedFactors, Topology
 from costmodels.units import GIB, MIB
-from costmodels.workload import Workload
+from costmodels.workload import DenseArch, DenseParallelism, Workload
+from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.tuning import Effort, Menu, Pricer, Study, design_space
-from planner.tuning.groups import group_topology, members, sync_time_s
+from planner.tuning.groups import group_topology, least_sync_s, members, sync_time_s
 from planner.tuning.setups import group_sizes
+from tests.differential.check import Run, check
+from tests.differential.drawing.problems import draw
 from tests.strategies import (
     make_device,
     make_host,
+    make_placement,
     make_table,
     make_topology,
     make_workload,
@@ -126,6 +135,44 @@ def test_a_sync_costs_what_it_sends_and_what_lies_in_host_memory_counts() -> Non
     on_host = ledger(device_bytes=0.0, host_bytes=1e9, ranks=4)
     copied = 2e9 / system.host.device_link_bandwidth_bytes_per_s
     assert sync_time_s(system, 4, on_host) == pytest.approx(near + copied)
+
+
+@pytest.mark.parametrize("size", [8, 4, 2, 1])
+@pytest.mark.parametrize("between", [False, True])
+def test_the_dense_part_is_trained_by_all_groups(size: int, *, between: bool) -> None:
+    """Its gradients are reduced over all ranks, and shards of it lie on all of them."""
+    whole = make_topology(2, 4)
+    group = group_topology(whole, size, between_hosts=between)
+    assert group is not None
+    dense = DenseArch(num_dense_features=13, bottom_mlp=(64, 16), top_mlp=(1024, 1))
+    table = make_table("t0", num_embeddings=1000, embedding_dim=16)
+    workload = make_workload(table, dense=dense)
+    placement = make_placement(table, ShardingType.TABLE_WISE, group, where=(0,))
+    found = api.estimate(workload, group, Plan(placements=(placement,))).estimate
+    (reduced,) = (s for s in found.stages if s.name == "last gradient all-reduce")
+    num_bytes = np.array(4.0 * dense_parameters(workload))
+    expected = default_models(whole).collective.all_reduce_s(num_bytes, whole)
+    assert reduced.duration_s == pytest.approx([float(expected)] * size)
+    sharded = replace(workload, dense_parallelism=DenseParallelism.FSDP)
+    assert dense_bytes(sharded, group) == dense_bytes(sharded, whole)
+
+
+def test_the_bound_of_a_group_counts_the_ranks_that_train_with_it() -> None:
+    """Held against every plan of one group of a job of twice as many hosts."""
+    case = draw(8)
+    whole = case.topology.resized(2 * case.topology.num_hosts, case.topology.local_world_size)
+    grouped = replace(case, topology=replace(case.topology, whole=whole))
+    assert check(grouped, runs=(Run.ENGINE,), max_evaluations=300).faults == ()
+
+
+def test_a_named_model_also_prices_the_averaging_of_copies() -> None:
+    system, held = make_topology(2, 4), ledger(device_bytes=1e9, host_bytes=0.0, ranks=4)
+    slow = replace(default_models(system), collective=AlphaBeta())
+    slow = scaled(slow, FittedFactors(collective_ratio=3.0))
+    once_s = sync_time_s(system, 4, held)
+    assert sync_time_s(system, 4, held, models=slow) == pytest.approx(3.0 * once_s)
+    least_s = least_sync_s(system, 4, 4e9)
+    assert least_sync_s(system, 4, 4e9, slow) == pytest.approx(3.0 * least_s)
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
