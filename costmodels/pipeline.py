@@ -196,7 +196,7 @@ class CostPipeline:
         ranks = rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
         path = critical_path(program, simulation)
-        global_batch = self.workload.samples_per_rank * self.topology.world_size
+        global_batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return IterationEstimate(
             time=Estimate(
                 time_s=time_s,

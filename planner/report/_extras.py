@@ -21,7 +21,7 @@ def cost(result: PlanningResult) -> Fact:
     source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
     parts = (
         f"{usd:.3g} USD per billion samples",
-        printable(f"{topology.world_size} GPUs at {price:g} USD/h{source}"),
+        printable(f"{topology.trainers.world_size} GPUs at {price:g} USD/h{source}"),
     )
     return Fact(label="Cost", parts=parts)
 

@@ -162,7 +162,10 @@ def cluster(topology: Topology) -> str:
     """The cluster in a few words: ``16 x h100_sxm (2 hosts x 8)``."""
     shape = f"{topology.num_hosts} hosts x {topology.local_world_size}"
     where = "1 host" if topology.num_hosts == 1 else shape
-    return f"{topology.world_size} x {topology.name} ({where})"
+    words = f"{topology.world_size} x {topology.name} ({where})"
+    if topology.whole is not None:
+        words += f", one group of {topology.whole.world_size} ranks"
+    return words
 
 
 def rank_ranges(ranks: list[int]) -> str:

@@ -122,8 +122,12 @@ def _other_batches(
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
-    """The system at its size: flags first, then what a plan was made for."""
+    """The system at its size: flags first, then what a plan was made for.
+
+    A plan of one group of ranks is for a group of the same job, unless flags give a size.
+    """
     system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
+    group = made_for if gpus is None and per_host is None else None
     if made_for is not None:
         if per_host is None and gpus is None:
             per_host = made_for.local_world_size
@@ -132,12 +136,37 @@ def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) 
         message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
         raise InvalidInputError(message)
     try:
+        if group is not None and group.whole is not None:
+            return _group(
+                io.load_system(system, gpus=group.whole[0], gpus_per_host=group.whole[1]), group
+            )
         return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
     except InvalidInputError as error:
         if flags.system is not None:
             raise
         hint = f"the plan was made for system {system!r}; name a file or another with --system"
         raise InvalidInputError([*error.problems, hint]) from error
+
+
+def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
+    """The group of ranks of a job that a plan is for, in whichever layout has its hosts.
+
+    Raises:
+        InvalidInputError: the job has no such groups.
+    """
+    from planner.tuning.groups import group_topology
+
+    size, local = made_for.world_size or 0, made_for.local_world_size
+    layouts = (False, True) if size and whole.world_size % size == 0 else ()
+    for between_hosts in layouts:
+        found = group_topology(whole, size, between_hosts=between_hosts)
+        if found is not None and found.local_world_size == local:
+            return found
+    message = (
+        f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
+        f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
+    )
+    raise InvalidInputError(message)
 
 
 def system_names() -> tuple[str, ...]:

@@ -28,6 +28,7 @@ _MOST_LINES: Final = 20
 class SavedPlan:
     """A plan from a file, and what the file says it was made for.
 
+    ``whole`` are all ranks of the job and those of each host, where the plan is that of one group.
     ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside
     the workload; with them ``objective`` is ``worst iteration``, for instance.
     """
@@ -36,6 +37,7 @@ class SavedPlan:
     system: str | None = None
     world_size: int | None = None
     local_world_size: int | None = None
+    whole: tuple[int, int] | None = None
     batch_size_per_rank: int | None = None
     inputs_hash: str | None = None
     predicted_s: float | None = None
@@ -96,6 +98,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         )
         raise InvalidInputError(message)
     local = topology.local_world_size if topology else schema.local_world_size
+    whole = schema.whole
     names = _Names(schema, workload)
     placements, warnings = _placements(schema, names, path, local)
     plan = Plan(placements=placements)
@@ -106,6 +109,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         system=schema.system,
         world_size=schema.world_size,
         local_world_size=schema.local_world_size,
+        whole=None if whole is None else (whole.world_size, whole.local_world_size),
         batch_size_per_rank=schema.batch_size_per_rank,
         inputs_hash=schema.inputs_hash,
         predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,

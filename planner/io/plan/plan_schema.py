@@ -94,6 +94,13 @@ class SolverSchema(_Loose):
     torchrec_defaults: bool = False
 
 
+class WholeSchema(_Loose):
+    """All ranks of a job, of which a plan is for one group with a copy of the tables."""
+
+    world_size: Annotated[int, Field(ge=1, le=10**6)]
+    local_world_size: Annotated[int, Field(ge=1, le=10**6)]
+
+
 class PlanSchema(_Loose):
     """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
 
@@ -105,6 +112,7 @@ class PlanSchema(_Loose):
     system: str | None = None
     world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    whole: WholeSchema | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | None = None
     predicted: PredictedSchema | None = None
     memory: MemorySchema | None = None

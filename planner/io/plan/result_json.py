@@ -15,6 +15,7 @@ import numpy as np
 
 import costmodels
 from costmodels.estimates import IterationEstimate, MemoryLedger
+from costmodels.topology import Topology
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
 from planner.problem import PlanningProblem
@@ -45,6 +46,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "system": topology.name,
         "world_size": topology.world_size,
         "local_world_size": topology.local_world_size,
+        "whole": _whole(topology),
         "batch_size_per_rank": problem.workload.local_batch_size,
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
@@ -60,6 +62,14 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     }
     plain: dict[str, Any] = _plain(values)
     return plain
+
+
+def _whole(topology: Topology) -> dict[str, int] | None:
+    """All ranks of the job, where the plan is that of one group of them."""
+    whole = topology.whole
+    if whole is None:
+        return None
+    return {"world_size": whole.world_size, "local_world_size": whole.local_world_size}
 
 
 def plan_text(result: PlanningResult) -> str:
