@@ -15,6 +15,7 @@ from planner import compare, estimate, load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models, default_models, models_of
+from planner.problem import PlanningProblem
 
 MODEL = """
 from dataclasses import dataclass, field
@@ -144,3 +145,28 @@ def test_the_command_takes_a_file_also_with_a_second_process(model_file: Path) -
     assert done.returncode == 0, done.stderr
     assert "Predicted" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("named", ["calibration", "curves", "residual"])
+def test_a_problem_is_another_one_where_what_its_system_names_was_measured_anew(
+    named: str, tmp_path: Path
+) -> None:
+    """A sweep that goes on takes no results from before."""
+    calibration, curves = tmp_path / "box.calibration.json", tmp_path / "curves.csv"
+    files = {
+        "calibration": calibration,
+        "curves": curves,
+        "residual": tmp_path / "box.calibration.lookup_residual.json",
+    }
+    for path in files.values():
+        path.write_text("before")
+    topology = replace(
+        load_system("h100_sxm", gpus=2),
+        calibration=str(calibration),
+        collective_curves=(str(curves),),
+    )
+    problem = PlanningProblem(workload=load_workload("small_demo"), topology=topology)
+    before = inputs_hash(problem)
+    assert inputs_hash(problem) == before
+    files[named].write_text("after")
+    assert inputs_hash(problem) != before

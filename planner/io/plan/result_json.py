@@ -18,6 +18,7 @@ from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.topology import Topology
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
+from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanFamily, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
@@ -87,8 +88,12 @@ def save_plan(path: str | Path, result: PlanningResult) -> None:
 
 
 def inputs_hash(problem: PlanningProblem) -> str:
-    """SHA-256 over everything that was asked: workload, topology and constraints."""
+    """SHA-256 over everything that was asked: workload, topology and constraints.
+
+    What a system names counts by its content: a calibration may be made anew under its old name.
+    """
     text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
+    text += measured_hash(problem.topology)
     if problem.models is not None:
         text += repr(problem.models)
     return hashlib.sha256(text.encode()).hexdigest()
