@@ -80,6 +80,12 @@ def command(
             num_runs=len(measured),
         )
         remark(settings, f"wrote {'  '.join(map(str, files))}; use it with --system {output}")
+        if flags.models:
+            again = " ".join(f"--model {text}" for text in flags.models)
+            warnings.append(
+                f"the factors correct the models of {again}, which a system file cannot name; "
+                f"give it again beside --system {output}"
+            )
     if settings.json:
         write_json({**_as_json(found), "warnings": list(dict.fromkeys(warnings))})
     else:

@@ -64,6 +64,8 @@ def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
 def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple[Run, ...]:
     """One run per plan: times of the same plan are averaged, traces of its ranks put together.
 
+    Files that hold the same plan are one: a plan does not tell how well others are predicted.
+
     A time wins over the one that traces tell, which holds the profiler's own.
 
     Args:
@@ -77,8 +79,11 @@ def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple
     from planner.trace.reading import read_trace
 
     runs = []
+    paths: dict[Plan, list[Path]] = {}
     for path, plan in zip(plans_of(given), plans, strict=True):
-        mine = [run for run in given if run.plan == path]
+        paths.setdefault(plan, []).append(path)
+    for plan, (path, *others) in paths.items():
+        mine = [run for run in given if run.plan in (path, *others)]
         traces = tuple(read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
         if any(t <= 0 for t in times):

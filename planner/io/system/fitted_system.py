@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +13,17 @@ from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder, locate
 from planner.io.system.calibration_file import load_constants
-from planner.io.system.inherited import read_system
+from planner.io.system.inherited import own_base, read_system
 from planner.io.system.residual_file import residual_path
 from planner.support.atomic import write_text_atomic
 
 _SETTLED: Final = 0.5
 """A factor of which the runs settle less than this is written as assumed."""
-_BLOCK: Final = re.compile(r"^(?:# Fitted by .*\n)?fitted:.*\n(?:[ #].*\n|\n)*", re.MULTILINE)
+_BLOCK: Final = re.compile(
+    r"^(?:# Fitted by .*\n)?fitted:.*\n(?:(?:#.*\n|\n)*[ ].*\n)*", re.MULTILINE
+)
+"""The factors of a file, up to their last line: comments behind that one stand for what follows."""
+_BASE: Final = re.compile(r"^base:.*$", re.MULTILINE)
 
 
 def write_fitted_system(
@@ -50,7 +55,7 @@ def write_fitted_system(
     if path.exists() and path.samefile(base):
         message = f"{path} is the system that was fitted; name another file to write"
         raise InvalidInputError(message)
-    text = _BLOCK.sub("", read_text(base))
+    text = _BLOCK.sub("", read_text(base).rstrip("\n") + "\n")
     if topology.calibration and read_system(base).value.get("calibration") is None:
         text, written = _on_calibrated_cores(path, base, text, topology)
     else:
@@ -83,8 +88,9 @@ def _on_calibrated_cores(
     written, name = [calibration], base.stem
     if base.parent.resolve() != (configs_folder() / "systems").resolve():
         copy = path.with_suffix(".base.yaml")
+        text, more = _with_copies(copy, base, text, replace(topology, calibration=""))
         write_text_atomic(copy, text)
-        written.append(copy)
+        written += [copy, *more]
         name = copy.name
     latency_us = 1e6 * topology.device.kernel_latency_s
     machine = load_constants(topology.calibration).machine.replace(",", "")
@@ -103,9 +109,20 @@ def _on_calibrated_cores(
 def _with_copies(
     path: Path, base: Path, text: str, topology: Topology
 ) -> tuple[str, tuple[Path, ...]]:
-    """The text with names of files that lie beside ``path``, and these files."""
+    """The text with names of files that lie beside ``path``, and these files.
+
+    A system that starts from a file of one's own takes a copy of that along, and what it names.
+    """
     if path.parent.resolve() == base.parent.resolve():
         return text, ()
+    written: list[Path] = []
+    below = own_base(base)
+    if below is not None:
+        copy = path.with_suffix(".base.yaml")
+        inner, more = _with_copies(copy, below, read_text(below), topology)
+        write_text_atomic(copy, inner)
+        text = _BASE.sub(f"base: {copy.name}", text)
+        written += [copy, *more]
     copies: dict[str, Path] = {}
     for name in (topology.calibration, *topology.collective_curves):
         if name.endswith((".json", ".csv")):
@@ -115,4 +132,4 @@ def _with_copies(
     for name, origin in copies.items():
         write_text_atomic(path.with_name(name), read_text(origin))
         text = re.sub(rf"[^\s,\[\"']*{re.escape(name)}", name, text)
-    return text, tuple(path.with_name(name) for name in copies)
+    return text, tuple(dict.fromkeys([*written, *(path.with_name(name) for name in copies)]))

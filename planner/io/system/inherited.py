@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_yaml
-from planner.io.library import locate
+from planner.io.library import configs_folder, locate
 from planner.io.yaml_reader import Keys
 
 _WHOLE: Final = (("links", "network"), ("device", "flops"))
@@ -34,8 +34,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Document:
     if not isinstance(base, str):
         message = f"{document.where(('base',))}: must be the name or file of a system, got {base!r}"
         raise InvalidInputError(message)
-    beside = path.parent / base
-    found = beside if beside.is_file() else locate(base, "systems")
+    found = _beside_or_shipped(path, base)
     seen = [p.resolve() for p in (*above, path)]
     if found.resolve() in seen or len(above) >= _DEEPEST:
         message = (
@@ -54,17 +53,32 @@ def _read(path: Path, above: tuple[Path, ...]) -> Document:
     return Document(path, value, document.lines, {**below.origins, **origins})
 
 
+def own_base(path: Path) -> Path | None:
+    """The file beside a system file that it starts from; None for a shipped system, or none.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or there is no such system.
+    """
+    base = read_yaml(path).value.get("base")
+    found = _beside_or_shipped(path, base) if isinstance(base, str) else None
+    return None if found is None or found.is_relative_to(configs_folder()) else found
+
+
+def _beside_or_shipped(path: Path, base: str) -> Path:
+    beside = path.parent / base
+    return beside if beside.is_file() else locate(base, "systems")
+
+
 def _beside(base: Document) -> Document:
     """Files that the base names lie beside it, wherever the system is that starts from it."""
-    value = dict(base.value)
+    value, folder = dict(base.value), base.path.parent.absolute()
     curves = value.get("collective_curves")
     if isinstance(curves, list):
         value["collective_curves"] = [
-            str(base.path.parent / c) if isinstance(c, str) and c.endswith(".csv") else c
-            for c in curves
+            str(folder / c) if isinstance(c, str) and c.endswith(".csv") else c for c in curves
         ]
     if isinstance(value.get("calibration"), str):
-        value["calibration"] = str(base.path.parent / value["calibration"])
+        value["calibration"] = str(folder / value["calibration"])
     return Document(base.path, value, base.lines, base.origins)
 
 

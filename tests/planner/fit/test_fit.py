@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, fit, geomean_error
 from planner.fit.evidence import Predictor, Run, with_host_factor
+from planner.io.library import configs_folder
 from planner.io.system.fitted_system import write_fitted_system
 from planner.models import default_models, models_of
 from planner.problem import PlanningProblem
@@ -157,6 +159,61 @@ def test_a_fitted_system_is_written_and_read(tmp_path: Path) -> None:
     assert again.read_text().count("fitted:") == 1
     with pytest.raises(InvalidInputError, match="name another file"):
         write_fitted_system(path, path, mine, found.factors, **told)
+
+
+SPREAD = tuple((*[0.0] * row, 0.1) for row in range(4))
+FACTORS = FittedFactors(collective_ratio=2.0, spread_ratio=SPREAD)
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["", "\n", "\n\n# prices are ours\nprice: 3 USD/h\n"],
+    ids=["no newline", "newline", "more keys"],
+)
+def test_factors_of_before_are_taken_out_whole(tmp_path: Path, last: str) -> None:
+    """Wherever the file ends; what stands behind them stays."""
+    given, written = tmp_path / "box.yaml", tmp_path / "again.yaml"
+    rows = ("lookup: 1", "# ours", "collective: 3", "dense: 1", "host: 1")
+    lines = [f"  {row} (user, me)" if ":" in row else row for row in rows]
+    spread = f"  spread: {[list(row) for row in SPREAD]}"
+    text = "\n".join(["name: box", "base: h100_sxm", "fitted:", *lines, spread])
+    given.write_text(text + last)
+    before = io.load_system(given)
+    write_fitted_system(written, given, before, FACTORS, settled_ratio=[1.0] * 4, num_runs=2)
+    after = io.load_system(written)
+    assert before.fitted is not None
+    assert after.fitted is not None
+    assert after.fitted.collective_ratio == 6.0
+    assert after.price_per_device_usd_per_hour == before.price_per_device_usd_per_hour
+    assert ("prices are ours" in written.read_text()) == ("prices are ours" in last)
+
+
+def test_a_base_of_ones_own_goes_along_to_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own base and the files that they name, also where the folder is named from here."""
+    monkeypatch.chdir(tmp_path)
+    here, there = Path("here"), Path("there")
+    shipped = configs_folder() / "calibrations"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "curves.csv").write_bytes((shipped / "collectives.csv").read_bytes())
+    (here / "a.yaml").write_text("name: a\nbase: h100_sxm\ncollective_curves: [curves.csv]\n")
+    (here / "b.yaml").write_text("name: b\nbase: a.yaml\nlayout: {gpus_per_host: 4}\n")
+    (here / "c.yaml").write_text("name: c\nbase: b.yaml\nprice: 3 USD/h\n")
+    before = io.load_system(here / "c.yaml")
+    collective = default_models(before).collective
+    path = there / "mine.yaml"
+    told = {"settled_ratio": [1.0] * 4, "num_runs": 2}
+    files = write_fitted_system(path, here / "c.yaml", before, FACTORS, **told)
+    assert len(files) == 4
+    shutil.rmtree(here)
+    after = io.load_system(path)
+    assert (after.local_world_size, after.price_per_device_usd_per_hour) == (4, 3.0)
+    kept = default_models(after).collective
+    size = np.array([1e6, 1e8])
+    expected = 2.0 * collective.all_reduce_s(size, before)
+    assert kept.all_reduce_s(size, after) == pytest.approx(expected)
 
 
 def test_bounds_hold_on_a_fitted_system() -> None:

@@ -41,6 +41,9 @@ def test_times_become_a_system(
     assert "a single run" in done.err  # the same plan twice is one run
     after_s = json.loads(run(*priced, output).out)["predicted"]["iteration_time_s"]
     assert after_s == pytest.approx(1.5 * before_s, rel=0.02)
+    copy = plans[0].with_name("copy.json")
+    copy.write_bytes(plans[0].read_bytes())
+    assert "a single run" in run(*asked, given[0], f"--run={copy}={2e3 * before_s:.6f}ms").err
     both = run(*asked, *given)
     assert both.code == 0, both.err
     for words in ("lookup", "collective", "Left out", "of 4 factors"):
@@ -48,6 +51,15 @@ def test_times_become_a_system(
     told = json.loads(run(*asked, *given, "--json").out)
     assert [r["name"] for r in told["runs"]] == [str(plan) for plan in plans]
     assert set(told["factors"]) == {"lookup", "collective", "dense", "host"}
+
+
+def test_a_model_that_a_system_file_cannot_name_is_named_to_the_user(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
+) -> None:
+    asked = ("fit", workload_file, "--system", system_file, f"--run={plans[0]}=5ms")
+    asked = (*asked, "-o", tmp_path / "mine.yaml")
+    assert "cannot name" not in run(*asked).err
+    assert "--model dense=roofline" in run(*asked, "--model", "dense=roofline").err
 
 
 def test_traces_of_ones_own_prediction_change_nothing(
