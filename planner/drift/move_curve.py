@@ -52,7 +52,8 @@ def with_curve(
     if limit is None:
         message = "a curve of moves needs a plan in use: set the move limit of the problem"
         raise InvalidInputError(message)
-    most = min(len(problem.workload.tables), limit.max_tables or len(problem.workload.tables) + 1)
+    every = len(problem.workload.tables)
+    most = every if limit.max_tables is None else min(every, limit.max_tables)
     best: PlanningResult | None = None
     points = []
     solve = partial(
@@ -75,7 +76,12 @@ def with_curve(
             best=best.best,
             reshard=best.reshard,
             scenarios=best.scenarios,
-            solver=replace(result.solver, value=best.solver.value),
+            solver=replace(
+                result.solver,
+                value=best.solver.value,
+                separable_value=best.solver.separable_value,
+                balanced_value=best.solver.balanced_value,
+            ),
         )
     points.append(_point(None, result, _bound_s(result)))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))

@@ -70,6 +70,21 @@ def test_more_tables_are_never_slower(free: PlanningResult) -> None:
     assert [p["iteration_s"] for p in told] == times
 
 
+def test_no_point_moves_a_table_where_none_may_move(start: Plan) -> None:
+    result = replanned(start, max_tables=0)
+    assert [(p.most_tables, p.move.moved_tables) for p in result.curve] == [(0, 0), (None, 0)]
+
+
+def test_a_better_plan_of_the_curve_comes_with_its_own_figures(free: PlanningResult) -> None:
+    """A poor search comes first; what bounds can see of a plan is no more than its time."""
+    poor = api.solve(free.problem, search=replace(SEARCH, strategy="random"))
+    result = with_curve(poor, search=SEARCH, counts=(1, 5))
+    assert result.solver.value < 0.95 * poor.solver.value
+    assert result.solver.separable_value != poor.solver.separable_value
+    assert result.solver.separable_value is not None
+    assert result.solver.separable_value <= result.solver.value
+
+
 def test_the_blocking_table_is_named(start: Plan, free: PlanningResult) -> None:
     result = replanned(start, max_tables=1)
     assert [p.most_tables for p in result.curve] == [0, None]
