@@ -24,7 +24,7 @@ class Assessment:
         changes: tables whose indices changed, the largest change first.
         before_s: seconds per iteration of the plan under the data that it was made with.
         now_s: the same under the day's data.
-        fits: whether the plan still fits in memory.
+        fits: whether the plan still fits in the memory that the constraints leave.
         result: the best plan found for the day's data, never slower than a plan in use that fits,
             with the move to it.
     """
@@ -96,4 +96,5 @@ def assess(
 
 
 def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candidate:
-    return api.estimate(workload, problem.topology, plan, models=models_of(problem))
+    topology = problem.constraints.limited(problem.topology)
+    return api.estimate(workload, topology, plan, models=models_of(problem))

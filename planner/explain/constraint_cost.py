@@ -110,6 +110,8 @@ def _describe(rule: TableConstraint) -> str:
         parts.append(f"ranks {', '.join(map(str, rule.ranks))}")
     if rule.hosts:
         parts.append(f"hosts {', '.join(map(str, rule.hosts))}")
+    if rule.cache_load_factors:
+        parts.append(f"cached {', '.join(f'{ratio:.0%}' for ratio in rule.cache_load_factors)}")
     if rule.min_column_width > 4:
         parts.append(f"columns >= {rule.min_column_width}")
     return " ".join(parts)

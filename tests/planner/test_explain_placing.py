@@ -104,7 +104,9 @@ def test_no_rank_is_given_pieces_of_two_widths_which_torchrec_cannot_run() -> No
 def test_each_constraint_is_dropped_alone_and_named() -> None:
     tables = (
         TableConstraint(pattern="a", ranks=(1, 2)),
-        TableConstraint(pattern="b", hosts=(0,), min_column_width=8),
+        TableConstraint(
+            pattern="b", hosts=(0,), min_column_width=8, cache_load_factors=(0.05, 0.2)
+        ),
     )
     given = Constraints(
         tables=tables,
@@ -116,7 +118,7 @@ def test_each_constraint_is_dropped_alone_and_named() -> None:
     found = dict(_relaxed(given))
     assert list(found) == [
         "a: ranks 1, 2",
-        "b: hosts 0 columns >= 8",
+        "b: hosts 0 cached 5%, 20% columns >= 8",
         "keep together a, b",
         "keep apart c",
         "keep apart d, e",
@@ -124,7 +126,7 @@ def test_each_constraint_is_dropped_alone_and_named() -> None:
         "memory limit",
     ]
     assert found["a: ranks 1, 2"] == replace(given, tables=tables[1:])
-    assert found["b: hosts 0 columns >= 8"] == replace(given, tables=tables[:1])
+    assert found["b: hosts 0 cached 5%, 20% columns >= 8"] == replace(given, tables=tables[:1])
     assert found["keep together a, b"] == replace(given, together=())
     assert found["keep apart c"] == replace(given, apart=given.apart[1:])
     assert found["keep apart d, e"] == replace(given, apart=given.apart[:1])

@@ -85,6 +85,8 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
 def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
     """The same with the constraints of a file beside those of the workload.
 
+    A plan that breaks them is priced as it is, with a warning.
+
     Raises:
         InvalidInputError: the file breaks a rule.
     """
@@ -92,8 +94,13 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
         return inputs
     problem = inputs.problem
     added = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    alone = replace(problem, constraints=added)
+    broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
+    warnings = inputs.warnings
+    if broken:
+        warnings += (f"{path}: the plan in use breaks these constraints: {'; '.join(broken)}",)
     constraints = merged(problem.constraints, added)
-    return replace(inputs, problem=replace(problem, constraints=constraints))
+    return replace(inputs, problem=replace(problem, constraints=constraints), warnings=warnings)
 
 
 def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:

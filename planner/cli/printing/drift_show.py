@@ -178,13 +178,17 @@ def _lasting(drift: Drift) -> str:
 def _move(now: Assessment) -> tuple[str, ...]:
     move = now.result.reshard
     payback = now.payback_s
-    if move is None or payback is None or now.saved_ratio == 0:
+    pays = payback is not None and now.saved_ratio > 0
+    if move is None or (now.fits and not pays):
         return ("none: no other plan is faster",)
+    pays_back = "no faster, but it fits"
+    if payback is not None and pays:
+        pays_back = f"paid back after {units.format_long_time(payback)} of training"
     return (
         f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
         f"{units.format_bytes(move.moved_bytes)}",
         f"{units.format_time(move.time_s)} once over the links",
-        f"paid back after {units.format_long_time(payback)} of training",
+        pays_back,
     )
 
 

@@ -74,6 +74,22 @@ def test_a_drifted_plan_ends_with_exit_code_1(
     assert json.loads(limited.out)["days"][0]["move"]["moved_bytes"] == 0
 
 
+def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """Rank 0 holds both tables, and is left a little less than that takes."""
+    rules, memory = tmp_path / "rules.yaml", json.loads(made[1].read_text())["memory"]
+    used_mib = memory["per_rank"][0]["used_bytes"] / 2**20
+    rules.write_text(f"constraints: [{{device_memory: {used_mib - 1:.3f} MiB, ranks: [0]}}]\n")
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 60, "--threshold", "99%")
+    assert run(*asked, "--stats", days[0]).code == 0
+    done = run(*asked, "--stats", days[0], "--constraints", rules)
+    assert done.code == 1, done.err
+    assert "does not fit in memory" in done.out
+    assert "once over the links" in done.out
+    assert "breaks these constraints: a rank or host holds more" in " ".join(done.err.split())
+
+
 def test_several_days_make_a_trend_and_show_growth(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
