@@ -125,6 +125,21 @@ def show(
         remark(settings, f"wrote {path}")
 
 
+def check_output(output: Path) -> None:
+    """Refuse a place that cannot be written as asked, before any search.
+
+    Raises:
+        InvalidInputError: a folder where a file is asked for, or a file where a folder is.
+    """
+    is_file = output.suffix == ".json"
+    if is_file and output.is_dir():
+        message = f"--output {output} is a folder; name one without .json, or a file in it"
+        raise InvalidInputError(message)
+    if not is_file and output.exists() and not output.is_dir():
+        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
+        raise InvalidInputError(message)
+
+
 def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ...]:
     """The best plan alone for a name that ends in .json; else a folder with all there is."""
     from planner import io
@@ -134,9 +149,6 @@ def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ..
     if output.suffix == ".json":
         io.save_plan(output, result)
         return (output,)
-    if output.exists() and not output.is_dir():
-        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
-        raise InvalidInputError(message)
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     front = {look.number for look in study.front}

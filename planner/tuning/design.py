@@ -242,12 +242,18 @@ def design_space(
             choose among :data:`CACHE_MENUS`, unless the menu names cache sizes.
 
     Raises:
-        InvalidInputError: as of :class:`DesignSpace`, or groups are asked for on ranks that differ.
+        InvalidInputError: as of :class:`DesignSpace`, or groups are asked for on ranks that differ,
+            or numbers of batches for a pipeline that is not tried.
     """
     asked = Menu() if menu is None else menu
     own = problems[0].workload.pipeline
     usual = (own, *(p for p in TORCHREC_PIPELINES if p is not own))
     pipelines = asked.pipelines or (usual if own in TORCHREC_PIPELINES else (own,))
+    if asked.lookaheads and Pipeline.LOOKAHEAD not in pipelines:
+        message = (
+            "--lookahead is about pipeline lookahead, which is not tried; add it to --pipeline"
+        )
+        raise InvalidInputError(message)
     if asked.tries_groups:
         for problem in problems:
             _require_alike(problem.topology)

@@ -14,6 +14,9 @@ from planner.cli.flags.run_inputs import GivenRun, RunType
 if TYPE_CHECKING:
     from planner.fit.estimate import Fit
 
+_FAR_OFF = 20.0
+"""Times as long or as short as predicted from which on a run is doubted."""
+
 EXAMPLES = """\b
 Examples:
   shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o my_cluster.yaml
@@ -95,6 +98,22 @@ def command(
 
 
 def _doubts(found: Fit) -> list[str]:
+    return [*_far_off(found), *_unsure(found)]
+
+
+def _far_off(found: Fit) -> list[str]:
+    """Runs so far from their predictions that a unit is more likely than a system to be wrong."""
+    ratios = [(e.name, e.measured_s / e.before_s) for e in found.errors]
+    return [
+        f"{name} took {ratio if ratio > 1 else 1 / ratio:,.0f} times as "
+        f"{'long' if ratio > 1 else 'short'} as predicted: is its unit right, and is it the time "
+        "of one iteration?"
+        for name, ratio in ratios
+        if not 1 / _FAR_OFF <= ratio <= _FAR_OFF
+    ]
+
+
+def _unsure(found: Fit) -> list[str]:
     left = found.left_out_ratio
     if left is None:
         return ["a single run: how well the factors predict other plans cannot be told"]

@@ -62,6 +62,8 @@ def command(
     from planner.cli.flags.tune_inputs import clusters_of, load_space, source_values
     from planner.tuning import Study
 
+    if output is not None:
+        tuning.check_output(output)
     clusters = clusters_of(flags)
     space, warnings = load_space(workload, clusters.flags, flags.menu())
     searches = Study(

@@ -93,6 +93,26 @@ class Price(click.ParamType[tuple[str, float]]):
         return system.strip(), number
 
 
+def prices_of(given: tuple[tuple[str, float], ...], systems: tuple[str, ...]) -> dict[str, float]:
+    """Prices by system; the one for all systems has no name.
+
+    Raises:
+        InvalidInputError: a price names no system asked for, or a system has two.
+    """
+    from planner.errors import InvalidInputError
+
+    names = [name for name, _ in given]
+    unknown = [name for name in names if name and name not in systems]
+    if unknown:
+        message = f"--price {unknown[0]}=...: no such system in --system"
+        raise InvalidInputError(message)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        message = f"--price: two prices for {twice[0] or 'all systems'}; give one"
+        raise InvalidInputError(message)
+    return dict(given)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFlags:
     """What both commands share."""
@@ -208,17 +228,12 @@ class Questions:
         """Read the workload and look at the prices."""
         from planner import io
         from planner.cli.flags.inputs import override_pairs
-        from planner.errors import InvalidInputError
 
-        unknown = [name for name, _ in flags.prices if name not in flags.systems]
-        if unknown:
-            message = f"--price {unknown[0]}=...: no such system in --system"
-            raise InvalidInputError(message)
+        self._prices = prices_of(flags.prices, flags.systems)
         self.flags = flags
         self.file: WorkloadFile = io.load_workload_file(
             workload, overrides=override_pairs(flags.overrides)
         )
-        self._prices = dict(flags.prices)
 
     @property
     def operation(self) -> Operation:

@@ -22,7 +22,7 @@ from planner.cli.flags.common import (
     Quantity,
     gathered,
 )
-from planner.cli.flags.sweep_inputs import Price, Several
+from planner.cli.flags.sweep_inputs import Price, Several, prices_of
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def _check(flags: TuneFlags) -> None:
     if flags.batch_sizes and flags.global_batch_size:
         message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
         raise click.UsageError(message, context)
-    if len(flags.sync_intervals) > 1 and not flags.groups:
-        message = "--sync-interval with several values is about copies of the tables; add --groups"
+    if flags.sync_intervals != (1,) and not flags.groups:
+        message = "--sync-interval is about copies of the tables; add --groups"
         raise click.UsageError(message, context)
 
 
@@ -243,11 +243,7 @@ def clusters_of(flags: TuneFlags) -> Clusters:
     from planner.cli.flags.inputs import load_topology
     from planner.errors import InvalidInputError
 
-    prices = dict(flags.prices)
-    unknown = [name for name in prices if name and name not in flags.systems]
-    if unknown:
-        message = f"--price {unknown[0]}=...: no such system in --system"
-        raise InvalidInputError(message)
+    prices = prices_of(flags.prices, flags.systems)
     kept: list[ProblemFlags] = []
     dear: list[str] = []
     for system in flags.systems:

@@ -53,6 +53,15 @@ def test_times_become_a_system(
     assert set(told["factors"]) == {"lookup", "collective", "dense", "host"}
 
 
+@pytest.mark.parametrize(("time", "words"), [("50s", "as long"), ("1ns", "as short")])
+def test_a_time_that_no_system_explains_is_doubted(
+    run: Run, workload_file: Path, system_file: Path, plans: list[Path], time: str, words: str
+) -> None:
+    """A unit slips easily."""
+    asked = ("fit", workload_file, "--system", system_file, f"--run={plans[0]}={time}")
+    assert f"{words} as predicted: is its unit right" in " ".join(run(*asked).err.split())
+
+
 def test_a_model_that_a_system_file_cannot_name_is_named_to_the_user(
     run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
 ) -> None:

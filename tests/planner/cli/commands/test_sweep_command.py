@@ -45,6 +45,7 @@ def test_a_sweep_prints_and_writes_every_point(
         (("--gpus", "8,x"), "whole number"),
         (("--gpus", "8", "--price", "other=2"), "no such system"),
         (("--gpus", "8", "--price", "free"), "h100_sxm=2.10"),
+        (("--gpus", "8", "--price", "{system}=2", "--price", "{system}=3"), "two prices for"),
         (("--gpus", "8", "--batch-size", "1", "--global-batch-size", "8"), "exclude each other"),
         (("--gpus", "8", "--global-batch-size", "9"), "not a multiple"),
         (("--gpus", "7"), "multiple"),
@@ -56,7 +57,8 @@ def test_bad_flags_are_one_clear_error(
     run: Run, workload_file: Path, system_file: Path, flags: tuple[str, ...], said: str
 ) -> None:
     """Exit code 2 before anything is planned."""
-    done = run("sweep", workload_file, "--system", system_file, *flags, *QUICK)
+    given = (flag.format(system=system_file) for flag in flags)
+    done = run("sweep", workload_file, "--system", system_file, *given, *QUICK)
     assert done.code == 2
     assert said in done.err
 

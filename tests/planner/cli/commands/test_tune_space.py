@@ -123,6 +123,10 @@ def test_a_folder_gets_plan_points_and_page(run: Run, demo: Path, tmp_path: Path
 
 WRONG = [
     (("--sync-interval", "1,10"), "add --groups"),
+    (("--sync-interval", "10"), "add --groups"),
+    (("--lookahead", "8"), "add it to --pipeline"),
+    (("--price", "3 USD/h", "--price", "4 USD/h"), "two prices for all systems"),
+    (("--output", __file__), "is a file; name a folder"),
     (("--batch-size", "8,16", "--global-batch-size", "64"), "exclude each other"),
     (("--communication", "fp12"), "codecs 'fp12': write workload, one of fp32"),
     (("--pipeline", "lookahead"), "--lookahead 8"),
