@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
-from planner.errors import InvalidInputError
+from planner.options.global_batch import rank_batch
 from planner.problem import Constraints, PlanningProblem
 
 
@@ -43,13 +43,7 @@ class Point:
         """
         batch = self.batch_size or workload.local_batch_size
         if self.global_batch_size is not None:
-            batch, rest = divmod(self.global_batch_size, topology.world_size)
-            if rest or not batch:
-                message = (
-                    f"--global-batch-size {self.global_batch_size} is not a multiple of "
-                    f"{topology.world_size} ranks"
-                )
-                raise InvalidInputError(message)
+            batch = rank_batch(self.global_batch_size, workload, topology.world_size)
         changed = replace(
             workload, local_batch_size=batch, pipeline=self.pipeline or workload.pipeline
         )

@@ -20,6 +20,7 @@ from planner.io.documents import read_text, read_yaml
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.options.broken_constraints import broken_constraints
+from planner.options.global_batch import rank_batch
 from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
@@ -343,12 +344,6 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
     batch = flags.batch_size or workload.local_batch_size
     if flags.global_batch_size is not None:
-        batch, rest = divmod(flags.global_batch_size, topology.world_size)
-        if rest or not batch:
-            message = (
-                f"--global-batch-size {flags.global_batch_size} is not a multiple of "
-                f"{topology.world_size} ranks"
-            )
-            raise InvalidInputError(message)
+        batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
     reserved = workload.reserved_bytes if flags.reserve_bytes is None else flags.reserve_bytes
     return replace(workload, local_batch_size=batch, reserved_bytes=reserved)

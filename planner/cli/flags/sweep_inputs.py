@@ -266,6 +266,7 @@ class Questions:
             InvalidInputError: there is no such size.
         """
         from planner.errors import InvalidInputError
+        from planner.options.global_batch import is_shared_evenly
 
         per_host = self.topology(system, self.flags.gpus_per_host).local_world_size
         hosts = range(per_host, max_gpus + 1, per_host)
@@ -275,8 +276,10 @@ class Questions:
                 "ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
             )
             raise InvalidInputError(message)
-        whole = self.flags.global_batch_sizes[0] if self.flags.global_batch_sizes else 0
-        found = tuple(gpus for gpus in hosts if whole % gpus == 0)
+        if not self.flags.global_batch_sizes:
+            return tuple(hosts)
+        whole, workload = self.flags.global_batch_sizes[0], self.file.workload
+        found = tuple(gpus for gpus in hosts if is_shared_evenly(whole, workload, gpus))
         if not found:
             message = (
                 f"--global-batch-size {whole} is not a multiple of the ranks of any number of "

@@ -79,6 +79,28 @@ def test_sweep_and_size(run: Run, transformer: Path) -> None:
     assert sized.code == 0, sized.err
 
 
+def test_a_global_batch_is_that_of_a_step_with_all_its_micro_batches(
+    run: Run, transformer: Path
+) -> None:
+    """4 micro-batches on 8 ranks share 2,048 samples: 64 each; 16 samples are too few."""
+    accumulates = (*SYSTEM, "--set", "training.gradient_accumulation=4", "--json")
+    whole = ("--global-batch-size", "2048")
+    planned = run("plan", transformer, *accumulates, *whole, "--gpus", "8")
+    told = json.loads(planned.out)
+    assert told["batch_size_per_rank"] == 64
+    predicted = told["predicted"]
+    trained = predicted["samples_per_s"] * predicted["iteration_time_s"]
+    assert trained == pytest.approx(2048)
+    swept = run("sweep", transformer, *accumulates, *whole, "--gpus", "8", "--workers", "1")
+    assert json.loads(swept.out)["points"][0]["local_batch_size"] == 64
+    sized = ("size", transformer, *accumulates, "--target-qps", "1e14", "--max-gpus", "64")
+    (system,) = json.loads(run(*sized, "--global-batch-size", "512").out)["systems"]
+    assert [point["gpus"] for point in system["tried"]] == [8, 16, 64]
+    refused = run("plan", transformer, *accumulates, "--global-batch-size", "16", "--gpus", "8")
+    assert refused.code == 2
+    assert "8 ranks times 4 micro-batches" in refused.err
+
+
 def test_what_does_not_fit_is_refused_with_its_bytes(run: Run, transformer: Path) -> None:
     done = run("plan", transformer, *SYSTEM, "--gpus", "8", "--batch-size", "100000")
     assert done.code == 3
