@@ -15,7 +15,7 @@ from planner import api
 from planner.errors import InvalidInputError, PlannerError
 from planner.explain import Explainer
 from planner.problem import MoveLimit, PlanningProblem
-from planner.result import Blocked, MovePoint, PlanningResult
+from planner.result import Blocked, MovePoint, PlanningResult, SolverReport
 from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
@@ -76,12 +76,7 @@ def with_curve(
             best=best.best,
             reshard=best.reshard,
             scenarios=best.scenarios,
-            solver=replace(
-                result.solver,
-                value=best.solver.value,
-                separable_value=best.solver.separable_value,
-                balanced_value=best.solver.balanced_value,
-            ),
+            solver=_with_value_of(result.solver, best.solver),
         )
     points.append(_point(None, result, _bound_s(result)))
     return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
@@ -103,6 +98,16 @@ def _best(
         return solve(replace(problem, move_limit=less))
     except PlannerError:
         return None
+
+
+def _with_value_of(report: SolverReport, better: SolverReport) -> SolverReport:
+    """A report with the value of another plan, and what is known of that plan."""
+    return replace(
+        report,
+        value=better.value,
+        separable_value=better.separable_value,
+        balanced_value=better.balanced_value,
+    )
 
 
 def _bound_s(result: PlanningResult | None) -> float | None:

@@ -136,11 +136,8 @@ def enumerate_options(
         wider = [(x, menu) for x, menu in zip(limits, menus, strict=True) if menu is wide]
         again = {t.table: t for t in pricing.of([x for x, _ in wider], [m for _, m in wider])}
         found = tuple(again.get(options.table, options) for options in found)
-    if problem.move_limit is not None:
-        given = zip(limits, found, strict=True)
-        found = tuple(
-            _with_given(problem, pipeline, limit, names, options) for limit, options in given
-        )
+    pairs = zip(limits, found, strict=True)
+    found = tuple(_with_given(problem, pipeline, limit, names, own) for limit, own in pairs)
     lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(
         tables=found,
