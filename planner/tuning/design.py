@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+from costmodels.batch_shares import PROPORTIONAL
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.workload import Pipeline
+from costmodels.workload import Pipeline, Workload
 from planner.errors import InvalidInputError
 from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
@@ -256,7 +257,7 @@ def design_space(
         raise InvalidInputError(message)
     if asked.tries_groups:
         for problem in problems:
-            _require_alike(problem.topology)
+            _require_alike(problem.topology, problem.workload)
     widths: dict[int, None] = {}
     caching = fixed = False
     for problem in problems:
@@ -299,7 +300,10 @@ def loosest_of(setup: Setup, menu: Menu) -> Setup:
     )
 
 
-def _require_alike(topology: Topology) -> None:
+def _require_alike(topology: Topology, workload: Workload) -> None:
+    if workload.batch_share_ratio not in ((), PROPORTIONAL):
+        message = "--groups and batch_shares per rank exclude each other: groups share one plan"
+        raise InvalidInputError(message)
     if topology.hbm_capacity_by_rank_bytes or topology.speed_by_rank_ratio:
         message = "--groups: groups of ranks need ranks that are all alike; leave it out"
         raise InvalidInputError(message)

@@ -124,6 +124,7 @@ def test_a_folder_gets_plan_points_and_page(run: Run, demo: Path, tmp_path: Path
 WRONG = [
     (("--sync-interval", "1,10"), "add --groups"),
     (("--sync-interval", "10"), "add --groups"),
+    (("--groups", "--set", "training.batch_shares=[1,2]"), "batch_shares per rank exclude"),
     (("--lookahead", "8"), "add it to --pipeline"),
     (("--price", "3 USD/h", "--price", "4 USD/h"), "two prices for all systems"),
     (("--output", __file__), "is a file; name a folder"),
