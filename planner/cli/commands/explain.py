@@ -13,6 +13,7 @@ from planner.cli.flags.common import (
     Command,
     ProblemFlags,
     gathered,
+    is_given,
     output_options,
     problem_options,
     time_limit_option,
@@ -55,6 +56,9 @@ class ExplainFlags:
 
 
 def _check(flags: ExplainFlags) -> None:
+    if is_given("limit") and (flags.tables or flags.prices):
+        msg = "--changes counts changes that --table and --prices do not show; drop it or them"
+        raise click.UsageError(msg)
     if flags.time_limit is not None and not flags.prices:
         msg = "--time-limit limits the searches of --prices, which was not given; add --prices"
         raise click.UsageError(msg)

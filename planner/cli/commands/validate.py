@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, say, warn, write_json
-from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.flags.common import FILE, ProblemFlags, is_given, output_options, problem_options
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
 
@@ -228,8 +228,7 @@ def _titles(models: str, codec: str | None, *, skew: bool) -> dict[str, str]:
     if len(asked) > 1:
         message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
         raise InvalidInputError(message)
-    source = click.get_current_context().get_parameter_source("tasks")
-    if skew and source is click.core.ParameterSource.COMMANDLINE:
+    if skew and is_given("tasks"):
         message = "--skew trains one model; drop --tasks"
         raise InvalidInputError(message)
     return titles

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from costmodels import discovery, units
@@ -200,6 +201,12 @@ def with_options(command: Command, options: Sequence[Option]) -> Command:
     for option in reversed(options):
         wrapped = option(wrapped)
     return cast("Command", wrapped)
+
+
+def is_given(parameter: str) -> bool:
+    """Whether the user gave a flag of the command that is running, and not its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is ParameterSource.COMMANDLINE
 
 
 def gathered(

@@ -18,6 +18,7 @@ from planner.cli.flags.common import (
     Option,
     Quantity,
     gathered,
+    is_given,
     time_limit_option,
 )
 from planner.cli.names import complete_system
@@ -135,16 +136,20 @@ class SweepFlags:
 def sweep_options(command: Command) -> Command:
     """The flags of ``sweep``; they arrive as one ``flags`` argument."""
     options = (*_SYSTEMS, *_axes(Several, "N,N", "NAME,NAME"), *_OPTIONS)
-    return gathered(command, options, SweepFlags, "flags", _check_batch)
+    return gathered(command, options, SweepFlags, "flags", _check)
 
 
 def size_options(command: Command) -> Command:
     """The flags of ``size``, which takes one batch and one pipeline."""
     options = (*_SYSTEMS, *_axes(Alone, "N", "NAME"), *_OPTIONS)
-    return gathered(command, options, SweepFlags, "flags", _check_batch)
+    return gathered(command, options, SweepFlags, "flags", _check)
 
 
-def _check_batch(flags: SweepFlags) -> None:
+def _check(flags: SweepFlags) -> None:
+    """Refuse flags that contradict each other, or that mean nothing without another one."""
+    if flags.mtbf_s is None and is_given("restart_s"):
+        message = "--restart is what a failure costs; say with --mtbf how often one comes"
+        raise click.UsageError(message, click.get_current_context())
     if flags.batch_sizes and flags.global_batch_sizes:
         message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
         raise click.UsageError(message, click.get_current_context())

@@ -50,6 +50,7 @@ def test_a_sweep_prints_and_writes_every_point(
         (("--gpus", "8", "--global-batch-size", "9"), "not a multiple"),
         (("--gpus", "7"), "multiple"),
         (("--gpus", "8", "--mtbf", "500"), "no unit"),
+        (("--gpus", "8", "--restart", "9min"), "say with --mtbf"),
         (("--gpus", "8", "--dask", "tcp://head:8786"), "drop one"),
     ],
 )
