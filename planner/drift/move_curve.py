@@ -131,7 +131,8 @@ def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
         return None
     problem = result.problem
     budget = MoveBudget(limit, problem.workload, problem.topology)
-    explainer = Explainer(replace(problem, move_limit=None), result.plan)
+    unlimited = MoveLimit(start=limit.start)
+    explainer = Explainer(replace(problem, move_limit=unlimited), result.plan)
     names = [t.name for t in problem.workload.tables]
 
     def received(name: str, after: TablePlacement) -> float:

@@ -15,7 +15,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from planner.errors import InvalidInputError
-from planner.explain.placing import Placed, Placer
+from planner.explain.placing import Placed, Placer, least_moved
 from planner.prepare import search_objective, search_space
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import received_bytes
@@ -80,6 +80,7 @@ class Explainer:
         """Enumerate the options and price the plan."""
         problem = replace(problem, topology=problem.constraints.limited(problem.topology))
         self.problem, self.plan = problem, plan
+        self._counted_from = plan if problem.move_limit is None else problem.move_limit.start
         in_use = replace(problem, move_limit=MoveLimit(start=plan))
         self.space: SearchSpace = search_space(in_use, CostPipeline, every_name=True)
         self._pipeline = self.space.pipeline
@@ -125,6 +126,9 @@ class Explainer:
     ) -> tuple[Change, ...]:
         """For each table on a critical rank the best single change, the fastest plans first.
 
+        Of equal column pieces each goes where ranks receive least; with a plan in use in the
+        problem that is counted from there.
+
         A plan at a local optimum has none that makes it faster; then these are the cheapest.
         """
         found = []
@@ -137,15 +141,16 @@ class Explainer:
                 progress(name)
             if options:
                 best = options[0]
+                after = least_moved(best.placement, self.problem, self._counted_from)
                 found.append(
                     Change(
                         table=name,
                         before=own,
-                        after=best.placement,
+                        after=after,
                         plan_time_s=best.plan_time_s or 0.0,
                         moved_bytes=received_bytes(
                             own,
-                            best.placement,
+                            after,
                             self.problem.workload.table(name),
                             self.problem.workload,
                         ),

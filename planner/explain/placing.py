@@ -9,6 +9,9 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import Plan, ShardingOption, Spread, TablePlacement, place
+from planner.options.recognise import option_of
+from planner.problem import MoveLimit, PlanningProblem
+from planner.rules.moved_bytes import MoveBudget
 from planner.rules.placement_rules import Usage
 from planner.space.evaluation import Evaluator, FloatArray, IntArray, SearchSpace
 
@@ -30,6 +33,35 @@ class Placed:
     places: tuple[int, ...]
     work: FloatArray
     value: float
+
+
+def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan) -> TablePlacement:
+    """A placement whose equal column pieces change places, so that ranks receive fewest bytes.
+
+    That leaves the price of a plan as it is.
+
+    Args:
+        placement: of one table.
+        problem: its tables and ranks.
+        start: where ranks hold their shards before.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    topology, table = problem.topology, problem.workload.table(placement.table)
+    world, local = topology.world_size, topology.local_world_size
+    option = option_of(placement, table, world_size=world, local_world_size=local)
+    if option is None or option.num_pieces < 2:
+        return placement
+    received = MoveBudget(MoveLimit(start=start), problem.workload, topology).piece_bytes(option)
+    step = local if option.spread is Spread.HOSTS else 1
+    places = np.array(placement.ranks[::step], dtype=np.int64) // step
+    widths = np.array(option.column_widths)
+    for width in np.unique(widths):
+        same = np.flatnonzero(widths == width)
+        _, order = linear_sum_assignment(received[np.ix_(same, places[same])])
+        places[same] = places[same][order]
+    where = tuple(places.tolist())
+    return place(option, table.num_embeddings, where, world_size=world, local_world_size=local)
 
 
 class Placer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from planner.api import estimate
 from planner.explain import Change, Explainer
+from planner.explain.placing import least_moved
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -94,6 +96,31 @@ def test_an_option_goes_by_the_name_that_shares_the_collectives_of_the_others() 
     rules = replace(WHOLE, sharding_types=types)
     change = next(c for c in explained((0, 0, 1, 2), rules).changes() if c.after.ranks == (3,))
     assert change.after.sharding_type is ShardingType.TABLE_WISE
+
+
+@pytest.mark.parametrize(
+    ("widths", "before", "after", "told"),
+    [
+        ((4, 4, 4), (0, 1, 2), (2, 0, 1), (0, 1, 2)),
+        ((4, 4, 4), (0, 1, 2), (3, 2, 0), (0, 3, 2)),
+        ((8, 4), (0, 1), (1, 0), (1, 0)),
+    ],
+)
+def test_equal_pieces_go_where_their_cells_are(
+    widths: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], told: tuple[int, ...]
+) -> None:
+    """Pieces of other widths keep their places, for that would be another plan."""
+    table, topology = cases.table("t", 1000, 12, 1.0), cases.topology(1, 4)
+    start, placement = (
+        make_placement(table, ShardingType.COLUMN_WISE, topology, where=where, column_widths=widths)
+        for where in (before, after)
+    )
+    problem = PlanningProblem(workload=cases.workload((table,)), topology=topology)
+    found = least_moved(placement, problem, Plan(placements=(start,)))
+    assert found.ranks == told
+    assert Counter((s.rank, s.num_cols) for s in found.shards) == Counter(
+        (s.rank, s.num_cols) for s in placement.shards
+    )
 
 
 @pytest.mark.parametrize(
