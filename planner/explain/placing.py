@@ -1,4 +1,8 @@
-"""Where the shards of one table hurt least, with the rest of a plan left alone."""
+"""Places for the shards of one table, with the rest of a plan left alone.
+
+An option's shards are placed one after the other, each where it hurts least. Where there are
+several, other places for all of them together can be a few per cent better.
+"""
 
 from __future__ import annotations
 

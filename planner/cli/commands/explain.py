@@ -86,10 +86,10 @@ def command(
 ) -> int:
     """Explain a plan.
 
-    Without --table: what the iteration waits for, and the best that changing one table alone does,
-    for every table on a critical rank. With --table: the cost terms of each option and the whole
-    plan's time with that option forced, its shards where they hurt least. With --prices: what each
-    constraint costs, and what one GiB more per rank would gain.
+    Without --table: what the iteration waits for, and the best change of one table alone, for every
+    table on a critical rank. With --table: the cost terms of each option and the whole plan's time
+    with that option forced. Shards are placed one after the other, each where it hurts least. With
+    --prices: what each constraint costs, and what one GiB more per rank would gain.
     """
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
