@@ -70,8 +70,7 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
     warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
-    if flags.batch_size is None and flags.global_batch_size is None:
-        warnings += _other_batches(paths, saved, problem.workload.local_batch_size)
+    warnings += _made_otherwise(paths, saved, problem.workload, flags)
     plans = tuple(plan.plan for plan in saved)
     for path, plan in zip(paths, plans, strict=True):
         broken = broken_constraints(problem, plan)
@@ -117,16 +116,29 @@ def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
     return Inputs(problem=problem, plans=(none,), warnings=_warnings(file, flags))
 
 
-def _other_batches(
-    paths: tuple[Path, ...], saved: tuple[io.SavedPlan, ...], batch: int
+def _made_otherwise(
+    paths: tuple[Path, ...],
+    saved: tuple[io.SavedPlan, ...],
+    workload: Workload,
+    flags: ProblemFlags,
 ) -> list[str]:
-    """Plans that were made for another batch than the one they are priced at."""
-    return [
-        f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced at "
-        f"{batch:,}, the workload's; --batch-size says otherwise"
-        for path, plan in zip(paths, saved, strict=True)
-        if plan.batch_size_per_rank not in (None, batch)
-    ]
+    """Plans made for another batch or training pipeline than no flag says they are priced with."""
+    batch, pipeline = workload.local_batch_size, workload.pipeline.value
+    asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
+    asks_pipeline = "training.pipeline" in dict(override_pairs(flags.overrides))
+    told = []
+    for path, plan in zip(paths, saved, strict=True):
+        if not asks_batch and plan.batch_size_per_rank not in (None, batch):
+            told.append(
+                f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced "
+                f"at {batch:,}, the workload's; --batch-size says otherwise"
+            )
+        if not asks_pipeline and plan.pipeline not in (None, pipeline):
+            told.append(
+                f"{path}: was made for pipeline {plan.pipeline} and is priced with {pipeline}, the "
+                f"workload's; --set training.pipeline={plan.pipeline} says otherwise"
+            )
+    return told
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:

@@ -39,6 +39,7 @@ class SavedPlan:
     local_world_size: int | None = None
     whole: tuple[int, int] | None = None
     batch_size_per_rank: int | None = None
+    pipeline: str | None = None
     inputs_hash: str | None = None
     predicted_s: float | None = None
     objective: str | None = None
@@ -111,6 +112,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         local_world_size=schema.local_world_size,
         whole=None if whole is None else (whole.world_size, whole.local_world_size),
         batch_size_per_rank=schema.batch_size_per_rank,
+        pipeline=schema.pipeline,
         inputs_hash=schema.inputs_hash,
         predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,
         objective=None if schema.solver is None else schema.solver.objective,

@@ -114,6 +114,7 @@ class PlanSchema(_Loose):
     local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     whole: WholeSchema | None = None
     batch_size_per_rank: Annotated[int, Field(ge=1)] | None = None
+    pipeline: str | None = None
     predicted: PredictedSchema | None = None
     memory: MemorySchema | None = None
     solver: SolverSchema | None = None

@@ -49,6 +49,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "local_world_size": topology.local_world_size,
         "whole": _whole(topology),
         "batch_size_per_rank": problem.workload.local_batch_size,
+        "pipeline": problem.workload.pipeline.value,
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
         "usd_per_billion_samples": result.usd_per_billion_samples,

@@ -53,6 +53,20 @@ def test_a_plan_for_another_batch_is_said(
     assert "was made for" not in run(*asked, "--batch-size", 512).out
 
 
+def test_a_plan_for_another_pipeline_is_said(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path
+) -> None:
+    """As one that ``tune`` chose; unless a flag says what is meant."""
+    values = json.loads(plan_file.read_text())
+    assert values["pipeline"] == "sparse_dist"
+    plan_file.write_text(json.dumps({**values, "pipeline": "none"}))
+    asked = ("estimate", workload_file, plan_file, "--system", system_file)
+    words = "was made for pipeline none and is priced with sparse_dist, the workload's"
+    assert words in " ".join(run(*asked).out.split())
+    for pipeline in ("none", "sparse_dist"):
+        assert "was made for" not in run(*asked, "--set", f"training.pipeline={pipeline}").out
+
+
 def test_constraints_that_a_plan_breaks_are_said(
     run: Run, system_file: Path, tmp_path: Path
 ) -> None:
