@@ -14,6 +14,7 @@ from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.support import result_frames
+from planner.support.digits import counted, format_gap, significant
 from planner.support.status import Status
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
@@ -291,18 +292,23 @@ class PlanningResult:
         gap, usd = self.gap_ratio, self.usd_per_billion_samples
         topology = self.problem.topology
         facts = [
-            ("Plan", f"{len(self.plan.placements):,} tables on {topology.world_size:,} ranks"),
+            (
+                "Plan",
+                f"{counted(len(self.plan.placements), 'table')} on "
+                f"{counted(topology.world_size, 'rank')}",
+            ),
             ("Iteration", result_frames.time_text(time.low_s, time.time_s, time.high_s)),
             ("Throughput", f"{units.format_count(self.estimate.samples_per_s)} samples/s"),
-            ("Gap to the proven bound", "no bound" if gap is None else f"{100 * gap:.2g} %"),
+            ("Gap to the proven bound", "no bound" if gap is None else format_gap(gap)),
             (
                 "Fullest rank",
                 f"{fullest.rank}: {units.format_bytes(fullest.used_bytes)} of "
-                f"{units.format_bytes(fullest.capacity_bytes)}",
+                f"{units.format_bytes(fullest.capacity_bytes)}"
+                f"{'' if self.best.memory.fits else '; the plan does not fit'}",
             ),
         ]
         if usd is not None:
-            facts.append(("Cost", f"{usd:.3g} USD per billion samples"))
+            facts.append(("Cost", f"{significant(usd)} USD per billion samples"))
         return result_frames.html(facts, self._rows("table"))
 
     @property

@@ -10,6 +10,7 @@ from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
+from planner.support.digits import significant
 from planner.support.file_errors import writing
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def space_parts(study: Study) -> tuple[str, ...]:
     if ratio is None:
         parts.append("nothing is proven about the others")
     elif ratio < float("inf"):
-        parts.append(f"proven within {100 * ratio:.2g} % over the whole design space")
+        parts.append(f"proven within {significant(100 * ratio, 2)} % over the whole design space")
     return tuple(parts)
 
 

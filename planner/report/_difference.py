@@ -20,6 +20,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate
+from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
 _FACTOR = 2.0
@@ -250,7 +251,7 @@ def _described(change: TableChange) -> tuple[str, str]:
 
 def _describe(placement: TablePlacement) -> str:
     short = figures.short_name(placement)
-    held = [s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
+    held = ranks_held(placement)
     kernel = placement.kernel.value.removeprefix("fused_")
     suffix = "" if kernel in ("fused", "dense") else f" {kernel}"
     if placement.sharding_type is ShardingType.DATA_PARALLEL:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from costmodels import units
+from costmodels.topology import Topology
 from planner.report.base import Fact, format_share
 from planner.result import PlanningResult
+from planner.support.digits import counted, significant
 from planner.support.printable import printable
 
 _MOST_SCENARIOS = 5
@@ -20,10 +22,16 @@ def cost(result: PlanningResult) -> Fact:
     words = [] if origin is None else [origin.source.value, origin.reference]
     source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
     parts = (
-        f"{usd:.3g} USD per billion samples",
-        printable(f"{topology.trainers.world_size} GPUs at {price:g} USD/h{source}"),
+        f"{significant(usd)} USD per billion samples",
+        printable(f"{_devices(topology)} at {significant(price, 6)} USD/h{source}"),
     )
     return Fact(label="Cost", parts=parts)
+
+
+def _devices(topology: Topology) -> str:
+    """How many devices are paid for: ``16 GPUs``, ``1 GPU``, ``4 CPU ranks``."""
+    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
+    return counted(topology.trainers.world_size, kind)
 
 
 def move(result: PlanningResult) -> Fact:

@@ -18,6 +18,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.support.digits import counted, format_gap
 from planner.support.printable import printable
 from planner.support.status import STATUS_WORDS
 
@@ -29,7 +30,7 @@ def headline(workload: Workload, cluster: str) -> Fact:
     dtypes = Counter(t.dtype.value for t in workload.tables)
     names = "/".join(name for name, _ in dtypes.most_common())
     size = units.format_bytes(workload.weight_bytes)
-    tables = "1 table" if len(workload.tables) == 1 else f"{len(workload.tables):,} tables"
+    tables = counted(len(workload.tables), "table")
     return Fact(
         label=f"shardplan {'.'.join(costmodels.__version__.split('.')[:2])}",
         parts=(
@@ -155,9 +156,9 @@ def _few_shards(plan: Plan) -> str | None:
 
 def solver_line(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
-    proof = "no bound" if gap is None else f"gap {_format_gap(gap)}"
+    proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
     parts = [(r, name) for r, name in figures.gap_parts(solver) if r >= _WORTH_TELLING]
-    proof += f" ({'; '.join(f'{_format_gap(r)} {name}' for r, name in parts)})" if parts else ""
+    proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
     wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
     reason = _few_shards(plan) if wide else None
     status = STATUS_WORDS[solver.status]
@@ -176,8 +177,3 @@ def _other_work(solver: SolverReport) -> str:
     """What the search did besides pricing: pivots of bounds and moves, counted in priced plans."""
     other = solver.work - solver.evaluations
     return f", and other work worth {other:,} more" if other > 0 else ""
-
-
-def _format_gap(gap_ratio: float) -> str:
-    percent = 100 * gap_ratio
-    return f"{percent:.2g} %" if percent >= 0.01 else "0 %"

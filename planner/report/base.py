@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels import units
+from planner.support.digits import significant
 from planner.support.printable import printable
 
 _NOTHING = 1e-8
@@ -85,10 +86,10 @@ def format_cell(kind: Kind, value: Cell) -> str:
         Kind.SHARE: format_share,
         Kind.FACTOR: format_factor,
         Kind.RATE: lambda v: f"{units.format_count(v)}/s",
-        Kind.NUMBER: lambda v: f"{v:,.4g}" if abs(v) < 1e4 else f"{v:,.0f}",
+        Kind.NUMBER: lambda v: significant(v, 4),
         Kind.DELTA: lambda v: _signed(v, units.format_time),
         Kind.DELTA_BYTES: lambda v: _signed(v, units.format_bytes),
-        Kind.USD: lambda v: f"{v:.3g} USD",
+        Kind.USD: lambda v: f"{significant(v)} USD",
     }
     return writers[kind](value)
 
@@ -104,7 +105,7 @@ def _signed(value: float, write: Callable[[float], str]) -> str:
 def format_gib(num_bytes: float) -> str:
     """Bytes as a number of GiB: ``41.2``."""
     gib = num_bytes / units.GIB
-    return f"{gib:.1f}" if abs(gib) >= 0.05 or gib == 0 else f"{gib:.1g}"
+    return f"{gib:.1f}" if abs(gib) >= 0.05 or gib == 0 else significant(gib, 1)
 
 
 def format_share(ratio: float) -> str:

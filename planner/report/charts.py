@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from planner.support.digits import significant
+
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Okabe and Ito's palette: told apart by colour-blind readers, on light and dark ground."""
 WIDTH: Final = 760
@@ -131,12 +133,12 @@ def axes(
     for tick in x.ticks():
         a = x(tick)
         lines.append(f'<line class="axis" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{bottom}"/>')
-        text = f"{tick * x_factor:g}"
+        text = significant(tick * x_factor, 6)
         lines.append(f'<text x="{a:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
     for tick in y.ticks():
         b = y(tick)
         lines.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{b:.1f}" y2="{b:.1f}"/>')
-        text = f"{tick * y_factor:g}"
+        text = significant(tick * y_factor, 6)
         lines.append(f'<text x="{LEFT - 8}" y="{b + 4:.1f}" text-anchor="end">{text}</text>')
     lines.append(f'<text x="{right}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>')
     lines.append(
@@ -226,5 +228,5 @@ def _cell(title: str, value: float | str | None) -> str:
         return f"<td {label}>{escape(value)}</td>"
     if value is None:
         return f'<td {label} data-v=""></td>'
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    text = f"{value:,}" if isinstance(value, int) else significant(value, 4)
     return f'<td {label} data-v="{value:.9g}">{text}</td>'

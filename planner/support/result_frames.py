@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from costmodels import units
 from costmodels.estimates import IterationEstimate, MemoryLedger
-from costmodels.sharding import Plan, TablePlacement
+from costmodels.sharding import Plan, Shard, TablePlacement
 from costmodels.workload import Workload
 
 Per = Literal["table", "shard", "rank"]
@@ -18,17 +18,30 @@ Per = Literal["table", "shard", "rank"]
 _MOST_ROWS = 30
 
 
+def shards_held(placement: TablePlacement) -> list[tuple[int, Shard]]:
+    """The shards that hold cells of the table, each with its number in the plan.
+
+    A plan also lists shards without any row, where a table has fewer rows than there are ranks.
+    """
+    return [(i, s) for i, s in enumerate(placement.shards) if s.num_rows > 0 and s.num_cols > 0]
+
+
+def ranks_held(placement: TablePlacement) -> list[int]:
+    """The rank of each shard of :func:`shards_held`."""
+    return [shard.rank for _, shard in shards_held(placement)]
+
+
 def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
     """One row per table, in the workload's order."""
     return [_table_row(plan.placement(t.name), workload) for t in workload.tables]
 
 
 def shard_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
-    """One row per shard, tables in the workload's order."""
+    """One row per shard that holds cells; tables in the workload's order."""
     rows = []
     for table in workload.tables:
         placement = plan.placement(table.name)
-        for number, shard in enumerate(placement.shards):
+        for number, shard in shards_held(placement):
             rows.append(
                 {
                     "table": table.name,
@@ -52,7 +65,7 @@ def rank_rows(
     """One row per rank: its times in seconds, its memory in bytes, and its shards."""
     shards: defaultdict[int, int] = defaultdict(int)
     for placement in plan.placements:
-        for rank in placement.ranks:
+        for rank in ranks_held(placement):
             shards[rank] += 1
     return [
         {
@@ -87,7 +100,7 @@ def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> st
 
 
 def _table_row(placement: TablePlacement, workload: Workload) -> dict[str, Any]:
-    table = workload.table(placement.table)
+    table, held = workload.table(placement.table), ranks_held(placement)
     return {
         "table": table.name,
         "num_embeddings": table.num_embeddings,
@@ -96,8 +109,8 @@ def _table_row(placement: TablePlacement, workload: Workload) -> dict[str, Any]:
         "weight_bytes": table.weight_bytes,
         "sharding_type": placement.sharding_type.value,
         "kernel": placement.kernel.value,
-        "num_shards": len(placement.shards),
-        "ranks": tuple(sorted(set(placement.ranks))),
+        "num_shards": len(held),
+        "ranks": tuple(sorted(set(held))),
     }
 
 

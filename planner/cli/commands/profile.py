@@ -15,6 +15,7 @@ from costmodels import discovery
 from planner.cli.console import Settings, remark, stderr_console, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, Count, Quantity, output_options
 from planner.profiling import readers as readers_package
+from planner.support.digits import significant
 
 if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
@@ -254,11 +255,11 @@ def _row(name: str, table: TableStats) -> tuple[Cell, ...]:
         name,
         table.num_embeddings,
         table.num_unique_rows,
-        f"{table.pooling.mean:.4g}",
+        significant(table.pooling.mean, 4),
         table.pooling.p99,
         batch.mean_unique_rows / max(batch.mean_indices, 1.0),
         "-" if zipf is None else f"{zipf.exponent:.2f}",
-        "-" if zipf is None else f"{zipf.shift:.3g}",
+        "-" if zipf is None else significant(zipf.shift),
         "-" if zipf is None else f"{zipf.ks_ratio:.3f}",
         hottest,
         cached,

@@ -15,6 +15,7 @@ from planner.drift.assess import Assessment
 from planner.drift.changes import TableRows
 from planner.drift.trend import Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
+from planner.support.digits import significant
 
 _MOST_TABLES: Final = 12
 _LIKE_RATIO: Final = 0.005
@@ -168,11 +169,11 @@ def _lasting(drift: Drift) -> str:
     soon, likely, late = line.days_until(drift.threshold_ratio)
     if not math.isfinite(likely):
         return "It does not lose from day to day, so no end is in sight."
-    words = f"This plan lasts about {likely:.3g} more days"
+    words = f"This plan lasts about {significant(likely)} more days"
     if len(drift.days) == 2:
         return f"{words}, by a line through two days."
-    latest = f"{late:.3g}" if math.isfinite(late) else "any number of"
-    return f"{words} ({soon:.3g} to {latest}), by a line through {len(drift.days)} days."
+    latest = significant(late) if math.isfinite(late) else "any number of"
+    return f"{words} ({significant(soon)} to {latest}), by a line through {len(drift.days)} days."
 
 
 def _move(now: Assessment) -> tuple[str, ...]:
@@ -200,7 +201,7 @@ def _grows(rows: TableRows, line: Trend) -> str:
     days = line.days_until(_full(rows))[1]
     return (
         f"{rows.table}: {rows.num_rows_needed:,} of {rows.num_embeddings:,} rows, "
-        f"{line.slope_per_day:,.0f} more a day: full in {days:.3g} days"
+        f"{line.slope_per_day:,.0f} more a day: full in {significant(days)} days"
     )
 
 
@@ -238,7 +239,7 @@ def _tables(day: Day, *, everything: bool) -> Section:
     rows = tuple(
         (
             c.table,
-            _pair(f"{c.before.pooling_factor:.3g}", f"{c.now.pooling_factor:.3g}"),
+            _pair(*(significant(f.pooling_factor) for f in (c.before, c.now))),
             _pair(*(units.format_count(f.num_unique_rows) for f in (c.before, c.now))),
             _pair(*(format_share(f.hot_ratio) for f in (c.before, c.now))),
             c.changed_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from planner.support.digits import significant
 from planner.support.status import Status
 
 if TYPE_CHECKING:
@@ -54,4 +55,4 @@ def _more(solver: SolverReport) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.3g} %"
+    return f"{significant(100 * ratio)} %"

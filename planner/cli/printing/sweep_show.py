@@ -11,6 +11,7 @@ from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
 from planner.support.csv_text import csv_text
+from planner.support.digits import significant
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
@@ -119,7 +120,7 @@ def _cells(result: PointResult) -> tuple[str, ...]:
         *start,
         batch,
         units.format_time(result.iteration_time_s),
-        f"{result.trained_samples_per_s / 1e6:.3g}",
+        significant(result.trained_samples_per_s / 1e6),
         _gap(result),
         units.format_bytes(result.headroom_bytes or 0.0),
         "" if cost is None else f"{cost:,.0f}" if cost >= 10 else f"{cost:.2f}",
@@ -162,14 +163,14 @@ def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
             answer = max(done, key=lambda r: r.trained_samples_per_s or 0.0)
             note = "not enough: best size tried"
         rows.append((sizing.system, *_size_cells(answer), note))
-    print_rows(f"Fewest hosts for {target / 1e6:,.3g} M samples/s", columns, rows)
+    print_rows(f"Fewest hosts for {significant(target / 1e6)} M samples/s", columns, rows)
 
 
 def _size_cells(result: PointResult) -> tuple[str, ...]:
     paid, cost = result.price_usd_per_hour, result.usd_per_billion_samples
     return (
         str(result.point.gpus),
-        f"{(result.trained_samples_per_s or 0.0) / 1e6:.3g}",
+        significant((result.trained_samples_per_s or 0.0) / 1e6),
         units.format_time(result.iteration_time_s or 0.0),
         "" if paid is None else f"{paid:,.0f}",
         "" if cost is None else f"{cost:,.1f}",

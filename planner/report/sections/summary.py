@@ -25,6 +25,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
+from planner.support.digits import significant
 from planner.support.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
@@ -164,10 +165,11 @@ def _cards(
 
 def _cost(result: PlanningResult, number: Number) -> list[tuple[str, Number, Kind, str]]:
     """The tile of what training costs, where the system has a price."""
-    if number.value is None:
-        return []
     price = result.problem.topology.price_per_device_usd_per_hour
-    return [("Cost", number, Kind.USD, f"per billion samples, at {price:g} USD per GPU and hour")]
+    if number.value is None or price is None:
+        return []
+    note = f"per billion samples, at {significant(price, 6)} USD per device and hour"
+    return [("Cost", number, Kind.USD, note)]
 
 
 def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:

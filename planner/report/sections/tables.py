@@ -14,6 +14,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Field, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
+from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 40
 _MOST_RANKS = 8
@@ -143,7 +144,7 @@ def _row(table: Table, placement: TablePlacement, share: float) -> tuple[Cell, .
 
 
 def _where(placement: TablePlacement) -> str:
-    ranks = sorted({s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0})
+    ranks = sorted(set(ranks_held(placement)))
     text = figures.rank_ranges(ranks)
     return text if text.count(",") < _MOST_RANKS else f"{len(ranks)} ranks"
 
@@ -154,7 +155,7 @@ def row(
     """The values of one table."""
     ratio = placement.cache_load_factor_ratio
     kernel = placement.kernel.value
-    held = [s.rank for s in placement.shards if s.num_rows > 0 and s.num_cols > 0]
+    held = ranks_held(placement)
     hottest = table.distribution.access_share(max(1.0, _HOT_RATIO * table.num_embeddings))
     return (
         cost.total_s / total_s,

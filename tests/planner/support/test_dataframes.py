@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 import planner
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.sharding import ShardingType
 from costmodels.workload import DenseArch, Pooling
 from planner import (
+    Constraints,
     PlanningResult,
     load_plan,
     load_system,
@@ -111,6 +114,35 @@ def test_a_plan_as_dataframes(result: PlanningResult) -> None:
         result.to_dataframe("colour")  # type: ignore[arg-type]
 
 
+def test_shards_without_rows_are_no_shards_in_any_frame() -> None:
+    """Three rows on eight ranks: the plan lists eight shards, of which three hold a row."""
+    rows = [{"name": "few", "rows": 3, "dim": 16}, {"name": "many", "rows": 4000, "dim": 16}]
+    found = planner.plan(
+        workload_from_dataframe(rows, local_batch_size=64),
+        load_system("h100_sxm", gpus=8),
+        constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,)),
+        max_evaluations=20,
+    )
+    tables, shards, ranks = (found.to_dataframe(per) for per in ("table", "shard", "rank"))
+    assert list(tables["num_shards"]) == [3, 8]
+    assert list(tables["ranks"]) == [(0, 1, 2), tuple(range(8))]
+    assert list(shards["table"]) == ["few"] * 3 + ["many"] * 8
+    assert list(ranks["num_shards"]) == [2] * 3 + [1] * 5
+
+
+def test_notebooks_write_dear_steps_and_single_things_as_people_do(
+    result: PlanningResult,
+) -> None:
+    topology = replace(result.problem.topology, price_per_device_usd_per_hour=1e6)
+    dear = replace(result, problem=replace(result.problem, topology=topology))
+    assert dear.usd_per_billion_samples is not None
+    assert f"{dear.usd_per_billion_samples:,.0f} USD per billion" in dear._repr_html_()
+    assert "the plan does not fit" not in dear._repr_html_()
+    ranks = tuple(replace(r, capacity_bytes=1.0) for r in result.best.memory.ranks)
+    best = replace(result.best, memory=replace(result.best.memory, ranks=ranks))
+    assert "the plan does not fit" in replace(result, best=best)._repr_html_()
+
+
 def test_notebooks_show_facts_and_tables_with_names_escaped(result: PlanningResult) -> None:
     names = ["<b>&", *(f"t{i}" for i in range(40))]
     rows = [{"name": name, "rows": 10, "dim": 4} for name in names]
@@ -119,6 +151,7 @@ def test_notebooks_show_facts_and_tables_with_names_escaped(result: PlanningResu
     shown = found._repr_html_()
     assert "&lt;b&gt;&amp;" in shown
     assert "<b>&" not in shown
+    assert "41 tables on 1 rank<" in shown
     assert "and 11 more rows" in shown
     assert len(re.findall("<tr>", shown)) == 31
     assert "4 ranks" in result._repr_html_()

@@ -1,0 +1,34 @@
+"""Numbers for people: counts with a noun, and digits without an exponent such as ``1.3e+04``."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+_LEAST_PERCENT: Final = 0.01
+"""Gaps below so many percent are written as 0."""
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A finite number with so many digits: ``0.0123``, ``4.5``, ``12,874``.
+
+    Digits before the point are never rounded away, and stand in groups of three.
+
+    Args:
+        value: any finite number.
+        digits: digits that a number with a fractional part is rounded to, 1 or more.
+    """
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.{digits}g}'):,f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun: ``1 table``, ``26 tables``. The plural is the noun with an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_gap(gap_ratio: float) -> str:
+    """The gap between a plan and its bound, 0..1, in percent: ``0.07 %``, ``23 %``."""
+    percent = 100 * gap_ratio
+    return f"{significant(percent, 2)} %" if percent >= _LEAST_PERCENT else "0 %"
