@@ -138,10 +138,14 @@ def split_baselines(result: PlanningResult) -> tuple[Candidate | None, tuple[Can
 
 
 def has_unknown_rules(result: PlanningResult) -> bool:
-    """Whether the problem has rules that TorchRec's planner does not know."""
-    problem = result.problem
-    tied = any(rule.ranks or rule.hosts for rule in problem.constraints.tables)
-    return tied or problem.has_rules
+    """Whether the problem has rules that TorchRec's planner does not know.
+
+    A plan in use that any number of tables may move away from is none.
+    """
+    rules, moves = result.problem.constraints, result.problem.move_limit
+    tied = any(rule.ranks or rule.hosts for rule in rules.tables)
+    limited = moves is not None and (moves.max_bytes, moves.max_tables) != (None, None)
+    return tied or limited or bool(rules.together or rules.apart or rules.counts)
 
 
 def named_plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
@@ -179,27 +183,38 @@ def rank_ranges(ranks: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+_WORTH_TELLING = 1e-3
 _UNSEEN = "kernel launches and overlap, which the bound does not count"
 _UNEVEN = "work spread unevenly over ranks"
 _DEARER = "tables cut in ways that cost more than those of the bound"
 
 
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
-    """What a gap is made of, as shares of the value; empty without a bound."""
+    """What a gap is made of, as shares of the value that are worth telling."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
     parts = [(solver.unseen_gap_ratio, _UNSEEN)]
     if gap is not None and uneven is not None:
         parts.append((uneven, _UNEVEN))
         rest = gap - uneven - solver.unseen_gap_ratio
         parts.append((rest, _DEARER))
-    return parts
+    return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
 
 
 _KIND_OF_UNIT = {"s": Kind.TIME, "B": Kind.BYTES, "USD per 1e9 samples": Kind.USD}
 
 
+def plain_objective(name: str) -> str:
+    """An objective without the words on scenarios before it: ``worst iteration`` is a time too."""
+    return name.rpartition(" ")[2]
+
+
+def is_of_speed(name: str) -> bool:
+    """Whether an objective is smaller for a shorter iteration: its time, or what it costs."""
+    return objective_kind(name)[0] in (Kind.TIME, Kind.USD)
+
+
 def objective_kind(name: str) -> tuple[Kind, str]:
-    """How values of an objective are written, and their unit; ``worst iteration`` is a time too."""
-    plain = name.rpartition(" ")[2]
+    """How values of an objective are written, and their unit."""
+    plain = plain_objective(name)
     unit = objective_class(plain).unit if plain in objective_names() else ""
     return _KIND_OF_UNIT.get(unit, Kind.NUMBER), unit

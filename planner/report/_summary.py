@@ -132,9 +132,6 @@ def baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     return Fact(label="Speed-up", parts=(*ratios, *unfit))
 
 
-_WORTH_TELLING = 1e-3
-
-
 _WORTH_EXPLAINING = 0.03
 _FEW_SHARDS = 8.0
 
@@ -157,7 +154,7 @@ def _few_shards(plan: Plan) -> str | None:
 def solver_line(solver: SolverReport, plan: Plan) -> Fact:
     gap = solver.gap_ratio
     proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    parts = [(r, name) for r, name in figures.gap_parts(solver) if r >= _WORTH_TELLING]
+    parts = figures.gap_parts(solver)
     proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
     wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
     reason = _few_shards(plan) if wide else None
@@ -166,7 +163,7 @@ def solver_line(solver: SolverReport, plan: Plan) -> Fact:
         label="Solver",
         parts=(
             f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
-            f"{solver.evaluations:,} plans priced{_other_work(solver)}",
+            f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
             f"seed {solver.seed}",
             *([] if reason is None else [reason]),
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels import units
-from planner.support.digits import significant
+from planner.support.digits import format_gap, significant
 from planner.support.printable import printable
 
 _NOTHING = 1e-8
@@ -21,7 +21,8 @@ class Kind(StrEnum):
     """What the values of a column are, and so how they are written.
 
     Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a bare number of GiB, for
-    columns whose title says so. ``factor`` writes ``1.34x``, ``delta`` a time with its sign.
+    columns whose title says so. ``gap`` writes a share with two digits, ``factor`` writes
+    ``1.34x``, ``delta`` a time with its sign.
     """
 
     TEXT = "text"
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     BYTES = "bytes"
     GIB = "gib"
     SHARE = "share"
+    GAP = "gap"
     FACTOR = "factor"
     RATE = "rate"
     DELTA = "delta"
@@ -84,6 +86,7 @@ def format_cell(kind: Kind, value: Cell) -> str:
         Kind.BYTES: units.format_bytes,
         Kind.GIB: format_gib,
         Kind.SHARE: format_share,
+        Kind.GAP: format_gap,
         Kind.FACTOR: format_factor,
         Kind.RATE: lambda v: f"{units.format_count(v)}/s",
         Kind.NUMBER: lambda v: significant(v, 4),

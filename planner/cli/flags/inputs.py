@@ -25,6 +25,7 @@ from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
+from planner.support.digits import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,9 +328,8 @@ def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
     price = flags.price_usd_per_hour
     if price is None:
         return topology
-    own = Provenance(
-        name="price", value=f"{price:g} USD/h", source=Source.USER, reference="--price"
-    )
+    told = f"{significant(price, 6)} USD/h"
+    own = Provenance(name="price", value=told, source=Source.USER, reference="--price")
     others = tuple(p for p in topology.provenance if p.name != "price")
     return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
 

@@ -10,8 +10,10 @@ from costmodels import units
 from costmodels.sharding import TablePlacement
 from planner.cli.printing.show import print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
+from planner.report._figures import rank_ranges
+from planner.support.result_frames import ranks_held
 
-_MOST_RANKS = 6
+_MOST_RANGES = 6
 _MOST_OPTIONS = 24
 
 
@@ -72,11 +74,13 @@ def cut(placement: TablePlacement) -> str:
 
 
 def where(placement: TablePlacement) -> str:
-    """Ranks, shortened."""
-    ranks = list(dict.fromkeys(placement.ranks))
-    if len(ranks) <= _MOST_RANKS:
-        return ", ".join(map(str, ranks))
-    return f"{ranks[0]} .. {ranks[-1]} ({len(ranks)})"
+    """Ranks that hold a part of the table as ranges, ``0-7, 12``, or how many where these are many.
+
+    A table with fewer rows than ranks has none on some of them.
+    """
+    ranks = ranks_held(placement)
+    ranges = rank_ranges(ranks)
+    return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
 
 
 def print_table(explanation: TableExplanation) -> None:
@@ -106,8 +110,13 @@ def _row(option: OptionCost, plan_time_s: float) -> tuple[str, ...]:
 def _change(time_s: float | None, plan_time_s: float) -> str:
     if time_s is None:
         return "does not fit"
-    change = 100 * (time_s / plan_time_s - 1)
-    return "as is" if abs(change) < 0.005 else f"{change:+.2f} %"
+    return _changed(time_s / plan_time_s - 1)
+
+
+def _changed(ratio: float) -> str:
+    """A change of the plan's time by a ratio, in percent; ``as is`` where that would show 0."""
+    percent = 100 * ratio
+    return "as is" if abs(percent) < 0.005 else f"{percent:+.2f} %"
 
 
 def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
@@ -150,7 +159,7 @@ def print_costs(plan_time_s: float, costs: Sequence[ConstraintCost]) -> None:
         (
             c.constraint,
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
-            "" if c.gain_s is None else f"{-100 * c.gain_s / plan_time_s:+.2f} %",
+            "" if c.gain_s is None else _changed(-c.gain_s / plan_time_s),
         )
         for c in costs
     ]

@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodels import units
 from planner.problem import NO_CONSTRAINTS
+from planner.report import _figures as figures
 from planner.report.base import format_factor, format_share
 from planner.report.html import _stages
 from planner.report.html._evidence import IN_USE, Evidence
@@ -27,9 +28,15 @@ def advice(evidence: Evidence) -> str:
     ours_s, theirs_s = (c.estimate.time.time_s for c in (result.best, rival))
     who, gain = _name(rival), theirs_s / ours_s - 1.0
     if not rival.memory.fits:
-        return f"Recommended: take this plan. {who.capitalize()} does not fit in memory."
+        return f"Recommended: take this plan. {who[0].upper()}{who[1:]} does not fit in memory."
     if abs(gain) < _WORTH:
         return f"Either plan will do: this one takes about as long as {who}."
+    objective = result.solver.objective
+    if gain < 0 and not figures.is_of_speed(objective):
+        return (
+            f"This plan was searched for objective {objective}, not for a short iteration: that of "
+            f"{who} is {format_share(-gain)} shorter."
+        )
     if gain < 0:
         return f"Recommended: {_instead(result, rival, -gain)}"
     sure = evidence.confidence_ratio

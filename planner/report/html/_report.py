@@ -7,13 +7,15 @@ from planner.report import _figures as figures
 from planner.report.html._page import render_page
 from planner.report.html.base import Block
 from planner.result import PlanningResult
+from planner.support.digits import counted
 
 
 def render_report(result: PlanningResult, blocks: tuple[Block, ...]) -> str:
     """The page of a planning result."""
     workload, topology = result.problem.workload, result.problem.topology
     subtitle = (
-        f"{len(workload.tables):,} tables, {units.format_bytes(workload.weight_bytes)} of weights, "
+        f"{counted(len(workload.tables), 'table')}, "
+        f"{units.format_bytes(workload.weight_bytes)} of weights, "
         f"on {figures.cluster(topology)}, {workload.local_batch_size:,} samples per rank"
     )
     return render_page(f"Sharding plan of {workload.name}", subtitle, blocks)

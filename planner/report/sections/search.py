@@ -16,6 +16,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, text, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult, SolverReport
+from planner.support.digits import counted, format_gap
 from planner.support.status import STATUS_WORDS
 
 _MOST_STEPS = 160
@@ -65,14 +66,14 @@ class SearchSection(AbstractReportSection):
 
 def _intro(solver: SolverReport) -> str:
     gap = solver.gap_ratio
-    proof = "no bound" if gap is None else f"gap {format_cell(Kind.SHARE, gap)}"
+    proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
     words = (
         f"Strategy {solver.strategy}, objective {solver.objective}: "
         f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s, "
-        f"{solver.evaluations:,} plans priced, {proof}, seed {solver.seed}. The optimum lies "
-        "between the two lines; time is on a logarithmic axis."
+        f"{counted(solver.evaluations, 'plan')} priced, {proof}, seed {solver.seed}. The optimum "
+        "lies between the two lines; time is on a logarithmic axis."
     )
-    parts = [f"{format_cell(Kind.SHARE, r)} {name}" for r, name in gap_parts(solver) if r > 0]
+    parts = [f"{format_gap(ratio)} {name}" for ratio, name in gap_parts(solver)]
     return f"{words} Of the value, the gap is {'; '.join(parts)}." if parts else words
 
 

@@ -25,7 +25,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.digits import significant
+from planner.support.digits import counted, format_gap, significant
 from planner.support.status import STATUS_WORDS
 
 _OPTIMAL_GAP = 1e-4
@@ -134,15 +134,19 @@ def _waits(best: Candidate) -> str:
 
 
 def _proof(result: PlanningResult) -> str:
-    gap = result.gap_ratio
+    """What the gap says: of the iteration, or of the objective that was searched for instead."""
+    gap, objective = result.gap_ratio, result.solver.objective
     if gap is None:
         return "The search proves no bound, so a better plan may exist."
+    of_time = figures.plain_objective(objective) == "iteration"
     if gap < _OPTIMAL_GAP:
-        return "No plan in the search space is better, under this model."
+        better = "is better" if of_time else f"is better by objective {objective}"
+        return f"No plan in the search space {better}, under this model."
+    less = "has an iteration" if of_time else f"has a value of objective {objective}"
     return (
-        "It is proven that every plan in the search space needs at least "
-        f"{format_share(1.0 - gap)} of that (same model); whether a plan comes closer to this "
-        "bound is not known."
+        f"It is proven that no plan in the search space {less} more than {format_gap(gap)} "
+        f"{'shorter' if of_time else 'smaller'} (same model); whether one is better at all is not "
+        "known."
     )
 
 
@@ -202,8 +206,8 @@ def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
         (
             "Gap to the bound",
             number("gap_ratio", solver.gap_ratio, "1", "search"),
-            Kind.SHARE,
-            f"{solver.evaluations:,} plans priced",
+            Kind.GAP,
+            f"{counted(solver.evaluations, 'plan')} priced",
         ),
         (
             "Exposed communication",

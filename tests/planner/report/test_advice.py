@@ -58,6 +58,22 @@ def test_the_sentence_has_a_reason_and_a_confidence(evidence: Evidence) -> None:
     assert "does not fit" in advice(replace(evidence, result=unfit))
 
 
+def test_a_plan_that_was_not_searched_for_time_is_not_called_slow(evidence: Evidence) -> None:
+    solver = replace(evidence.result.solver, objective="memory")
+    least = replace(evidence, result=replace(evidence.result, solver=solver))
+    words = advice(replace(least, rival=quicker(evidence, "torchrec_greedy")))
+    assert words.startswith("This plan was searched for objective memory")
+    assert "Recommended" not in words
+
+
+def test_names_keep_their_capitals_at_the_start_of_a_sentence(evidence: Evidence) -> None:
+    best = evidence.result.best
+    full = replace(best.memory.ranks[0], weights_bytes=1e15)
+    memory = replace(best.memory, ranks=(full, *best.memory.ranks[1:]))
+    unfit = replace(best, name="torchrec_greedy", memory=memory)
+    assert "TorchRec's own plan does not fit" in advice(replace(evidence, rival=unfit))
+
+
 def test_what_would_help_is_priced_again(evidence: Evidence) -> None:
     (section,) = build_sections(evidence.result, ("help",))
     told = {row[0]: row for row in section.rows}

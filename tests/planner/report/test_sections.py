@@ -8,9 +8,11 @@ import planner.report.sections
 from costmodels import discovery
 from costmodels.estimates import CriticalStep, HostMemory
 from costmodels.units import GIB
+from planner.problem import MoveLimit
 from planner.report.base import Section
 from planner.report.html._evidence import gather, notable_ranks
-from planner.report.sections.base import AbstractReportSection, build_sections
+from planner.report.sections.base import AbstractReportSection, build_blocks, build_sections
+from planner.report.sections.summary import verdict
 from planner.result import (
     FamilyMember,
     HostLoss,
@@ -172,6 +174,34 @@ def test_summary_says_what_a_gap_is_made_of() -> None:
     shown = fact(build(replace(result, solver=even), "summary"), "Solver")
     assert "8 % work spread unevenly over ranks)" in shown  # no more than the gap has left
     assert "cost more" not in shown
+
+
+def test_the_verdict_is_about_what_was_searched_for() -> None:
+    """A gap of the memory says nothing about how long other plans take."""
+    result = make_result(status=Status.GAP, bound=2.79e-3)
+    assert "has an iteration more than 10 % shorter" in verdict(result)
+    memory = replace(result, solver=replace(result.solver, objective="memory"))
+    assert "iteration more than" not in verdict(memory)
+    assert "has a value of objective memory more than 10 % smaller" in verdict(memory)
+    proven = replace(memory, solver=replace(memory.solver, bound=memory.solver.value))
+    assert "is better by objective memory" in verdict(proven)
+
+
+def test_a_small_gap_is_not_written_as_none() -> None:
+    """A gap of 0.05 % on the page as on the terminal, and no bound at 100 % of the plan."""
+    result = make_result(status=Status.GAP, bound=3.1e-3 * (1 - 5e-4))
+    assert "gap 0.05 %" in fact(build(result, "summary"), "Solver")
+    assert "more than 0.05 % shorter" in verdict(result)
+    blocks = {b.name: b.body for b in build_blocks(gather(result))}
+    assert "0.05 %" in blocks["headline"]
+
+
+def test_a_plan_in_use_without_limits_is_no_rule_for_torchrec(result: PlanningResult) -> None:
+    free = MoveLimit(start=result.plan)
+    for limit, is_rule in ((None, False), (free, False), (replace(free, max_tables=0), True)):
+        asked = replace(result, problem=replace(result.problem, move_limit=limit))
+        told = fact(build(asked, "summary"), "Speed-up")
+        assert ("constraint" in told) is is_rule
 
 
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
