@@ -109,9 +109,12 @@ class ScenarioPipeline(CostPipeline):
         return np.stack([p.iteration_times(w) for p, w in works])
 
     def memory(self, plan: Plan) -> MemoryLedger:
-        """The ledger of the scenario whose fullest rank is fullest."""
+        """The ledger of the scenario that leaves least free on a rank; one that does not fit first.
+
+        Ranks may differ in memory, so that the scenario with most bytes on a rank may leave more.
+        """
         ledgers = [p.memory(plan) for p in self.pipelines]
-        return max(ledgers, key=lambda ledger: ledger.fullest.used_bytes)
+        return min(ledgers, key=lambda ledger: (ledger.fits, ledger.fullest.headroom_bytes))
 
 
 class RobustObjective(AbstractObjective):

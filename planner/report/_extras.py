@@ -63,9 +63,12 @@ def move(result: PlanningResult) -> Fact:
 
 
 def scenarios(result: PlanningResult) -> Fact:
-    """Iteration time in each scenario, the slowest first."""
+    """Iteration time in each scenario, the slowest first, and what the other lines are about."""
     ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))
     shown = [f"{printable(s.name)} {units.format_time(s.time_s)}" for s in ordered]
     if len(shown) > _MOST_SCENARIOS:
         shown = [*shown[:_MOST_SCENARIOS], f"and {len(shown) - _MOST_SCENARIOS} faster ones"]
+    if shown:
+        first = printable(result.scenarios[0].name)
+        shown.append(f"speed-up, bottleneck and cost are about {first}; memory holds all of them")
     return Fact(label="Scenarios", parts=tuple(shown))

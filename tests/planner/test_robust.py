@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodels.distribution.zipf import Zipf
+from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner import api
 from planner.errors import InvalidInputError
 from planner.prepare import search_objective, search_space
 from planner.problem import PlanningProblem
-from planner.scenarios import ScenarioRule
+from planner.scenarios import ScenarioPipeline, ScenarioRule
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
@@ -102,6 +105,37 @@ def test_a_robust_plan_is_best_in_its_worst_scenario() -> None:
     assert max(s.time_s for s in result.scenarios) == pytest.approx(together)
     assert result.solver.objective == "worst iteration"
     assert result.solver.value == pytest.approx(together)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param({"ranks": (10.0, 15.0)}, id="less on a rank, which is smaller"),
+        pytest.param({"ranks": (10.0, 5.0), "host": 200.0}, id="more than a host holds"),
+    ],
+)
+def test_the_memory_shown_is_of_the_scenario_that_leaves_least(
+    second: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices of 80 and 16 bytes, a host of 100: most bytes on a rank is not least room."""
+    free = cases.tiny(0).problem
+    pipelines = [CostPipeline(free.workload, free.topology) for _ in range(2)]
+    shown = [_ledger(ranks=(60.0, 5.0)), _ledger(**second)]
+    for pipeline, ledger in zip(pipelines, shown, strict=True):
+        monkeypatch.setattr(pipeline, "memory", lambda _, ledger=ledger: ledger)
+    assert ScenarioPipeline(pipelines).memory(Plan(placements=())) == shown[1]
+
+
+def _ledger(ranks: tuple[float, float], host: float = 0.0) -> MemoryLedger:
+    empty = dict.fromkeys((f.name for f in fields(RankMemory)), 0.0)
+    found = (
+        {**empty, "rank": i, "weights_bytes": used, "capacity_bytes": capacity}
+        for i, (used, capacity) in enumerate(zip(ranks, (80.0, 16.0), strict=True))
+    )
+    return MemoryLedger(
+        ranks=tuple(RankMemory(**f) for f in found),  # type: ignore[arg-type]
+        hosts=(HostMemory(host=0, used_bytes=host, capacity_bytes=100.0),),
+    )
 
 
 def test_scenarios_have_the_same_tables() -> None:

@@ -20,6 +20,7 @@ from planner.result import (
     PlanFamily,
     PlanningResult,
     Reshard,
+    ScenarioTime,
 )
 from planner.support.status import Status
 from tests.planner.report.report_samples import (
@@ -202,6 +203,18 @@ def test_a_plan_in_use_without_limits_is_no_rule_for_torchrec(result: PlanningRe
         asked = replace(result, problem=replace(result.problem, move_limit=limit))
         told = fact(build(asked, "summary"), "Speed-up")
         assert ("constraint" in told) is is_rule
+
+
+def test_the_summary_says_which_scenario_its_other_lines_are_about(
+    result: PlanningResult,
+) -> None:
+    times = [
+        ScenarioTime(name=n, time_s=t, low_s=t, high_s=t, samples_per_s=1e6)
+        for n, t in (("weekday", 3.1e-3), ("weekend", 4e-3))
+    ]
+    told = fact(build(replace(result, scenarios=tuple(times)), "summary"), "Scenarios")
+    assert told.startswith("weekend 4 ms   weekday 3.1 ms")
+    assert "speed-up, bottleneck and cost are about weekday" in told
 
 
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
