@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels import units
-from planner.support.digits import format_gap, significant
+from planner.support.digits import format_gap, significant, unsigned_zero
 from planner.support.printable import printable
 
 _NOTHING = 1e-8
@@ -116,7 +116,9 @@ def format_share(ratio: float) -> str:
     percent = 100 * ratio
     if not math.isfinite(percent):
         return "-"
-    return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
+    whole = abs(percent) >= 9.95 or percent == 0
+    decimals = 0 if whole else 1
+    return f"{unsigned_zero(percent, decimals):.{decimals}f} %"
 
 
 def format_factor(ratio: float) -> str:

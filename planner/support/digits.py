@@ -23,6 +23,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{Decimal(f'{value:.{digits}g}'):,f}"
 
 
+def unsigned_zero(value: float, decimals: int) -> float:
+    """The value rounded to so many decimals; what rounds to minus zero becomes zero."""
+    return round(value, decimals) + 0.0
+
+
 def counted(count: int, noun: str) -> str:
     """A count and its noun: ``1 table``, ``26 tables``. The plural is the noun with an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -15,7 +15,7 @@ from planner.drift.assess import Assessment
 from planner.drift.changes import TableRows
 from planner.drift.trend import Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
-from planner.support.digits import significant
+from planner.support.digits import significant, unsigned_zero
 
 _MOST_TABLES: Final = 12
 _LIKE_RATIO: Final = 0.005
@@ -127,7 +127,7 @@ def print_drift(settings: Settings, drift: Drift) -> None:
 def _facts(drift: Drift) -> list[Fact]:
     now = drift.latest.assessment
     source = "the workload's own laws" if drift.before is None else str(drift.before)
-    change = f"{100 * (now.now_s / now.before_s - 1):+.1f} %"
+    change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
     facts = [
         Fact(label="Verdict", parts=(_verdict(drift),)),

@@ -151,6 +151,8 @@ def test_rendering_is_deterministic(result: PlanningResult) -> None:
         (Kind.SHARE, 0.383, "38 %"),
         (Kind.SHARE, 0.034, "3.4 %"),
         (Kind.SHARE, -0.5, "-50 %"),
+        (Kind.SHARE, -4e-4, "0.0 %"),
+        (Kind.SHARE, -0.0, "0 %"),
         (Kind.FACTOR, 1.339, "1.34x"),
         (Kind.FACTOR, 1234.0, "1,234x"),
         (Kind.RATE, 21.1e6, "21.1 M/s"),

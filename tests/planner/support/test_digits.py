@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.support.digits import counted, format_gap, significant
+from planner.support.digits import counted, format_gap, significant, unsigned_zero
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_no_number_has_an_exponent(value: float, digits: int, text: str) -> None
 )
 def test_a_gap_is_written_in_percent(gap_ratio: float, text: str) -> None:
     assert format_gap(gap_ratio) == text
+
+
+def test_zero_has_no_sign() -> None:
+    shown = [f"{unsigned_zero(v, 1):+.1f}" for v in (-0.04, -0.06, 0.04, -0.0)]
+    assert shown == ["+0.0", "-0.1", "+0.0", "+0.0"]
 
 
 def test_one_thing_is_not_plural() -> None:
