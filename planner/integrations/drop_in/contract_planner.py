@@ -165,7 +165,8 @@ TOPOLOGY: Final = rows_of(
     (
         "custom_topology_data",
         _HONOURED,
-        "memories that differ from rank to rank",
+        "memories that differ from rank to rank; rows are cut into equal blocks all the same, with "
+        "a warning",
         "system",
         "ranks_may_differ_in_memory",
     ),

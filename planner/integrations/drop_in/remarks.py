@@ -262,6 +262,12 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
             f"of {type(bandwidths).__name__} only intra_host_bw and inter_host_bw are used; pass "
             "system= for links with latencies and measured curves"
         )
+    on_cpu = topology.compute_device == "cpu"
+    if len({d.storage.ddr if on_cpu else d.storage.hbm for d in topology.devices}) > 1:
+        lines.append(
+            "memories of the topology differ from rank to rank: row_wise tables are cut into equal "
+            "blocks all the same, where TorchRec's planner cuts them in proportion to the memories"
+        )
     group = topology.intra_group_size
     if topology.world_size % group:
         lines.append(

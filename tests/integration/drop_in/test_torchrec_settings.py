@@ -14,7 +14,11 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, Emb
 from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.planner.types import (
+    CustomTopologyData,
+    ParameterConstraints,
+    Topology,
+)
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheAlgorithm, CacheParams, ModuleSharder, ShardingPlan
 from torchrec.modules.embedding_configs import DataType as TorchrecDataType
@@ -282,6 +286,18 @@ def test_factors_of_a_topology_are_warned_of(name: str, value: float) -> None:
     (said,) = topology_warnings(changed, rates_from_base=False)
     assert f"{name}={value}" in said
     assert topology_warnings(Topology(2, "cuda"), rates_from_base=False) == []
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cuda", "hbm_cap"), ("cpu", "ddr_cap")])
+def test_equal_blocks_on_unlike_memories_are_warned_of(device: str, kind: str) -> None:
+    """TorchRec's planner gives a rank with twice the memory twice the rows; ours does not."""
+    said = []
+    for caps in ([2**33, 2**34], [2**33, 2**33]):
+        custom = CustomTopologyData(data={kind: caps}, world_size=2)
+        topology = Topology(2, device, custom_topology_data=custom)
+        said.append(topology_warnings(topology, rates_from_base=False))
+    assert [len(lines) for lines in said] == [1, 0]
+    assert "row_wise tables are cut into equal blocks" in said[0][0]
 
 
 # ------------------------------------------------------------------ device groups
