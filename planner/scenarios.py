@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.estimates import MemoryLedger
+from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.iteration.base import BoolArray, FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
@@ -107,6 +107,18 @@ class ScenarioPipeline(CostPipeline):
         """Seconds per iteration of each scenario, ``[S, ...]``."""
         works = zip(self.pipelines, self.split(work), strict=True)
         return np.stack([p.iteration_times(w) for p, w in works])
+
+    def estimate(self, plan: Plan) -> IterationEstimate:
+        """Everything about one iteration of a plan in the first scenario.
+
+        Raises:
+            InvalidValueError: the plan is not one of this workload on this many ranks.
+        """
+        return self.pipelines[0].estimate(plan)
+
+    def sampled_times(self, plan: Plan) -> FloatArray:
+        """Iteration times ``[samples]`` in the first scenario."""
+        return self.pipelines[0].sampled_times(plan)
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The ledger of the scenario that leaves least free on a rank; one that does not fit first.

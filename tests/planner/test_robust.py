@@ -11,14 +11,15 @@ import pytest
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan
+from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Workload
 from planner import api
 from planner.errors import InvalidInputError
 from planner.prepare import search_objective, search_space
-from planner.problem import PlanningProblem
+from planner.problem import Constraints, PlanningProblem
 from planner.scenarios import ScenarioPipeline, ScenarioRule
 from planner.search.construct.walk import count_assignments, every_assignment
+from planner.settings import SearchSettings
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
@@ -105,6 +106,22 @@ def test_a_robust_plan_is_best_in_its_worst_scenario() -> None:
     assert max(s.time_s for s in result.scenarios) == pytest.approx(together)
     assert result.solver.objective == "worst iteration"
     assert result.solver.value == pytest.approx(together)
+
+
+def test_what_is_reported_is_the_first_scenario_alone() -> None:
+    """The works of all scenarios stand side by side; none of the others may be priced with it.
+
+    Tables that are cut inside hosts, whose exchange read the second scenario as its codecs' work.
+    """
+    model, system = cases.synthetic(4, seed=3), cases.topology(2, 2)
+    first = CostPipeline(model, system)
+    together = ScenarioPipeline([first, CostPipeline(variant(model, 7), system)])
+    inside = Constraints(sharding_types=(ShardingType.TABLE_ROW_WISE,))
+    search = SearchSettings(max_evaluations=20, with_baselines=False)
+    problem = PlanningProblem(workload=model, topology=system, constraints=inside)
+    plan = api.solve(problem, search=search).plan
+    assert together.estimate(plan) == first.estimate(plan)
+    assert together.sampled_times(plan).tolist() == first.sampled_times(plan).tolist()
 
 
 @pytest.mark.parametrize(

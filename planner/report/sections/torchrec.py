@@ -81,6 +81,8 @@ def _sentence(rows: list[tuple[str, tuple[Cell, ...]]]) -> str:
 def _rated(ratio: float) -> str:
     if abs(ratio - 1) < _SAME_RATIO:
         return "is rated the same"
+    if ratio == 0:
+        return "is rated better (at no time at all)"
     return (
         f"is rated {format_factor(ratio)} as slow"
         if ratio > 1
