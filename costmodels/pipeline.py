@@ -316,7 +316,7 @@ class CostPipeline:
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
             )
-        is_uncalibrated = self.topology.device.name == "cpu" and self.models.exchange is None
+        is_uncalibrated = self.topology.compute_device == "cpu" and self.models.exchange is None
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(
                 "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "

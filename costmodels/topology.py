@@ -243,8 +243,11 @@ class Topology:
 
     @property
     def compute_device(self) -> str:
-        """What TorchRec runs on: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise."""
-        return "cpu" if self.calibration else "cuda"
+        """What TorchRec runs on: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise.
+
+        They are CPU cores where the system is calibrated, or its device is named ``cpu``.
+        """
+        return "cpu" if self.calibration or self.device.name == "cpu" else "cuda"
 
     @property
     def links(self) -> Links:

@@ -98,7 +98,9 @@ def leave_of(case: Case, table: Table) -> Leave:
         if c.cache_load_factors:
             named = set(c.cache_load_factors)
             factors = named if factors is None else factors & named
-    if topology.calibration:  # ranks are CPU cores, which have no kernels of host memory
+    if (
+        topology.calibration or topology.device.name == "cpu"
+    ):  # cores have no kernels of host memory
         kernels &= {ComputeKernel.DENSE, ComputeKernel.FUSED}
         if table.pooling is Pooling.NONE:
             types -= {ShardingType.DATA_PARALLEL}

@@ -28,7 +28,10 @@ Price = Annotated[Sourced, Origin(dimension="usd_per_hour", example="3.9 USD/h")
 class DeviceSchema(Strict):
     """One accelerator."""
 
-    name: Name
+    name: Annotated[
+        Name,
+        Field(description="Device; 'cpu' where ranks are CPU cores, which have fewer kernels."),
+    ]
     hbm_capacity: Capacity
     hbm_bandwidth: Bandwidth
     l2_capacity: Size

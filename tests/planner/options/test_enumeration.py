@@ -9,6 +9,7 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pooling
+from planner import load_system
 from planner.errors import InvalidInputError
 from planner.options.cuts import column_splits
 from planner.options.enumeration import TableOptions, enumerate_options
@@ -145,3 +146,14 @@ def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(InvalidInputError) as caught:
         options(constraints=Constraints(tables=rules))
     assert len(caught.value.problems) >= 2
+
+
+def test_cores_that_were_never_calibrated_have_no_kernels_of_host_memory_either() -> None:
+    """As on the shipped system, whose device memory is so small that they would be listed."""
+    model, system = cases.synthetic(6), load_system("cpu_gloo", gpus=2)
+    assert not system.calibration
+    assert system.compute_device == "cpu"
+    problem = PlanningProblem(workload=model, topology=system)
+    found = enumerate_options(problem, CostPipeline(model, system), every_kernel=True).tables
+    kernels = {option.kernel for table in found for option in table.options}
+    assert kernels == {ComputeKernel.FUSED, ComputeKernel.DENSE}
