@@ -25,6 +25,7 @@ from planner.report.charts import (
     scatter,
     table,
 )
+from planner.support.digits import significant
 from planner.sweep.outcome import PointResult, PointStatus, pareto
 
 _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], ...]] = (
@@ -81,7 +82,7 @@ def _scatter(
             x=r.trained_samples_per_s or 0.0,
             y=r.usd_per_billion_samples or 0.0,
             name=r.point.system,
-            told=f"{r.point.name}: {(r.trained_samples_per_s or 0.0) / 1e6:.3g} M/s, "
+            told=f"{r.point.name}: {significant((r.trained_samples_per_s or 0.0) / 1e6)} M/s, "
             f"{r.usd_per_billion_samples or 0.0:,.1f} USD per 10⁹",
             is_best=r in joined,
         )
@@ -131,7 +132,7 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
         lines.append(f'<polyline fill="none" stroke="{fill}" points="{path}"/>')
         lines += [
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{fill}" tabindex="0"><title>'
-            f"{escape(r.point.name)}: {(r.trained_samples_per_s or 0) / 1e6:.3g} M/s"
+            f"{escape(r.point.name)}: {significant((r.trained_samples_per_s or 0.0) / 1e6)} M/s"
             "</title></circle>"
             for a, b, r in points
         ]

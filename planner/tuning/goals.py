@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from costmodels import units
 from planner.errors import InvalidInputError
 from planner.result import usd_per_billion_samples
+from planner.support.digits import significant
 from planner.tuning.design import DesignSpace
 from planner.tuning.setups import Setup
 
@@ -74,7 +75,7 @@ GOALS: Final = {
         title="USD per 1e9 samples",
         large_is_good=False,
         figure=lambda f: math.inf if (usd := f.usd_per_billion_samples) is None else usd,
-        write=lambda usd: f"{usd:,.4g}",
+        write=lambda usd: significant(usd, 4),
     ),
     "headroom": Goal(
         title="free memory",

@@ -8,6 +8,7 @@ from html import escape
 from typing import Final
 
 from planner.report.charts import Dot, Figure, legend, page, scatter, table
+from planner.support.digits import significant
 from planner.tuning.effects import KNOBS, Worth, told_value, varying, worths
 from planner.tuning.goals import GOALS, Facts
 from planner.tuning.known import Look
@@ -107,8 +108,8 @@ def _scatter(
             y=b,
             name=look.setup.cluster,
             told=f"{look.setup.cluster}, {look.setup.pipeline.value}, batch "
-            f"{look.setup.batch_size:,}: {title_x} {a * factor_x:.4g}, {title_y} "
-            f"{b * factor_y:.4g}",
+            f"{look.setup.batch_size:,}: {title_x} {significant(a * factor_x, 4)}, {title_y} "
+            f"{significant(b * factor_y, 4)}",
             is_best=look.number in on_front,
         )
         for a, b, look in sorted(points, key=lambda p: p[2].number in on_front)
@@ -144,14 +145,16 @@ def _bar(row: Worth, goal: str, best: float) -> str:
 
     if row.best is not None:
         share, css = loss(row.best), ""
-        told = "the best" if share < 5e-4 else f"{100 * share:.3g} % worse"
+        told = "the best" if share < 5e-4 else f"{significant(100 * share)} % worse"
         least = share if row.bound is None else loss(row.bound)
         if share - least > _WORTH_SAYING:
-            to = f"{100 * least:.3g} % worse" if least >= 5e-4 else "the best"
+            to = f"{significant(100 * least)} % worse" if least >= 5e-4 else "the best"
             told += f"; more searches may bring it to {to}"
     elif row.bound is not None:
         share, css = loss(row.bound), ' class="out"'
-        told = f"ruled out: at least {100 * share:.3g} % worse" if share else "not searched"
+        told = (
+            f"ruled out: at least {significant(100 * share)} % worse" if share else "not searched"
+        )
     else:
         share, css = 0.0, ' class="out"'
         told = "no plan that fits" if row.searched else "not searched"

@@ -98,9 +98,8 @@ def leave_of(case: Case, table: Table) -> Leave:
         if c.cache_load_factors:
             named = set(c.cache_load_factors)
             factors = named if factors is None else factors & named
-    if (
-        topology.calibration or topology.device.name == "cpu"
-    ):  # cores have no kernels of host memory
+    on_cores = topology.calibration or topology.device.name == "cpu"
+    if on_cores:  # which have no kernels of host memory
         kernels &= {ComputeKernel.DENSE, ComputeKernel.FUSED}
         if table.pooling is Pooling.NONE:
             types -= {ShardingType.DATA_PARALLEL}

@@ -24,6 +24,7 @@ from planner.cli.flags.common import (
 )
 from planner.cli.flags.sweep_inputs import Price, Several, prices_of
 from planner.cli.names import complete_system
+from planner.support.digits import significant
 
 if TYPE_CHECKING:
     from planner.tuning import DesignSpace, Effort, Menu
@@ -274,9 +275,10 @@ def clusters_of(flags: TuneFlags) -> Clusters:
         doubled = [n for n in doubled if n <= min(most, MAX_RANKS)]
         kept += [_sized(own, gpus) for gpus in flags.gpus or doubled if gpus <= most]
         least = flags.gpus or (host.local_world_size,)
-        dear += [f"{system} x {n} ({n * price:,.4g} USD/h)" for n in least if n > most]
+        dear += [f"{system} x {n} ({significant(n * price, 4)} USD/h)" for n in least if n > most]
     if not kept:
-        message = f"--budget {flags.budget_usd_per_hour:g} USD/h pays for none of {', '.join(dear)}"
+        budget = significant(flags.budget_usd_per_hour or 0.0, 6)
+        message = f"--budget {budget} USD/h pays for none of {', '.join(dear)}"
         raise InvalidInputError(message)
     left_out = f"--budget leaves out {', '.join(dear)}"
     return Clusters(flags=tuple(kept), remarks=(left_out,) if dear else ())

@@ -13,6 +13,7 @@ from costmodels.units import format_bytes, format_time
 from planner.integrations.drop_in.rival import Rival
 from planner.integrations.drop_in.search import RIVAL
 from planner.result import PlanningResult
+from planner.support.digits import significant
 
 _TIMES: Final = ("iteration", "phases")
 """Objectives whose values are seconds of our own predictions."""
@@ -59,7 +60,7 @@ def _bound(result: PlanningResult) -> str:
     if result.solver.objective not in _TIMES:
         gap = result.gap_ratio
         shown = "unknown" if gap is None else f"{gap:.1%}"
-        return f"{result.bound:.4g} by objective {result.solver.objective}, gap {shown}"
+        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
     value = result.estimate.time.time_s
     gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
     return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
