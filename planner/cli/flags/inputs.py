@@ -123,7 +123,7 @@ def _made_otherwise(
     workload: Workload,
     flags: ProblemFlags,
 ) -> list[str]:
-    """Plans made for another batch or training pipeline than no flag says they are priced with."""
+    """Plans that were made for another batch or training pipeline, where no flag asks for one."""
     batch, pipeline = workload.local_batch_size, workload.pipeline.value
     asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
     asks_pipeline = "training.pipeline" in dict(override_pairs(flags.overrides))
