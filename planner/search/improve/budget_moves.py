@@ -42,7 +42,7 @@ _Cut = tuple[int, int]
 class Chain(Enum):
     """Which tables a chain looks at, and which move it takes."""
 
-    EXPLAINED = "the shortest iteration, each critical table in its best other option"
+    EXPLAINED = "the shortest iteration, each critical table at its best, whatever it moves"
     EVERY = "the shortest iteration"
     FRUGAL = "the most time saved for each byte received"
 
@@ -162,11 +162,10 @@ class _Walker:
         return min((s for s in found if self._helps(s)), key=self._rank, default=None)
 
     def _best_of_each_table(self, found: list[_Step]) -> list[_Step]:
-        """What ``explain`` names: another cut for each table, whatever it would move."""
+        """What ``explain`` names: other places or another cut for each table, whatever moves."""
         best: dict[int, _Step] = {}
         for step in found:
-            is_new = step.choice[0] != self.options[step.table]
-            if is_new and (step.table not in best or step.value < best[step.table].value):
+            if step.table not in best or step.value < best[step.table].value:
                 best[step.table] = step
         return list(best.values())
 
