@@ -105,8 +105,8 @@ def replanned(problem: PlanningProblem, limit: MoveLimit) -> float:
 
 
 FEW = (1, 8, 17, 23)
-"""The second has a long chain of moves; in the third, one of them takes a table that moved before to
-other places; in the last, a table has pieces of two widths."""
+"""The second has a long chain of moves; in the third, one of them takes a table that moved before
+to other places; in the last, a table has pieces of two widths."""
 
 
 @pytest.mark.parametrize(
