@@ -83,7 +83,8 @@ def profile_files(
     """Read raw indices and write their statistics.
 
     The same data and options give the same bytes, whoever works and however often the work was
-    stopped. A stopped profile leaves what is finished beside the output; a failed one nothing.
+    stopped. A profile that was stopped, or whose output could not be written, leaves what is
+    finished beside the output; one that failed on its data leaves nothing.
 
     Args:
         paths: files, and folders of files.
@@ -114,10 +115,10 @@ def profile_files(
         with open_pool(jobs, options.dask) as pool:
             _read(units, work_options, state, pool, tell)
             stats = _summarise(sources, units, work_options, options, state, pool, tell)
-        write_text_atomic(output, stats_text(stats))
     except InvalidInputError:
         state.discard()
         raise
+    write_text_atomic(output, stats_text(stats))
     state.discard()
     return stats
 

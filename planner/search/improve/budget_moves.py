@@ -1,9 +1,9 @@
 """Chains of moves away from the plan in use, the best one first, within the limit on what moves.
 
-Each step looks at every other option of every table, its pieces put one after the other where the
-whole iteration is shortest, as ``explain`` does, and takes the best that the limit still allows.
-Where a step would cost too much, a quick placement on the least loaded ranks says which options
-are looked at first.
+Each step looks at every option of every table, its own cut too, its pieces put one after the other
+where the whole iteration is shortest, as ``explain`` does, and takes the best that the limit still
+allows. Where a step would cost too much, a quick placement on the least loaded ranks says which
+options are looked at first.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.errors import InvalidInputError
+from planner.profiling import profiler
 from planner.profiling.profiler import profile_files
 from planner.profiling.stats import TableStats
 from planner.profiling.table_map import ByFeature
@@ -192,3 +194,26 @@ def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stats = profile_files([path], tmp_path / "s.json", options)
     assert 180 <= stats.source.num_samples <= 300
     assert stats.tables["cat_0"].highest_index > 1_400
+
+
+def test_what_was_read_is_kept_where_the_output_cannot_be_written(
+    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at the very end costs no reading: the next run continues."""
+    output = tmp_path / "stats.json"
+
+    def full(path: Path, text: str) -> None:
+        assert text
+        message = f"{path}: cannot be written: No space left on device"
+        raise InvalidInputError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(profiler, "write_text_atomic", full)
+        with pytest.raises(InvalidInputError, match="No space left"):
+            profile_files(days, output, OPTIONS)
+    assert not output.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(profiler, "work_on", None)  # nothing is left to read
+        profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
+    assert output.exists()
+    assert list(tmp_path.glob(".stats.json.state")) == []
