@@ -187,13 +187,18 @@ class RobustObjective(AbstractObjective):
         """The mean of the scenarios' cuts."""
         return self._mean([o.always() for o in self._inner])
 
-    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+    def cut(
+        self,
+        phases: FloatArray,
+        types: frozenset[ShardingType],
+        optional: frozenset[ShardingType] = frozenset(),
+    ) -> Cut | None:
         """The mean of the scenarios' best cuts, or the highest of them for the worst."""
         best, values = [], []
         for i, inner in enumerate(self._inner):
             own = phases[self._sizes[i] : self._sizes[i + 1]]
             cuts = [inner.always()]
-            found = inner.cut(own, types)
+            found = inner.cut(own, types, optional)
             cuts += [] if found is None else [found]
             heights = [c.base + float(c.slopes @ own) for c in cuts]
             best.append(cuts[int(np.argmax(heights))])

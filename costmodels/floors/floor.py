@@ -34,7 +34,12 @@ from costmodels.floors.exchange_floor import (
     exchange_floor,
     tail_floor,
 )
-from costmodels.floors.phases import BACKWARD_ALONE, FORWARD_ALONE, lookups_add_up
+from costmodels.floors.phases import (
+    ALL_REDUCE,
+    BACKWARD_ALONE,
+    FORWARD_ALONE,
+    lookups_add_up,
+)
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
@@ -96,7 +101,12 @@ class IterationFloor:
         return alike and ShardingType.ROW_WISE not in types
 
     def of(
-        self, types: frozenset[ShardingType], *, fetches: bool, more_calls: int = 0
+        self,
+        types: frozenset[ShardingType],
+        *,
+        fetches: bool,
+        may_replicate: bool = False,
+        more_calls: int = 0,
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -105,18 +115,23 @@ class IterationFloor:
             fetches: whether a kernel may fetch rows of a cache before the lookup; the time of both
                 is then counted at the fetch, the earlier of the two, on the rank where it is most,
                 and that of the lookup at the lookup, on the rank where that is most.
+            may_replicate: whether some plans replicate tables beside that. Their gradients then
+                prolong the last all-reduce, if the dense part has one; without it a plan that
+                replicates nothing has no such step.
             more_calls: fused calls beyond :meth:`num_calls`.
         """
-        key = (types, fetches, more_calls)
+        replicates = ShardingType.DATA_PARALLEL in types
+        grows = replicates or (may_replicate and self._stages.reduction.tail_bytes > 0)
+        key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            leaves = self._leaves(types, early=early)
+            leaves = self._leaves(types, early=early, grows=grows)
             calls = self._calls(types, early=early) + more_calls
             size, ranks = len(leaves), len(calls)
             own = self._stages.least_times(calls)
             none, each = np.zeros((1, size)), np.eye(size)
-            made = self._times(types, none, own, early=early, empty=False)
-            unit = self._times(types, each, _nothing(own), early=early, empty=True)
+            made = self._times(types, none, own, early=early, grows=grows, empty=False)
+            unit = self._times(types, each, _nothing(own), early=early, grows=grows, empty=True)
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
@@ -186,17 +201,19 @@ class IterationFloor:
         )
         return known
 
-    def _leaves(self, types: frozenset[ShardingType], *, early: bool) -> tuple[Leaf, ...]:
-        """Both lookups, every exchange that grows, the last all-reduce if tables do.
+    def _leaves(
+        self, types: frozenset[ShardingType], *, early: bool, grows: bool
+    ) -> tuple[Leaf, ...]:
+        """Both lookups, every exchange that grows, and the last all-reduce where that ``grows``.
 
         With ``early``, the forward lookup also without what is fetched before it; where exchanges
         are compressed, the backward lookup also without the decoding before it.
         """
         found = [_line(0), _line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
-        last = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
-        if ShardingType.DATA_PARALLEL in types:
-            found.append(_leaf(last, tail_floor(self._stages, replicates=True)))
+        if grows:
+            replicates = ShardingType.DATA_PARALLEL in types
+            found.append(_leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
         if early:
             found.append(_line(FORWARD_ALONE))
         if self._stages.codecs is not None:
@@ -227,6 +244,7 @@ class IterationFloor:
         own: StageTimes,
         *,
         early: bool,
+        grows: bool,
         empty: bool,
     ) -> StageTimes:
         """Stage times of the made-up ranks.
@@ -236,6 +254,7 @@ class IterationFloor:
             leaves: ``[N, L]`` seconds.
             own: what the ranks take beside the leaves.
             early: the forward lookup is counted at the fetch, and again without it.
+            grows: the last all-reduce is a leaf.
             empty: exchanges that are no leaves take no time, either.
         """
         columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
@@ -255,9 +274,8 @@ class IterationFloor:
             else:
                 outputs = (*known.outputs_s, ("exchange", seconds))
                 families[known.name] = replace(known, outputs_s=outputs)
-        replicates = ShardingType.DATA_PARALLEL in types
         tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
-        replicated_s = next(columns) if replicates else tail_s
+        reduced_s = next(columns) if grows else tail_s
         alone = next(columns) * (ranks == ranks[-1]) if early else forward
         codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
         if codecs is not None:
@@ -271,7 +289,7 @@ class IterationFloor:
             lookup_backward_s=own.lookup_backward_s + updated,
             cache_fetch_s=forward if early else np.zeros_like(forward),
             families=tuple(families.values()),
-            tail_bucket_s=replicated_s,
+            tail_bucket_s=reduced_s,
         )
 
     def _codecs(

@@ -30,7 +30,9 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ShardingType
 from costmodels.stages.stage_model import StageModel
 
-FORWARD_ALONE: Final = 3 + len(EXCHANGING_TYPES) * 3
+ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * 3
+"""Phase of replicated tables' gradients, behind all exchanges."""
+FORWARD_ALONE: Final = ALL_REDUCE + 1
 BACKWARD_ALONE: Final = FORWARD_ALONE + 1
 """Phases, behind all others, that are parts of the first two: see :meth:`PhaseModel.times`."""
 _STEP = 1e-4

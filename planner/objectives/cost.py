@@ -77,9 +77,14 @@ class Cost(AbstractNamedObjective):
         found = self._time.separable_value(work, types)
         return None if found is None else found * self._factor
 
-    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+    def cut(
+        self,
+        phases: FloatArray,
+        types: frozenset[ShardingType],
+        optional: frozenset[ShardingType] = frozenset(),
+    ) -> Cut | None:
         """That of the time, in dollars."""
-        found = self._time.cut(phases, types)
+        found = self._time.cut(phases, types, optional)
         return None if found is None else self._in_usd(found)
 
     def box(
@@ -87,9 +92,11 @@ class Cost(AbstractNamedObjective):
         types: frozenset[ShardingType],
         low: FloatArray | None = None,
         high: FloatArray | None = None,
+        *,
+        optional: frozenset[ShardingType] = frozenset(),
     ) -> Box | None:
         """That of the time, in dollars; phases stay in seconds."""
-        return self._time.box(types, low, high, per_second=self._factor)
+        return self._time.box(types, low, high, optional=optional, per_second=self._factor)
 
     def _in_usd(self, cut: Cut) -> Cut:
         return Cut(base=cut.base * self._factor, slopes=cut.slopes * self._factor)

@@ -10,7 +10,7 @@ from typing import Self, final
 
 import numpy as np
 
-from costmodels.floors.phases import BACKWARD_ALONE, FORWARD_ALONE
+from costmodels.floors.phases import ALL_REDUCE, BACKWARD_ALONE, FORWARD_ALONE
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, REPLICATED
@@ -49,6 +49,7 @@ class IterationTime(AbstractNamedObjective):
         every = itertools.product(ShardingType, ComputeKernel)
         self._calls = sorted(set(every if calls is None else calls))
         self._fetches = any(k is ComputeKernel.FUSED_UVM_CACHING for _, k in self._calls)
+        self._replicates = any(t is ShardingType.DATA_PARALLEL for t, _ in self._calls)
 
     @classmethod
     def of(cls, space: SearchSpace) -> Self:
@@ -60,9 +61,11 @@ class IterationTime(AbstractNamedObjective):
     def weights(self) -> FloatArray:
         """The pipeline's own; the forward lookup alone counts where caches may be fetched first.
 
-        The backward lookup alone counts where there is such a phase.
+        The all-reduce counts where tables may be replicated, even if compute can hide it: the more
+        of them, the sooner it cannot. The backward lookup alone counts where there is such a phase.
         """
         weights = np.array(self._pipeline.phase_weights, dtype=float)
+        weights[ALL_REDUCE] = float(self._replicates)
         weights[FORWARD_ALONE] = float(self._fetches)
         weights[BACKWARD_ALONE:] = 1.0
         return weights
@@ -106,11 +109,16 @@ class IterationTime(AbstractNamedObjective):
         phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
         return float(floor.seconds(floor.leaf_seconds(phases[None, floor.phases]))[0])
 
-    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+    def cut(
+        self,
+        phases: FloatArray,
+        types: frozenset[ShardingType],
+        optional: frozenset[ShardingType] = frozenset(),
+    ) -> Cut | None:
         """The longest path at these phases, every duration by a line that is nowhere above it."""
         if not types:
             return None
-        floor = self._floor(types)
+        floor = self._floor(types, optional)
         path = floor.longest_path(floor.lines(np.maximum(phases[floor.phases], 0.0)))
         base, slopes = path.constant_s, np.zeros(len(phases))
         for leaf, count in zip(floor.leaves, path.counts, strict=True):
@@ -124,6 +132,7 @@ class IterationTime(AbstractNamedObjective):
         low: FloatArray | None = None,
         high: FloatArray | None = None,
         *,
+        optional: frozenset[ShardingType] = frozenset(),
         per_second: float = 1.0,
     ) -> Box | None:
         """Plans with exactly these types and phases between the limits, each ``[K]``.
@@ -135,19 +144,26 @@ class IterationTime(AbstractNamedObjective):
             types: the sharding types that some table has.
             low: least maximum of each phase.
             high: largest maximum of each phase.
+            optional: further types that each of the plans may have or not.
             per_second: turns seconds into the unit of an objective that is time at a price.
         """
         models = self._pipeline.models
         if not types or models.exchange is not None or not models.collective.full_duplex:
             return None
-        floor = self._floor(types)
+        floor = self._floor(types, optional)
         start = np.zeros(len(floor.phases)) if low is None else np.maximum(low[floor.phases], 0.0)
         end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
         launches = self._launches(types, floor)
         return Box(floor, len(self.weights), start, end, launches, per_second=per_second)
 
-    def _floor(self, types: frozenset[ShardingType]) -> TypeFloor:
-        return self._pipeline.floor.of(types, fetches=self._fetches)
+    def _floor(
+        self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
+    ) -> TypeFloor:
+        return self._pipeline.floor.of(
+            types,
+            fetches=self._fetches,
+            may_replicate=ShardingType.DATA_PARALLEL in optional,
+        )
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
         """What a further fused call on a rank costs at least.

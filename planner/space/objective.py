@@ -93,12 +93,22 @@ class AbstractObjective(ABC):
         del work, types
         return None
 
-    def cut(self, phases: FloatArray, types: frozenset[ShardingType]) -> Cut | None:
+    def cut(
+        self,
+        phases: FloatArray,
+        types: frozenset[ShardingType],
+        optional: frozenset[ShardingType] = frozenset(),
+    ) -> Cut | None:
         """A cut that holds for plans with exactly these types, best at ``phases`` (``[K]``).
 
         None if there is nothing better than :meth:`always`.
+
+        Args:
+            phases: where the cut should be high.
+            types: that every one of the plans has.
+            optional: further types that each of the plans may have or not.
         """
-        del phases, types
+        del phases, types, optional
         return None
 
 

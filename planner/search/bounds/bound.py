@@ -349,7 +349,8 @@ class RankFreeBound:
         if types is None:
             return False
         maxima = self.model.phase_maxima(peaks)
-        cut = self.model.longer_cut(maxima, self.certain(types), value)
+        certain = self.certain(types)
+        cut = self.model.longer_cut(maxima, certain, value, types - certain)
         if cut is None:
             return False
         known = self.cuts.setdefault(types, [])

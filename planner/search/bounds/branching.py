@@ -40,8 +40,8 @@ _PROMISE: Final = 0.05
 class _Boxed(Protocol):
     """An objective whose plans can be put into boxes of phase maxima."""
 
-    def box(self, types: TypeSet) -> Box | None:
-        """Plans with these types; see :mod:`planner.search.bounds.boxes`."""
+    def box(self, types: TypeSet, *, optional: TypeSet = frozenset()) -> Box | None:
+        """Plans with these types and any of the optional ones; see ``boxes.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,7 +133,8 @@ class Branching:
 
     def _boxed(self, node: Node, incumbent: float) -> Node:
         """The node with the smallest box that holds every plan better than the incumbent."""
-        box = None if self._time is None else self._time.box(self._exact(node.types))
+        exact = self._exact(node.types)
+        box = None if self._time is None else self._time.box(exact, optional=node.types - exact)
         if box is None:
             return replace(node, done=True)
         low = np.array(

@@ -129,7 +129,11 @@ class LinearModel:
         return full
 
     def longer_cut(
-        self, maxima: FloatArray, types: frozenset[ShardingType], value: float
+        self,
+        maxima: FloatArray,
+        types: frozenset[ShardingType],
+        value: float,
+        optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
         """The objective's cut at some maxima, ``[K']``, if it is above ``value`` there.
 
@@ -137,9 +141,10 @@ class LinearModel:
             maxima: of the phases in use.
             types: sharding types that all plans have for which it has to hold.
             value: what is known already.
+            optional: further types that each of the plans may have or not.
         """
         phases = self.all_phases(maxima)
-        cut = self.objective.cut(phases, types)
+        cut = self.objective.cut(phases, types, optional)
         is_longer = cut is not None and cut.base + cut.slopes @ phases > value * (1 + _LONGER)
         return cut if is_longer else None
 
