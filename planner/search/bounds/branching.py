@@ -32,6 +32,8 @@ _LEAST_WIDTH: Final = 1e-3
 """Sides narrower than this share of the whole's are not split."""
 _LIFT: Final = 0.3
 """Part of the way to the incumbent by which a split should lift the upper half."""
+_BINDING_RATIO: Final = 3e-3
+"""Cuts so close to the largest one count as binding."""
 _PROMISE: Final = 0.05
 """Worth of a second of lift beside a second of chord error."""
 
@@ -194,8 +196,7 @@ class Branching:
         at = np.clip(phases[box.first], box.low, box.high)
         width = box.high - box.low
         errors = box.errors(phases)
-        slopes = np.array([cut.slopes[box.first] for cut in box.cuts] or [np.ones(len(at))])
-        slope = np.maximum(slopes.max(axis=0), 1e-12)
+        slope = np.maximum(_binding_slopes(box, phases), 1e-12)
         lifted = at + _LIFT * (incumbent - bound) / slope
         found: list[tuple[float, int, float]] = []
         for g in np.flatnonzero(width > _LEAST_WIDTH * box.high):
@@ -232,3 +233,15 @@ class Branching:
         )
         kept = found if found.shares is not None else node.relaxation
         return replace(node, bound=max(node.bound, found.bound), relaxation=kept, whole=True)
+
+
+def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
+    """``[L]`` how fast a box's cuts grow with each side, those that are largest at a solution.
+
+    Phases that compute hides are on other cuts, and halving their sides would lift nothing.
+    """
+    if not box.cuts:
+        return np.ones(len(box.first))
+    values = np.array([cut.base + float(cut.slopes @ phases) for cut in box.cuts])
+    slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
+    return np.asarray(slopes[values >= values.max() * (1 - _BINDING_RATIO)].max(axis=0))
