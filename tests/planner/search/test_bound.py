@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from costmodels.floors.phases import ALL_REDUCE
 from costmodels.sharding import ShardingType
+from costmodels.workload import Pipeline
 from planner.objectives import objective_named
+from planner.problem import TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
@@ -16,6 +20,8 @@ from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases
+
+REPLICATED = frozenset({ShardingType.DATA_PARALLEL})
 
 
 @pytest.mark.parametrize("seed", cases.first(range(14), 6))
@@ -69,7 +75,36 @@ def test_cuts_are_below_random_plans_and_touch_some(seed: int) -> None:
         assert cut is not None
         assert cut.base + cut.slopes @ phases <= value * (1 + 1e-9)
         closest = max(closest, (cut.base + cut.slopes @ phases) / value)
+        loose = objective.cut(phases, types - REPLICATED, REPLICATED)
+        if loose is not None:
+            assert loose.base + loose.slopes @ phases <= value * (1 + 1e-9)
     assert closest > 0.9
+
+
+@pytest.mark.parametrize("optional", [False, True])
+@pytest.mark.parametrize("pipeline", [Pipeline.SPARSE_DIST, Pipeline.HUGECTR])
+def test_bounds_see_an_all_reduce_that_compute_could_hide(
+    pipeline: Pipeline, optional: bool
+) -> None:
+    """Most of the time of these plans is the all-reduce of the tables that have to be replicated.
+
+    Under ``hugectr`` it runs beside the backward lookup, which is much shorter here.
+    """
+    kinds = {"t0": ShardingType.TABLE_WISE, "t[1-9]": ShardingType.DATA_PARALLEL}
+    tables = tuple(TableConstraint(pattern=t, sharding_types=(k,)) for t, k in kinds.items())
+    rules = replace(cases.DEVICE_ONLY, tables=tables)
+    workload = replace(cases.synthetic(6, batch=64), pipeline=pipeline)
+    space = cases.space(workload, cases.topology(4, 2), rules)
+    objective = objective_named("iteration", space)
+    rng = np.random.default_rng(0)
+    values = [float(objective.values(space.work(random_assignment(space, rng)))) for _ in range(9)]
+    work = space.work(random_assignment(space, rng))
+    assert space.pipeline.phase_times(work).max(axis=0)[ALL_REDUCE] > 0.5 * min(values)
+    types = frozenset(o.sharding_type for o in space.options)
+    bounds = RankFreeBound(
+        LinearModel(space, objective), optional=REPLICATED if optional else frozenset()
+    )
+    assert 0.9 * min(values) < bounds.relax(types).bound <= min(values) * (1 + 1e-9)
 
 
 def test_tangents_are_below_the_phases() -> None:

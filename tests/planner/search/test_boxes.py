@@ -43,6 +43,7 @@ def _space(workload: Workload, topology: Topology) -> SearchSpace:
     return search_space(problem, CostPipeline)
 
 
+REPLICATED = frozenset({ShardingType.DATA_PARALLEL})
 SYSTEMS = (
     ("h100_sxm", 1, 4),
     ("h100_sxm", 2, 2),
@@ -133,6 +134,14 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
         if cut is not None:
             assert cut.base + cut.slopes @ exact <= value * (1 + 1e-9)
             closest = max(closest, (cut.base + cut.slopes @ exact) / value)
+        loose = objective.box(
+            types - REPLICATED, exact / (1 + width), exact * (1 + width), optional=REPLICATED
+        )
+        if loose is not None:
+            at = exact[loose.first]
+            assert float(loose.exact_times(at[None])[0]) <= value * (1 + 1e-9)
+            held = loose.cut(exact)
+            assert held.base + held.slopes @ exact <= value * (1 + 1e-9)
     assert compared > 6
     assert closest > 0.9
 

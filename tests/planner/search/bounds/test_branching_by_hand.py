@@ -64,9 +64,15 @@ class Objective:
     weights = np.ones(2)
 
     def box(
-        self, types: TypeSet, low: FloatArray | None = None, high: FloatArray | None = None
+        self,
+        types: TypeSet,
+        low: FloatArray | None = None,
+        high: FloatArray | None = None,
+        *,
+        optional: TypeSet = frozenset(),
     ) -> Box:
         assert types == TYPES
+        assert not optional
         launches = Launches(calls=(), seconds=np.zeros(2), num_counted=0)
         start = np.zeros(2) if low is None else low
         end = start + 1.0 if high is None else high
@@ -258,7 +264,7 @@ def test_the_best_of_all_types_limits_what_can_be_branched_on() -> None:
 def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     """Where phases say too little for a box, the bound stays; where nothing fits, it is settled."""
     first = Relaxation(types=TYPES, bound=0.5)
-    no_box = SimpleNamespace(box=lambda types, low=None, high=None: None)
+    no_box = SimpleNamespace(box=lambda types, low=None, high=None, optional=None: None)
     bounds = Bounds()
     search = Branching(
         cast("Any", bounds), cast("Any", no_box), {TYPES: first}, lambda types: types
