@@ -78,7 +78,7 @@ class IterationFloor:
         """
         self._stages = stages
         self._pipeline = pipeline
-        self._known: dict[tuple[frozenset[ShardingType], bool, int], TypeFloor] = {}
+        self._known: dict[tuple[frozenset[ShardingType], bool, bool, int], TypeFloor] = {}
         self._known_exchanges: dict[tuple[ShardingType, int, int | None], _Exchange] = {}
 
     def num_calls(self, types: frozenset[ShardingType]) -> int:
