@@ -168,12 +168,12 @@ class _Run:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
         self.starts.found += offered(self.handed, self.space, self.record)
         self._relax_at_once()
+        self._bound_by_moves()
         self._early_plans()
         self._relax()
         if math.isinf(self._least().bound):
             return
-        bounds = self.bounds
-        bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
+        self._bound_by_moves()
         planned_s = self.meter.planned_s
         starts = self.starts.greedy(_GREEDY_SHARE * planned_s)
         starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * planned_s)
@@ -264,6 +264,11 @@ class _Run:
         del self.relaxed[None]
         self.relaxed.update(found)
         self.record.raise_bound(self._least().bound, "linear bound")
+
+    def _bound_by_moves(self) -> None:
+        """What a limit on moves says, of all types at once or of each set of them."""
+        bounds = self.bounds
+        bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
 
     def _begin_second(self) -> None:
         """A search for plans on another core, once there is a first plan."""
