@@ -22,6 +22,9 @@ LEFT: Final = 70
 RIGHT: Final = 20
 TOP: Final = 16
 BOTTOM: Final = 46
+_MOST_TICKS: Final = 8
+_LETTER, _LINE = 6.6, 13.0
+"""Width of a letter and height of a line of labels, in units of the chart."""
 
 _STYLE: Final = """
 .name{white-space:nowrap}
@@ -34,6 +37,7 @@ h1{font-size:22px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:16px;margin
 p{margin:4px 0;color:var(--soft);overflow-wrap:anywhere}
 svg{width:100%;max-width:900px;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
 svg .axis{stroke:var(--line)}svg .front{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
+svg .interval{stroke-width:3;opacity:.3}svg text.at{font-size:11px;fill:var(--ink)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{white-space:normal;vertical-align:bottom}
@@ -42,11 +46,13 @@ th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outli
 tr.front td{background:var(--mark);font-weight:600}
 .key{display:inline-block;width:10px;height:10px;border-radius:5px;margin:0 4px 0 14px}
 @media (max-width:700px){table,thead,tbody,tr,td{display:block}thead tr{display:flex;
-flex-wrap:wrap;gap:4px 12px}th{padding:2px 0;border:0}tbody tr{border-bottom:2px solid var(--line);
+flex-wrap:wrap;gap:4px 12px}thead tr::before{content:"Sort by";color:var(--soft)}
+th{padding:2px 0;border:0}th button{text-decoration:underline;font-weight:400}
+tbody tr{border-bottom:2px solid var(--line);
 padding:8px 0}td,td:nth-child(-n+2){display:flex;justify-content:space-between;gap:12px;border:0;
 padding:2px 4px;text-align:right;white-space:normal}td:empty{display:none}
 td::before{content:attr(data-l);color:var(--soft);text-align:left;font-weight:400}
-svg text{font-size:20px}}
+svg text{font-size:20px}svg text.at{display:none}}
 @media print{body{max-width:none;padding:0}tr.front td{font-weight:700}}
 """
 
@@ -107,15 +113,25 @@ class Scale:
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
-    def ticks(self) -> list[float]:
-        """1, 2 and 5 of every decade; the decades alone, or more, as there is room."""
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+    def ticks(self, factor: float = 1.0) -> list[float]:
+        """Values that are round once they are multiplied by the factor, as labels show them.
+
+        1, 2 and 5 of every decade; the decades alone, or more, as there is room. Where the axis
+        covers too little for that, equal steps.
+        """
+        low, high = self.low * factor, self.high * factor
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
             found = [s * 10.0**e for e in range(first, last + 1) for s in steps]
-            found = [t for t in found if self.low <= t <= self.high]
+            found = [t / factor for t in found if low <= t <= high]
             if len(found) >= 4:
                 return found
-        return found
+        step = 10.0 ** math.floor(math.log10(high - low))
+        step = next(
+            s for s in (step / 5, step / 2, step, 2 * step) if (high - low) / s <= _MOST_TICKS
+        )
+        start = math.ceil(low / step)
+        return [i * step / factor for i in range(start, math.floor(high / step) + 1)]
 
 
 def axes(
@@ -126,16 +142,20 @@ def axes(
     *,
     x_factor: float = 1.0,
     y_factor: float = 1.0,
+    x_ticks: Sequence[float] | None = None,
 ) -> list[str]:
-    """Both axes with their grid; labels show values times the factors."""
+    """Both axes with their grid; labels show values times the factors.
+
+    ``x_ticks`` are the values to label on the axis to the right, where they are not round ones.
+    """
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     lines = []
-    for tick in x.ticks():
+    for tick in x.ticks(x_factor) if x_ticks is None else x_ticks:
         a = x(tick)
         lines.append(f'<line class="axis" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{bottom}"/>')
         text = significant(tick * x_factor, 6)
         lines.append(f'<text x="{a:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
-    for tick in y.ticks():
+    for tick in y.ticks(y_factor):
         b = y(tick)
         lines.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{b:.1f}" y2="{b:.1f}"/>')
         text = significant(tick * y_factor, 6)
@@ -148,15 +168,24 @@ def axes(
     return lines
 
 
+Place = tuple[float, float]
+"""Across and up, in the values of the axes or in units of the chart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A point of a scatter: where it is, the name that gives its colour, and what it says."""
+    """A point of a scatter: where it is, the name that gives its colour, and what it says.
+
+    ``label`` is written beside it where there is room; a line joins ``ends``, its interval.
+    """
 
     x: float
     y: float
     name: str
     told: str
     is_best: bool
+    label: str = ""
+    ends: tuple[Place, Place] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +215,9 @@ def scatter(
         up: the axis upwards.
         joined: values along a line.
     """
-    x = Scale([d.x for d in dots], LEFT, WIDTH - RIGHT)
-    y = Scale([d.y for d in dots], HEIGHT - BOTTOM, TOP)
+    places = [(d.x, d.y) for d in dots] + [end for d in dots for end in d.ends or ()]
+    x = Scale([a for a, _ in places], LEFT, WIDTH - RIGHT)
+    y = Scale([b for _, b in places], HEIGHT - BOTTOM, TOP)
     lines = [open_chart(label)]
     lines += axes(x, y, across.title, up.title, x_factor=across.factor, y_factor=up.factor)
     if joined is not None:
@@ -195,12 +225,54 @@ def scatter(
         lines.append(f'<polyline class="front" points="{path}"/>')
     for dot in dots:
         edge = colour(names, dot.name)
+        if dot.ends is not None:
+            (a, b), (c, d) = dot.ends
+            lines.append(
+                f'<line class="interval" x1="{x(a):.1f}" y1="{y(b):.1f}" x2="{x(c):.1f}" '
+                f'y2="{y(d):.1f}" stroke="{edge}"/>'
+            )
         lines.append(
             f'<circle cx="{x(dot.x):.1f}" cy="{y(dot.y):.1f}" r="{7 if dot.is_best else 5}" '
             f'fill="{edge if dot.is_best else "none"}" stroke="{edge}" stroke-width="2" '
             f'tabindex="0"><title>{escape(dot.told)}</title></circle>'
         )
+    taken = [(x(d.x), y(d.y)) for d in dots]
+    lines += written([(place, d.label) for place, d in zip(taken, dots, strict=True)], taken)
     return "\n".join([*lines, "</svg>"])
+
+
+def written(labels: Sequence[tuple[Place, str]], dots: Sequence[Place]) -> list[str]:
+    """Each label beside its place, where no other label and none of the dots is in the way.
+
+    Args:
+        labels: places in units of the chart, and what is written there.
+        dots: places that have to stay visible.
+    """
+    boxes = [(a - 6, b - 6, a + 6, b + 6) for a, b in dots]
+    lines = []
+    for (a, b), text in labels:
+        wide = _LETTER * len(text)
+        for left, up in (
+            *((a + 10, b + 4), (a + 8, b - 8), (a - 10 - wide, b + 4), (a - 8 - wide, b - 8)),
+            *((a + 8, b + 18), (a - 8 - wide, b + 18)),
+        ):
+            box = (left, up - _LINE + 3, left + wide, up + 3)
+            inside = box[0] >= LEFT and box[2] <= WIDTH - 2 and box[1] >= 0
+            if (
+                text
+                and inside
+                and box[3] <= HEIGHT - BOTTOM
+                and not any(_meet(box, o) for o in boxes)
+            ):
+                boxes.append(box)
+                lines.append(f'<text class="at" x="{left:.1f}" y="{up:.1f}">{escape(text)}</text>')
+                break
+    return lines
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two boxes (left, top, right, bottom) have a part in common."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str | None]]]) -> str:

@@ -16,6 +16,7 @@ from planner.report.charts import (
     WIDTH,
     Dot,
     Figure,
+    Place,
     Scale,
     axes,
     colour,
@@ -24,6 +25,7 @@ from planner.report.charts import (
     page,
     scatter,
     table,
+    written,
 )
 from planner.support.digits import significant
 from planner.sweep.outcome import PointResult, PointStatus, pareto
@@ -36,6 +38,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("Iteration (ms)", lambda r: _scaled(r.iteration_time_s, 1e3)),
     ("Low (ms)", lambda r: _scaled(r.low_s, 1e3)),
     ("High (ms)", lambda r: _scaled(r.high_s, 1e3)),
+    ("Gap (%)", lambda r: _gap_percent(r)),
     ("M samples/s", lambda r: _scaled(r.trained_samples_per_s, 1e-6)),
     ("Free (GiB)", lambda r: _scaled(r.headroom_bytes, 2.0**-30)),
     ("Training (%)", lambda r: _scaled(r.availability_ratio, 100.0)),
@@ -44,6 +47,9 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("USD per 10⁹ samples", lambda r: r.usd_per_billion_samples),
     ("Waits for most", lambda r: r.bottleneck or r.reason or r.status.value.replace("_", " ")),
 )
+
+_MOST_SIZES: Final = 10
+"""Numbers of GPUs that all stand on the axis; of more, round numbers do."""
 
 
 def sweep_page(name: str, results: Sequence[PointResult]) -> str:
@@ -57,8 +63,12 @@ def sweep_page(name: str, results: Sequence[PointResult]) -> str:
         "beats in throughput and cost per sample at once; each keeps its reserve free.</p>",
         f"<p>{legend(systems)}</p>",
         "<h2>Cost against throughput</h2>",
+        "<p>Points that no other beats are filled and named by GPUs and samples per rank; a pale "
+        "bar is the interval that holds the true value with 90 % probability.</p>",
         _scatter(done, front, systems),
         "<h2>Throughput against size</h2>",
+        "<p>A line is one system and, where several were asked for, one batch and pipeline; pale "
+        "bars are 90 % intervals.</p>",
         _lines(done, systems),
         "<h2>Every point</h2>",
         _table(results, set(front)),
@@ -85,6 +95,8 @@ def _scatter(
             told=f"{r.point.name}: {significant((r.trained_samples_per_s or 0.0) / 1e6)} M/s, "
             f"{r.usd_per_billion_samples or 0.0:,.1f} USD per 10⁹",
             is_best=r in joined,
+            label=_label(r) if r in joined else "",
+            ends=_ends(r) if r in joined else None,
         )
         for r in priced
     ]
@@ -99,6 +111,28 @@ def _scatter(
             for r in _cheapest(joined)
         ],
     )
+
+
+def _label(result: PointResult) -> str:
+    """GPUs, samples per rank, and the pipeline where it was set."""
+    pipeline = f" {result.point.pipeline.value}" if result.point.pipeline else ""
+    return f"{result.point.gpus} x {result.local_batch_size:,}{pipeline}"
+
+
+def _ends(result: PointResult) -> tuple[Place, Place] | None:
+    """Throughput and cost at the ends of the iteration's interval: one rises as the other falls."""
+    seconds, rate = result.iteration_time_s, result.trained_samples_per_s
+    low_s, high_s, cost = result.low_s, result.high_s, result.usd_per_billion_samples
+    if not seconds or not rate or not low_s or not high_s or not cost:
+        return None
+    low, high = (rate * seconds / s for s in (high_s, low_s))
+    return (low, cost * rate / low), (high, cost * rate / high)
+
+
+def _gap_percent(result: PointResult) -> float | None:
+    if result.bound_s is None or not result.iteration_time_s:
+        return None
+    return max(0.0, 100.0 * (1.0 - result.bound_s / result.iteration_time_s))
 
 
 def _cheapest(front: Sequence[PointResult]) -> list[PointResult]:
@@ -117,13 +151,17 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
     if not done:
         return "<p>Nothing fits.</p>"
     x = Scale([float(r.point.gpus) for r in done], LEFT, WIDTH - RIGHT)
-    y = Scale([r.trained_samples_per_s or 0.0 for r in done], HEIGHT - BOTTOM, TOP)
+    spans = {r: _rates(r) for r in done}
+    y = Scale([rate for span in spans.values() for rate in span], HEIGHT - BOTTOM, TOP)
     lines = [open_chart("Throughput against number of GPUs")]
-    lines += axes(x, y, "GPUs", "M samples/s", y_factor=1e-6)
+    sizes = sorted({float(r.point.gpus) for r in done})
+    few = sizes if len(sizes) <= _MOST_SIZES else None
+    lines += axes(x, y, "GPUs", "M samples/s", y_factor=1e-6, x_ticks=few)
     series: dict[tuple[object, ...], list[PointResult]] = {}
     for r in done:
         p = r.point
         series.setdefault((p.system, p.batch_size, p.global_batch_size, p.pipeline), []).append(r)
+    labels, dots = [], []
     for members in series.values():
         ordered = sorted(members, key=lambda r: r.point.gpus)
         points = [(x(r.point.gpus), y(r.trained_samples_per_s or 0.0), r) for r in ordered]
@@ -131,12 +169,33 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
         lines.append(f'<polyline fill="none" stroke="{fill}" points="{path}"/>')
         lines += [
+            f'<line class="interval" x1="{a:.1f}" x2="{a:.1f}" y1="{y(spans[r][0]):.1f}" '
+            f'y2="{y(spans[r][1]):.1f}" stroke="{fill}"/>'
+            for a, _, r in points
+        ]
+        labels.append((points[-1][:2], _series_label(ordered[-1])))
+        dots += [(a, b) for a, b, _ in points]
+        lines += [
             f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{fill}" tabindex="0"><title>'
             f"{escape(r.point.name)}: {significant((r.trained_samples_per_s or 0.0) / 1e6)} M/s"
             "</title></circle>"
             for a, b, r in points
         ]
-    return "\n".join([*lines, "</svg>"])
+    return "\n".join([*lines, *written(labels, dots), "</svg>"])
+
+
+def _rates(result: PointResult) -> tuple[float, float]:
+    """Samples per second at the ends of the interval."""
+    rate, seconds = result.trained_samples_per_s or 0.0, result.iteration_time_s or 1.0
+    return rate * seconds / (result.high_s or seconds), rate * seconds / (result.low_s or seconds)
+
+
+def _series_label(result: PointResult) -> str:
+    """What the points of a line have in common beside the system, if it was asked for."""
+    p = result.point
+    parts = [f"{p.batch_size:,} per rank"] if p.batch_size else []
+    parts += [f"{p.global_batch_size:,} in all"] if p.global_batch_size else []
+    return ", ".join([*parts, *([p.pipeline.value] if p.pipeline else [])])
 
 
 def _table(results: Sequence[PointResult], front: set[PointResult]) -> str:

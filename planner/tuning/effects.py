@@ -51,7 +51,9 @@ def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
         ]
     found: dict[str, tuple[Worth, ...]] = {}
     for knob in varying(study.space):
-        values = dict.fromkeys(getattr(s, knob) for s in setups)
+        values = list(dict.fromkeys(getattr(s, knob) for s in setups))
+        if all(isinstance(value, int) for value in values):
+            values.sort()
         rows = []
         for value in values:
             own = [x for x in study.looks if getattr(x.setup, knob) == value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -70,11 +71,16 @@ def study_page(study: Study, name: str, told: Sequence[str]) -> str:
 
 
 def _axes_of(study: Study) -> tuple[str, str]:
-    """The figures of the chart: the first two objectives, or the one and free memory."""
+    """The figures of the chart: the first two objectives, or the one and the cost.
+
+    Free memory stands for the cost where there is no price for some setup, or cost is the goal.
+    """
     goals = study.goals
-    return goals[0], goals[1] if len(goals) > 1 else "headroom" if goals[
-        0
-    ] != "headroom" else "cost"
+    if len(goals) > 1:
+        return goals[0], goals[1]
+    costs = [GOALS["cost"].figure(x.facts) for x in study.looks if x.facts is not None]
+    priced = all(math.isfinite(cost) for cost in costs)
+    return goals[0], "cost" if priced and goals[0] != "cost" else "headroom"
 
 
 def _described(look: Look, study: Study) -> str:
@@ -111,6 +117,7 @@ def _scatter(
             f"{look.setup.batch_size:,}: {title_x} {significant(a * factor_x, 4)}, {title_y} "
             f"{significant(b * factor_y, 4)}",
             is_best=look.number in on_front,
+            label=f"batch {look.setup.batch_size:,}" if look.number in on_front else "",
         )
         for a, b, look in sorted(points, key=lambda p: p[2].number in on_front)
     ]
