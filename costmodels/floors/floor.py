@@ -11,7 +11,8 @@ no more of anything else than every plan has. That rank is never slower than a r
   made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
-- dense layers run on the fastest device, and communication does not slow compute;
+- dense layers run on the fastest device, and communication does not slow compute. Where devices or
+  batches differ, a made-up rank of its own has the dense part that takes longest;
 - every stage whose duration is no phase takes what it takes with nothing to do;
 - what a phase holds of several steps is counted at the first of them. Where gradients are decoded
   before the backward lookup, that is the decoding: the host may issue the lookup only after it. A
@@ -30,10 +31,10 @@ import numpy as np
 from costmodels.floors.exchange_floor import (
     INDICES,
     NUM_EXCHANGES,
-    Seconds,
     exchange_floor,
     tail_floor,
 )
+from costmodels.floors.leaves import leaf, line
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
@@ -55,15 +56,8 @@ from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 
-_SHRINK: Final = 0.97
-"""Slope of a leaf's straight minorant: a little below that of its growing part, so that one line
-lies below the leaf at every size."""
 _ROUNDING: Final = 1e-13
 """Share taken off differences of durations."""
-_PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
-"""Phases, a third apart, at which leaves are compared with their straight minorants first."""
-_SPLITS: Final = 5
-"""Halvings of the intervals between them where the minorant may be close: then 0.9 % apart."""
 
 
 class IterationFloor:
@@ -126,9 +120,9 @@ class IterationFloor:
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
             leaves = self._leaves(types, early=early, grows=grows)
-            calls = self._calls(types, early=early) + more_calls
+            calls, slow = self._calls(types, early=early)
             size, ranks = len(leaves), len(calls)
-            own = self._stages.least_times(calls)
+            own = self._stages.least_times(calls + more_calls, slow=slow)
             none, each = np.zeros((1, size)), np.eye(size)
             made = self._times(types, none, own, early=early, grows=grows, empty=False)
             unit = self._times(types, each, _nothing(own), early=early, grows=grows, empty=True)
@@ -197,7 +191,7 @@ class IterationFloor:
             which=which,
             is_gradient=way == BACKWARD,
             fixed_s=float(ends[0]),
-            leaf=_leaf(phase, duration_s, share) if grows else None,
+            leaf=leaf(phase, duration_s, share) if grows else None,
         )
         return known
 
@@ -209,25 +203,31 @@ class IterationFloor:
         With ``early``, the forward lookup also without what is fetched before it; where exchanges
         are compressed, the backward lookup also without the decoding before it.
         """
-        found = [_line(0), _line(1)]
+        found = [line(0), line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
         if grows:
             replicates = ShardingType.DATA_PARALLEL in types
-            found.append(_leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
+            found.append(leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
         if early:
-            found.append(_line(FORWARD_ALONE))
+            found.append(line(FORWARD_ALONE))
         if self._stages.codecs is not None:
-            found.append(_line(BACKWARD_ALONE))
+            found.append(line(BACKWARD_ALONE))
         return tuple(found)
 
-    def _calls(self, types: frozenset[ShardingType], *, early: bool) -> FloatArray:
-        """Fused calls of the made-up ranks: the slowest one, and one with a shard it may not have.
+    def _calls(
+        self, types: frozenset[ShardingType], *, early: bool
+    ) -> tuple[FloatArray, int | None]:
+        """Fused calls of the made-up ranks, and which of them has the longest dense part, if any.
+
+        They are the rank that is slowest in lookups, and one with a shard it may not have.
 
         Where the slowest rank may have no shard of the types that are on some ranks only, another
         rank has, and with it a call more for its host to issue. Where the lookups do not add up,
         the second rank is the slowest in the backward lookup. Where exchanges are compressed, a
         further one is the slowest in the backward lookup alone. With ``early`` the last one is the
-        slowest in the forward lookup alone.
+        slowest in the forward lookup alone. Where devices or batches differ, another rank has the
+        dense part that takes longest, and nothing to look up: all ranks wait for it between two
+        exchanges.
         """
         slowest = self.num_calls(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
@@ -235,7 +235,9 @@ class IterationFloor:
         if not lookups_add_up(self._stages, types):
             other = [float(slowest)]
         num_alone = early + (self._stages.codecs is not None)
-        return np.array([float(slowest), *other, *[float(slowest)] * num_alone])
+        slow = None if self._stages.slowest_dense is None else 1 + len(other)
+        idle = [] if slow is None else [0.0]
+        return np.array([float(slowest), *other, *idle, *[float(slowest)] * num_alone]), slow
 
     def _times(
         self,
@@ -352,52 +354,3 @@ def _nothing(times: StageTimes) -> StageTimes:
         gather_s=(none,) * len(times.gather_s),
         earlier_s=None if times.earlier_s is None else none,
     )
-
-
-def _line(phase: int) -> Leaf:
-    """A duration that is its phase."""
-    return Leaf(
-        phase=phase,
-        is_line=True,
-        duration_s=lambda seconds: seconds,
-        constant_s=0.0,
-        slope_ratio=1.0,
-    )
-
-
-def _leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
-    """A duration with its straight minorant.
-
-    Between two phases the duration is at least that at the lower one. Beyond the last phase looked
-    at the line is below that share of the phase, and durations are never less than it.
-    """
-    last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
-    constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
-    return Leaf(
-        phase=phase,
-        is_line=False,
-        duration_s=duration_s,
-        constant_s=constant_s,
-        slope_ratio=slope,
-    )
-
-
-def _least_room(duration_s: Seconds, slope: float) -> float:
-    """A lower bound on what a duration has above ``slope`` times its phase, at any phase.
-
-    Intervals are halved only where they may hold the least room; the others have been bounded.
-    """
-    low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
-    at_low_s = duration_s(low_s)
-    proven = np.inf
-    for _ in range(_SPLITS):
-        room, reached = at_low_s - slope * high_s, at_low_s - slope * low_s
-        open_ = room < reached.min()
-        proven = min(proven, float(room[~open_].min(initial=np.inf)))
-        low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
-        middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
-        at_middle_s = duration_s(middle_s)
-        low_s = np.concatenate([low_s, middle_s])
-        high_s = np.concatenate([middle_s, high_s])
-        at_low_s = np.concatenate([at_low_s, at_middle_s])
-    return min(proven, float((at_low_s - slope * high_s).min()))

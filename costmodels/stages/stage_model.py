@@ -150,16 +150,32 @@ class StageModel:
             overlap_slowdown_ratio=self.topology.device.overlap_slowdown_ratio,
         )
 
-    def least_times(self, calls: FloatArray) -> StageTimes:
+    @cached_property
+    def slowest_dense(self) -> int | None:
+        """The rank whose dense part takes longest; None where they all take the same time."""
+        seconds = sum(getattr(self.dense, f.name) for f in fields(DenseTimes)) / self.speeds
+        longest = int(np.argmax(seconds))
+        return longest if seconds[longest] > seconds.min() * (1.0 + _ROUNDING) else None
+
+    def least_times(self, calls: FloatArray, *, slow: int | None = None) -> StageTimes:
         """Stage times of ranks without lookups, exchanges or replicated tables.
 
         They make so many fused calls each, ``[R]``, on the fastest device, where overlap does not
-        slow compute.
+        slow compute. The one at ``slow`` has the dense part of
+        :attr:`slowest_dense`, on its device.
         """
         gap = calls * self.topology.device.kernel_latency_s
-        fastest = _Ranks(self.speeds.max(keepdims=True), self.least_dense, self.least_copy_s)
+        speeds, dense = self.speeds.max(keepdims=True), self.least_dense
+        if slow is not None:
+            there = np.arange(len(calls)) == slow
+            speeds = np.where(there, self.speeds[self.slowest_dense], speeds)
+            own = {f.name: getattr(self.dense, f.name) for f in fields(DenseTimes)}
+            if self._batch_ratio is not None:
+                own = {n: seconds[self.slowest_dense] for n, seconds in own.items()}
+            least = {f.name: getattr(dense, f.name) for f in fields(DenseTimes)}
+            dense = DenseTimes(**{n: np.where(there, own[n], least[n]) for n in own})
         return replace(
-            self._idle_times(fastest, UNSCALED),
+            self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,
             lookup_backward_host_s=calls * self._host.lookup_backward_s,
             lookup_forward_s=gap,

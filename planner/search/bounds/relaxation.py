@@ -12,8 +12,10 @@ import numpy as np
 from costmodels.sharding import ShardingType
 from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 
-_MOST_SETS: Final = 16
-"""Sets of sharding types that each get a program."""
+_MOST_SETS, _MOST_SETS_OF_FEW = 16, 64
+"""Sets of sharding types that each get a program; more of them where programs are small."""
+_FEW_OPTIONS: Final = 300
+"""Up to so many options, a program is small."""
 _EXACT_TABLES: Final = 150
 """Above this many tables one more kernel launch is not worth twice the linear programs."""
 
@@ -59,9 +61,10 @@ def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
     Beside those given, the types with the fewest options are left open, one after the other.
     """
     counts = Counter(o.sharding_type for o in space.options)
+    most = _MOST_SETS_OF_FEW if len(space.options) <= _FEW_OPTIONS else _MOST_SETS
     optional = set(given)
     for kind in sorted(counts, key=lambda t: (counts[t], t)):
-        if len(type_sets(space, frozenset(optional))) <= _MOST_SETS:
+        if len(type_sets(space, frozenset(optional))) <= most:
             break
         optional.add(kind)
     return frozenset(optional)

@@ -1,0 +1,67 @@
+"""Durations that depend on the plan, each with a straight line that is nowhere above it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodels.floors.exchange_floor import Seconds
+from costmodels.floors.type_floor import Leaf
+
+_SHRINK: Final = 0.97
+"""Slope of a leaf's straight minorant: a little below that of its growing part, so that one line
+lies below the leaf at every size."""
+_PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
+"""Phases, a third apart, at which leaves are compared with their straight minorants first."""
+_SPLITS: Final = 5
+"""Halvings of the intervals between them where the minorant may be close: then 0.9 % apart."""
+
+
+def line(phase: int) -> Leaf:
+    """A duration that is its phase."""
+    return Leaf(
+        phase=phase,
+        is_line=True,
+        duration_s=lambda seconds: seconds,
+        constant_s=0.0,
+        slope_ratio=1.0,
+    )
+
+
+def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
+    """A duration with its straight minorant.
+
+    Between two phases the duration is at least that at the lower one. Beyond the last phase looked
+    at the line is below that share of the phase, and durations are never less than it.
+    """
+    last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
+    constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
+    return Leaf(
+        phase=phase,
+        is_line=False,
+        duration_s=duration_s,
+        constant_s=constant_s,
+        slope_ratio=slope,
+    )
+
+
+def _least_room(duration_s: Seconds, slope: float) -> float:
+    """A lower bound on what a duration has above ``slope`` times its phase, at any phase.
+
+    Intervals are halved only where they may hold the least room; the others have been bounded.
+    """
+    low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
+    at_low_s = duration_s(low_s)
+    proven = np.inf
+    for _ in range(_SPLITS):
+        room, reached = at_low_s - slope * high_s, at_low_s - slope * low_s
+        open_ = room < reached.min()
+        proven = min(proven, float(room[~open_].min(initial=np.inf)))
+        low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
+        middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
+        at_middle_s = duration_s(middle_s)
+        low_s = np.concatenate([low_s, middle_s])
+        high_s = np.concatenate([middle_s, high_s])
+        at_low_s = np.concatenate([at_low_s, at_middle_s])
+    return min(proven, float((at_low_s - slope * high_s).min()))
