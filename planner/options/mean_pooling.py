@@ -4,8 +4,9 @@ Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole
 module by the lengths of its bags: also the columns of tables that are not cut by rows, whose means
 are then divided twice. Sums of tables that are not cut by rows are divided as well, and means of
 ``grid_shard`` are not divided unless another table is. With weights a row-wise mean is divided by
-the sum of the weights, and every other mean by the number of indices. (TorchRec 1.8,
-``embeddingbag.py``; seen in runs.)
+the sum of the weights, and every other mean by the number of indices. What is divided is decided
+by feature: one that a sum-pooled table shares with another table is divided in the wrong places.
+(TorchRec 1.8, ``_create_mean_pooling_divisor`` of ``embeddingbag.py``; seen in runs.)
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
     means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
     cut = [t.name for t, kind in means if kind in SUMS_ROWS]
     others = [t.name for t, kind in chosen if kind not in _DIVIDED]
-    reasons = [rows_change(t) for t, _ in means]
-    if not cut or not (others or any(reasons)):
+    reason = rows_change([t for t, _ in chosen])
+    if not cut or not (others or reason):
         return ""
     why = (
         f"and tables {others[:5]} of the same module are not: TorchRec then divides by the number "
         "of indices too often"
         if others
-        else max(reasons)
+        else reason
     )
     return f"mean-pooled tables {cut[:5]} are cut by rows, {why}"
 
@@ -67,15 +68,39 @@ def pooling_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
     )
 
 
-def rows_change(table: Table) -> str:
-    """Why the mean of row blocks is another number, whatever becomes of the other tables."""
-    if table.pooling is not Pooling.MEAN:
+def rows_change(tables: Iterable[Table]) -> str:
+    """Why a module computes other numbers although all its tables are cut by rows; else nothing.
+
+    Args:
+        tables: of the module.
+    """
+    chosen = list(tables)
+    means = [t for t in chosen if t.pooling is Pooling.MEAN]
+    if not means:
         return ""
-    if table.is_weighted:
+    if any(t.is_weighted for t in means):
         return "and have weights: TorchRec then divides by the sum of the weights"
-    if table.dtype is DataType.INT8:
+    if any(t.dtype is DataType.INT8 for t in means):
         return "and quantized: TorchRec then adds the means of the blocks"
+    if shared := _shared_with_sums(chosen):
+        return (
+            f"and sum-pooled tables of the same module share features {shared[:5]} with others: "
+            "TorchRec then divides these sums as well, or does not divide these means"
+        )
     return ""
+
+
+def _shared_with_sums(tables: Iterable[Table]) -> list[str]:
+    """Features that several tables of a module read, one of them to take sums."""
+    readers: dict[str, list[Table]] = {}
+    for table in tables:
+        for feature in table.features:
+            readers.setdefault(feature.name, []).append(table)
+    return [
+        name
+        for name, found in readers.items()
+        if len(found) > 1 and any(t.pooling is Pooling.SUM for t in found)
+    ]
 
 
 def tables_by_module(workload: Workload) -> dict[str, list[Table]]:

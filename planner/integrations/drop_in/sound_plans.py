@@ -138,9 +138,9 @@ def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Const
             (t, without_types(rules[t.name], SUMS_ROWS if t.pooling is Pooling.MEAN else ()))
             for t in tables
         ]
+        changes = rows_change(tables)
         rows = [
-            (t, None if rows_change(t) else without_types(rules[t.name], NOT_DIVIDED))
-            for t in tables
+            (t, None if changes else without_types(rules[t.name], NOT_DIVIDED)) for t in tables
         ]
         for way in (rows, whole) if by_rows else (whole, rows):
             left = {t.name: rule for t, rule in way if rule is not None}

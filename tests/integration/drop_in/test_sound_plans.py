@@ -28,7 +28,7 @@ from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.optim import RowWiseAdagrad
 
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import DataType, Pooling, Table
+from costmodels.workload import DataType, Feature, Pooling, Table
 from planner.integrations.drop_in import sound_plans
 from planner.integrations.drop_in.search import best_plan
 from planner.integrations.drop_in.sound_plans import uneven_outputs
@@ -89,6 +89,7 @@ def table(name: str, pooling: Pooling = Pooling.MEAN, **more: object) -> Table:
 RW, TWRW, TW = ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.TABLE_WISE
 GRID, DP = ShardingType.GRID_SHARD, ShardingType.DATA_PARALLEL
 SUM = table("s", Pooling.SUM)
+SHARED = (Feature(name="shared", pooling_factor=2.0),)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,20 @@ SUM = table("s", Pooling.SUM)
         ([(table("a"), GRID)], "['a'] are cut by rows, and tables ['a']"),
         ([(table("a", is_weighted=True), RW)], "['a'] are cut by rows, and have weights"),
         ([(table("a", dtype=DataType.INT8), RW)], "['a'] are cut by rows, and quantized"),
+        (
+            [(table("a", features=SHARED), RW), (table("s", Pooling.SUM, features=SHARED), RW)],
+            "['a'] are cut by rows, and sum-pooled tables of the same module share features",
+        ),
+        (
+            [
+                (table("a"), RW),
+                (table("s", Pooling.SUM, features=SHARED), RW),
+                (table("s2", Pooling.SUM, features=SHARED), RW),
+            ],
+            "share features ['shared'] with others",
+        ),
+        ([(table("a", features=SHARED), RW), (table("b", features=SHARED), RW), (SUM, RW)], ""),
+        ([(table("a", features=SHARED), TW), (table("s", Pooling.SUM, features=SHARED), RW)], ""),
     ],
 )
 def test_plans_that_change_a_module_are_known(
@@ -130,6 +145,24 @@ def test_weighted_means_are_not_cut_by_rows() -> None:
     shapes = (("a", 4000, 64), ("b", 9, 16), ("c", 100, 128))
     types = types_of(means(is_weighted=True, shapes=shapes), topology(2, "cpu"))
     assert not BY_ROWS & set(types.values())
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_means_beside_sums_of_shared_features_are_not_cut_by_rows(is_shared: bool) -> None:
+    """Means of a module that is cheapest cut by rows, unless a sum reads a feature of another."""
+    tables = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=3_000_000,
+            embedding_dim=4,
+            feature_names=["f" if is_shared else f"f_{name}"],
+            pooling=pooling,
+        )
+        for name, pooling in (("a", PoolingType.MEAN), ("s", PoolingType.SUM))
+    ]
+    module = Model(EmbeddingBagCollection(tables, device=META))
+    types = types_of(module, topology(hbm=64 * 2**20), s="row_wise", a="row_wise table_wise")
+    assert types["a"] == ("table_wise" if is_shared else "row_wise")
 
 
 def test_means_that_fit_by_rows_alone_are_cut_by_rows() -> None:
