@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,8 @@ from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ShardableTable
+
+logger: Final = logging.getLogger(__name__)
 
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 
@@ -182,7 +185,7 @@ def runnable_on_cpu(
     table is cut by rows if a rank gets none of them. ``FusedEmbeddingBagCollection`` cannot be
     replicated, because TorchRec names a device to ``DistributedDataParallel``, which refuses a CPU.
     A quantized ``EmbeddingCollection`` is not cut by columns in the memory of a CPU, although its
-    sharder offers that.
+    sharder offers that. Tables that are left no other type keep theirs, with a warning.
 
     Args:
         constraints: one entry per table.
@@ -193,7 +196,7 @@ def runnable_on_cpu(
         return constraints
     parts = dict.fromkeys(SUMS_ROWS, topology.intra_group_size)
     parts[ShardingType.ROW_WISE] = topology.world_size
-    limits = []
+    limits, stuck = [], []
     for limit, entry in zip(constraints.tables, tables, strict=True):
         rows = entry.table.num_embeddings
         if isinstance(entry.module, QuantEmbeddingCollection):  # it looks up on empty ranks
@@ -202,7 +205,18 @@ def runnable_on_cpu(
             gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
         if isinstance(entry.module, FusedEmbeddingBagCollection):
             gone.append(ShardingType.DATA_PARALLEL)
-        limits.append(without_types(limit, gone) or limit)
+        left = without_types(limit, gone)
+        if left is None:
+            stuck.append(f"{entry.table.name} ({', '.join(limit.sharding_types)})")
+        limits.append(left or limit)
+    if stuck:
+        logger.warning(
+            "training will fail on cpu: %d tables are left only types with which TorchRec fails "
+            "there, because a rank gets no rows or the module cannot be sharded so; allow other "
+            "types, such as table_wise: %s",
+            len(stuck),
+            stuck[:5],
+        )
     return replace(constraints, tables=tuple(limits))
 
 

@@ -229,11 +229,14 @@ def test_a_search_ends_once_its_bound_is_above_a_known_plan(
     assert works[1] < works[0] / 2
 
 
-def test_no_rank_of_a_cpu_job_is_left_without_rows() -> None:
+def test_no_rank_of_a_cpu_job_is_left_without_rows(caplog: pytest.LogCaptureFixture) -> None:
     module = Model(bags([("a", 5, 64)]))
     limit = "row_wise table_wise"
     assert types_of(module, topology(device="cpu"), a=limit) == {"a": "table_wise"}
+    assert "training will fail" not in caplog.text
     assert types_of(module, topology(device="cpu"), a="row_wise") == {"a": "row_wise"}
+    assert "training will fail on cpu: 1 tables" in caplog.text
+    assert "['a (row_wise)']" in caplog.text
 
 
 def test_fused_modules_are_not_replicated_on_cpu() -> None:
