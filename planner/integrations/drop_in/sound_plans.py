@@ -139,9 +139,7 @@ def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Const
             for t in tables
         ]
         changes = rows_change(tables)
-        rows = [
-            (t, None if changes else without_types(rules[t.name], NOT_DIVIDED)) for t in tables
-        ]
+        rows = [(t, None if changes else without_types(rules[t.name], NOT_DIVIDED)) for t in tables]
         for way in (rows, whole) if by_rows else (whole, rows):
             left = {t.name: rule for t, rule in way if rule is not None}
             if len(left) == len(way):
