@@ -260,6 +260,14 @@ MODULES: Final = rows_of(
         "means_are_cut_by_rows_all_together_or_not_at_all",
     ),
     (
+        "unpooled tables cut by columns",
+        _HONOURED,
+        "pieces of one width in each module, for TorchRec runs no others; a warning where whole "
+        "tables do not fit",
+        "sound",
+        "unpooled_tables_are_cut_into_pieces_of_one_width",
+    ),
+    (
         "nn.EmbeddingBag",
         _HONOURED,
         "with `EmbeddingBagSharder`",

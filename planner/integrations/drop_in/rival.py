@@ -34,6 +34,7 @@ from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.translate.constraints import OUR_DEVICE, refused_types
 from planner.options.mean_pooling import pooling_problems
 from planner.options.torchrec_rules import layout_problems
+from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints
 
 logger: Final = logging.getLogger(__name__)
@@ -206,6 +207,8 @@ def rival_plan(
     device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
     if problems := layout_problems(plan, workload, ours, device=device):
         return Rival(reason=f"cannot run: {problems[0]}")
+    for line in width_problems(plan, workload).values():
+        return Rival(reason=f"cannot run: {line}")
     if problems := pooling_problems(plan, workload):
         return Rival(reason=f"changes the model: {problems[0]}")
     if refused := refused_types(limits, plan):

@@ -22,6 +22,7 @@ from planner.integrations.translate.key_value import KERNELS
 from planner.integrations.translate.options import virtual_blocks
 from planner.io.documents import read_json
 from planner.options.torchrec_rules import layout_problems
+from planner.options.unpooled_widths import width_problems
 
 logger: Final = logging.getLogger(__name__)
 
@@ -53,9 +54,10 @@ def load_for_model(path: Path, model: ModelDescription, topology: Topology, devi
     if world is not None and world != topology.world_size:
         line = f"made for {world} ranks, the job has {topology.world_size}; plan again for this job"
         raise _refused(path, [line])
-    problems = table_differences(loaded.plan, model) or layout_problems(
-        loaded.plan, model.workload, topology, device=device
-    )
+    problems = table_differences(loaded.plan, model) or [
+        *layout_problems(loaded.plan, model.workload, topology, device=device),
+        *width_problems(loaded.plan, model.workload).values(),
+    ]
     if problems:
         raise _refused(path, problems)
     return loaded.plan

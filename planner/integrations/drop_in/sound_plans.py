@@ -8,6 +8,10 @@ ways, both of them right: none is cut by rows, or all its tables are.
 rank sends and expects the type of its own tables' outputs; without any of these tables, fp32. Where
 ranks come to different types training fails, so such a module is searched again with types that
 every rank has.
+
+**Column pieces of unpooled tables.** Those of a module have to have one width
+(:mod:`planner.options.unpooled_widths`). A module whose pieces differ is searched again with whole
+tables.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,6 +37,7 @@ from planner.options.mean_pooling import (
     tables_by_module,
 )
 from planner.options.torchrec_rules import SUMS_ROWS
+from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints, TableConstraint
 from planner.result import PlanningResult
 
@@ -73,6 +79,9 @@ def soundest_plan(
 
     world_size = memories.ledger.world_size
     best = _best_pooling(workload, limits, rival, search)
+    best, limits = _of_one_width(
+        workload, limits, best, partial(_best_pooling, rival=rival, search=search)
+    )
     uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     everywhere = _on_every_rank(workload, limits, uneven)
     if everywhere != limits:
@@ -81,6 +90,8 @@ def soundest_plan(
             uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     if uneven:
         logger.warning("training may fail: %s", _uneven_words(uneven))
+    for line in width_problems(best.plan, workload).values():
+        logger.warning("training will fail: %s", line)
     for line in pooling_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
@@ -118,6 +129,33 @@ def _best_pooling(
     bounds = [r.solver.bound for r in results if r.solver.bound is not None]
     is_proven &= len(bounds) == len(results)
     return replace(best, solver=replace(best.solver, bound=min(bounds) if is_proven else None))
+
+
+def _of_one_width(
+    workload: Workload,
+    limits: Constraints,
+    best: PlanningResult,
+    again: Callable[[Workload, Constraints], PlanningResult],
+) -> tuple[PlanningResult, Constraints]:
+    """A result without pieces of several widths in one module, and the limits that gave it.
+
+    The given ones if there are no such pieces, or if whole tables do not fit.
+    """
+    modules = width_problems(best.plan, workload)
+    if not modules:
+        return best, limits
+    whole = replace(
+        limits,
+        tables=tuple(
+            replace(rule, min_column_width=table.embedding_dim)
+            if table.pooling is Pooling.NONE and table.module in modules
+            else rule
+            for table, rule in zip(workload.tables, limits.tables, strict=True)
+        ),
+    )
+    with contextlib.suppress(ShardPlannerError, NoPlanFoundError):
+        return again(workload, whole), whole
+    return best, limits
 
 
 def _value(result: PlanningResult) -> float:

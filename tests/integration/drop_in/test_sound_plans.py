@@ -12,6 +12,7 @@ pytest.importorskip("torchrec", reason="plans models of torchrec, which is not i
 
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fused_embeddingbag import FusedEmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import (
@@ -36,7 +37,7 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.mean_pooling import module_problem
 from planner.result import PlanningResult
 from tests.integration.builders import make_table, placed
-from tests.integration.models import META, Model, Shape, bags
+from tests.integration.models import META, Model, Shape, bags, sequences
 from tests.strategies import make_workload
 
 pytestmark = pytest.mark.torchrec
@@ -247,6 +248,37 @@ def test_fused_modules_are_not_replicated_on_cpu() -> None:
     planner = ShardPlanner(topology(2, "cpu"), 64, constraints=limits, stats=[], max_evaluations=20)
     plan = planner.plan(Model(module), [FusedEmbeddingBagCollectionSharder()])
     assert "data_parallel" not in {s.sharding_type for s in plan.plan["sparse.bags"].values()}
+
+
+# ------------------------------------------------------------------ unpooled tables
+
+
+def widths_of(shapes: Sequence[Shape], often: Sequence[float], where: Topology) -> set[int]:
+    """Widths of the pieces of unpooled tables that are cut by columns alone."""
+    limits = {
+        name: ParameterConstraints(
+            sharding_types=["column_wise"], compute_kernels=["fused"], pooling_factors=[factor]
+        )
+        for (name, *_), factor in zip(shapes, often, strict=True)
+    }
+    planner = ShardPlanner(where, 64, constraints=limits, stats=[], max_evaluations=20)
+    plan = planner.plan(Model(unpooled=sequences(shapes)), [EmbeddingCollectionSharder()])
+    found = plan.plan["history"].values()
+    return {s.shard_sizes[1] for p in found for s in p.sharding_spec.shards}
+
+
+def test_unpooled_tables_are_cut_into_pieces_of_one_width() -> None:
+    """Without the rule the first is cut in four, the second in two, and the third not at all."""
+    shapes = (("a", 1000, 16), ("b", 5_000_000, 16), ("c", 100, 16))
+    assert len(widths_of(shapes, (200.0, 1.0, 1.0), topology(4))) == 1
+
+
+def test_pieces_of_several_widths_are_warned_of_where_whole_tables_do_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shapes = (("a", 4_000_000, 64), ("b", 10_000, 64))
+    assert widths_of(shapes, (200.0, 1.0), topology(3, hbm=2**30)) == {32, 64}
+    assert "training will fail: unpooled tables of module 'history'" in caplog.text
 
 
 # ------------------------------------------------------------------ outputs that are not fp32
