@@ -254,7 +254,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         if isinstance(self._enumerator, LazyEnumerator):
-            self._enumerator.pending = (module, sharders)
+            self._enumerator.expect(module, sharders)
         device = self._topology.compute_device
         asked_bytes = table_bytes(module, sharders, self._constraints, device)
         require_room(asked_bytes, self._topology, self._storage_reservation)

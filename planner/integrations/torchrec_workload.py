@@ -147,7 +147,7 @@ def describe_model(
         InvalidInputError: names every table or constraint that cannot be planned.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems = dict(constraints or {}), list[str]()
+    given, problems = {n: c for n, c in (constraints or {}).items() if c}, list[str]()
     found = _with_unique_names(
         _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
     )

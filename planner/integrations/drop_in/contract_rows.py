@@ -33,8 +33,8 @@ CONSTRAINTS: Final = rows_of(
     (
         "pooling_factors",
         _HONOURED,
-        "indices per sample; where their number is not that of the features, their sum is spread "
-        "evenly, with a warning",
+        "indices per sample; one value holds for each feature; where another number is not that "
+        "of the features, their sum is spread evenly, with a warning",
         "workload",
         "a_wrong_number_of_pooling_factors_is_spread_and_said",
     ),

@@ -69,13 +69,19 @@ class LazyEnumerator(EmbeddingEnumerator):
     Context hashes do, and for hundreds of tables it takes a minute.
     """
 
-    pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
+    _pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
+
+    def expect(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
+        """Options are those of this model from now on; those of another one are forgotten."""
+        self._pending = (module, sharders)
+        if self._last_stored_module is not module or self._last_stored_sharders != sharders:
+            self._last_stored_search_space = self._last_stored_module = None
 
     @property
     def last_stored_search_space(self) -> list[ShardingOption] | None:
         """Options of the model that was planned last; None before any."""
-        if self._last_stored_search_space is None and self.pending is not None:
-            self.enumerate(*self.pending)
+        if self._last_stored_search_space is None and self._pending is not None:
+            self.enumerate(*self._pending)
         return self._last_stored_search_space
 
 

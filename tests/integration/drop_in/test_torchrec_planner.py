@@ -248,6 +248,21 @@ def test_a_stored_plan_is_used_if_made_for_the_same_inputs(search: Search) -> No
     assert caught.value.error_type is PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH
 
 
+def test_a_planner_forgets_the_options_of_the_model_before(search: Search) -> None:
+    """Else a stored plan of the first model would be taken for one of the second."""
+    many = [(f"t{i}", 100 + i, 8) for i in range(140)]
+    first, second = bags(many[:-1]), bags(many)
+    reused, fresh = (make() for _ in range(2))
+    reused.plan(first, SHARDERS)
+    before = reused.hash_planner_context_inputs_str()
+    reused.plan(second, SHARDERS)
+    fresh.plan(second, SHARDERS)
+    assert reused.hash_planner_context_inputs_str() == fresh.hash_planner_context_inputs_str()
+    assert reused.hash_planner_context_inputs_str() != before
+    names = {o.name for o in reused.get_search_space() or ()}
+    assert names == {name for name, *_ in many}
+
+
 # ------------------------------------------------------------------ plans from files
 
 

@@ -102,6 +102,24 @@ def test_types_pooling_weights_and_features() -> None:
     assert [(f.name, f.pooling_factor) for f in table.features] == [("x", 3.0), ("y", 10.0)]
 
 
+def test_a_constraint_that_is_none_is_no_constraint() -> None:
+    """TorchRec takes it so too."""
+    module = bags([("a", 10, 8)])
+    without, bare = describe(module, constraints={"a": None}), describe(module)
+    assert (without.workload, without.constraints) == (bare.workload, bare.constraints)
+    assert without.warnings == bare.warnings
+
+
+def test_one_pooling_factor_holds_for_each_feature() -> None:
+    config = EmbeddingBagConfig(
+        name="a", num_embeddings=10, embedding_dim=8, feature_names=["x", "y"]
+    )
+    tables = EmbeddingBagCollection(device=META, tables=[config])
+    given = {"a": ParameterConstraints(pooling_factors=[4.0])}
+    table = describe(tables, constraints=given).workload.table("a")
+    assert [f.pooling_factor for f in table.features] == [4.0, 4.0]
+
+
 def test_batch_sizes_of_features_scale_their_indices() -> None:
     given = {"a": ParameterConstraints(pooling_factors=[4.0], batch_sizes=[8])}
     table = describe(bags([("a", 10, 8)]), constraints=given).workload.table("a")
