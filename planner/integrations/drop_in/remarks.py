@@ -130,6 +130,13 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: i
             "use_virtual_table is set for tables whose configuration says otherwise; they are "
             f"planned as ordinary ones: {nominal[:_SHOWN]}"
         )
+    scaled = [f.table.name for f in found if _keeps_scales(f)]
+    if scaled:
+        lines.append(
+            f"{len(scaled)} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 "
+            "bytes in all with each row, which are not counted; keep room for them with "
+            f"hints=WorkloadHints(reserved_bytes=...): {scaled[:_SHOWN]}"
+        )
     return lines + _compressed(found, batch_size) + _counting(found)
 
 
@@ -177,6 +184,12 @@ def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None
         return False
     fused = getattr(entry.sharder, "fused_params", None) or {}
     return given.cache_params.load_factor is None and fused.get("cache_load_factor") is None
+
+
+def _keeps_scales(entry: ShardableTable) -> bool:
+    """Whether rows hold more than their columns; rows of quantized tables come with all bytes."""
+    is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
+    return entry.table.dtype is DataType.INT8 and not is_quantized
 
 
 def _other_names(entry: ShardableTable, given: ParameterConstraints) -> bool:

@@ -159,6 +159,16 @@ def test_all_problems_are_reported_at_once() -> None:
     assert "table 'b' of module '': data type INT64 cannot be planned" in caught.value.problems[1]
 
 
+@pytest.mark.parametrize("kind", [TorchrecDataType.INT8, TorchrecDataType.FP16])
+def test_scales_of_rows_trained_in_int8_are_said_not_to_be_counted(kind: TorchrecDataType) -> None:
+    config = EmbeddingBagConfig(
+        name="a", num_embeddings=10, embedding_dim=8, feature_names=["x"], data_type=kind
+    )
+    found = describe(EmbeddingBagCollection(device=META, tables=[config])).warnings
+    told = any("1 tables are trained in INT8" in line and "['a']" in line for line in found)
+    assert told is (kind is TorchrecDataType.INT8)
+
+
 # ------------------------------------------------------------------ optimizer
 
 
