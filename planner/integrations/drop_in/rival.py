@@ -73,9 +73,10 @@ class LazyEnumerator(EmbeddingEnumerator):
 
     def expect(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
         """Options are those of this model from now on; those of another one are forgotten."""
-        self._pending = (module, sharders)
-        if self._last_stored_module is not module or self._last_stored_sharders != sharders:
-            self._last_stored_search_space = self._last_stored_module = None
+        known, self._pending = self._pending, (module, sharders)
+        if known is None or known[0] is not module or known[1] != sharders:
+            self._last_stored_search_space: list[ShardingOption] | None = None
+            self._last_stored_module: nn.Module | None = None
 
     @property
     def last_stored_search_space(self) -> list[ShardingOption] | None:
