@@ -286,6 +286,10 @@ class CostPipeline:
         """Iteration time that no plan avoids; with ``proven_weights`` a proven bound."""
         return self._phases.base_s
 
+    def phase_slowness(self, *, fetches: bool) -> FloatArray | None:
+        """``[W, K]`` how many times as long phases take as on the fastest device; None if alike."""
+        return self._phases.slowness(fetches=fetches)
+
     def phase_gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work."""
         return self._phases.gradient(work_row)

@@ -151,6 +151,12 @@ class RobustObjective(AbstractObjective):
         return np.concatenate([o.weights for o in self._inner])
 
     @property
+    def slowness(self) -> FloatArray | None:
+        """Those of all scenarios, which run on the same devices."""
+        found = [o.slowness for o in self._inner]
+        return None if any(s is None for s in found) else np.concatenate(found, axis=1)  # type: ignore[arg-type]
+
+    @property
     def parts(self) -> BoolArray:
         """Those of all scenarios."""
         return np.concatenate([o.parts for o in self._inner])

@@ -90,6 +90,22 @@ class PhaseModel:
             columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
+    def slowness(self, *, fetches: bool) -> FloatArray | None:
+        """``[W, K]`` how many times as long a phase takes on each rank as on the fastest device.
+
+        None where all devices are alike. Exchanges do not depend on the device, nor does a cache
+        fetch: where plans may have one that the lookup waits for (``fetches``), that phase counts
+        as long as on the fastest.
+        """
+        speeds = self._stages.speeds
+        if speeds.min() == speeds.max():
+            return None
+        slow = np.ones((len(speeds), len(self.weights)))
+        lookups = [1, *range(FORWARD_ALONE, len(self.weights))]
+        lookups += [] if fetches and self._pipeline.exposes_fetch else [0]
+        slow[:, lookups] = (speeds.max() / speeds)[:, None]
+        return slow
+
     @cached_property
     def weights(self) -> FloatArray:
         """Times each phase is paid in an iteration, ``[K]``; parts of others are not paid again."""

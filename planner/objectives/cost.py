@@ -51,6 +51,11 @@ class Cost(AbstractNamedObjective):
         return self._time.weights * self._factor
 
     @property
+    def slowness(self) -> FloatArray | None:
+        """Those of the time."""
+        return self._time.slowness
+
+    @property
     def parts(self) -> BoolArray:
         """Those of the time."""
         return self._time.parts

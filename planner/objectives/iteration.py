@@ -71,6 +71,11 @@ class IterationTime(AbstractNamedObjective):
         return weights
 
     @property
+    def slowness(self) -> FloatArray | None:
+        """The pipeline's own."""
+        return self._pipeline.phase_slowness(fetches=self._fetches)
+
+    @property
     def parts(self) -> BoolArray:
         """Lookups alone are parts of those with the fetch and with the decoding."""
         return np.asarray(np.arange(len(self.weights)) >= FORWARD_ALONE)

@@ -38,6 +38,11 @@ class SynchronizedPhases(AbstractNamedObjective):
         """The pipeline's own."""
         return np.asarray(self._pipeline.phase_weights, dtype=float)
 
+    @property
+    def slowness(self) -> FloatArray | None:
+        """The pipeline's own, with a cache fetch wherever it could be."""
+        return self._pipeline.phase_slowness(fetches=True)
+
     def values(self, work: FloatArray) -> FloatArray:
         """Base plus weighted phase maxima."""
         phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)

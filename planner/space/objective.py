@@ -63,6 +63,14 @@ class AbstractObjective(ABC):
         """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
 
     @property
+    def slowness(self) -> FloatArray | None:
+        """``[W, K]`` how many times as long phases take on each rank as on the fastest device.
+
+        None where ranks are alike.
+        """
+        return None
+
+    @property
     def parts(self) -> BoolArray:
         """``[K]`` phases whose load is part of another one's, so that few tangents say enough."""
         return np.zeros(len(self.weights), dtype=bool)

@@ -385,5 +385,6 @@ class RankFreeBound:
         loads = np.zeros((len(ranks), self.model.num_tangents + 2))
         chosen = uniform[self._uniform]
         for i in np.flatnonzero(chosen > _TOLERANCE):
-            loads += chosen[i] * self.model.columns[self._made.uniform_rows[i, ranks]]
+            own = self.model.columns[self._made.uniform_rows[i, ranks]]
+            loads += chosen[i] * self.model.at(own, ranks)
         return loads

@@ -80,7 +80,10 @@ class RankFreeProgram:
         self.uniform_rows = np.array(
             [self.space.rows[i] for i in np.flatnonzero(self.uniform)], dtype=np.int64
         )
-        limits = np.unique(self.rank_limits, axis=0, return_inverse=True)[1].reshape(1, -1)
+        own = self.rank_limits
+        if model.slowness is not None:
+            own = np.column_stack([own, model.slowness])
+        limits = np.unique(own, axis=0, return_inverse=True)[1].reshape(1, -1)
         alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
         self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
         self._special = SpecialRanks(model, self.uniform)
@@ -226,7 +229,14 @@ class RankFreeProgram:
         return self._built[key]
 
     def _means(self, unit: FloatArray) -> Rows:
+        """Means over ranks; where devices differ, what all of them can do at most in a phase.
+
+        A rank whose device is f times as slow has at most 1/f of the phase's maximum, in units of
+        the fastest device. The sum of these limits bounds the sum of all loads.
+        """
         loads, options = self.model.mean / unit, np.arange(self.options)
+        if self.model.slowness is not None:
+            loads = loads / (1.0 / self.model.slowness).mean(axis=0)
         return Rows.stack(
             [self._below(options, loads[:, p], p, base=False) for p in range(len(unit))]
         )
@@ -267,7 +277,9 @@ class RankFreeProgram:
 
     def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
         p, options = self.tangent(name), np.flatnonzero(self.uniform)
-        loads = self.model.columns[self.uniform_rows[:, name[0]], p] / unit[p]
+        rank = name[0]
+        own = self.model.columns[self.uniform_rows[:, rank]]
+        loads = self.model.at(own, rank)[:, p] / unit[p]
         most = self._most(p, self.rank_limits[name[0]])
         return self._below(options, loads, p, base=False, most=most)
 

@@ -32,7 +32,9 @@ class LinearModel:
         tangents: ``[P, F]``, sorted by phase; ``phase[p]`` is the phase of tangent p.
         used: ``[K']`` phases that have tangents (others cannot bind); those of ``used[k]`` begin at
             ``starts[k]``; ``phase_index[p]`` is the position of tangent p's phase.
-        columns: ``[M, P + 2]`` loads of each row of ``space.pool``: tangents, device, host bytes.
+        columns: ``[M, P + 2]`` loads of each row of ``space.pool``: tangents, device, host bytes,
+            on the fastest device.
+        slowness: ``[W, P + 2]`` factors that each rank multiplies them by; None if ranks are alike.
         mean: ``[n, P + 2]`` mean load over ranks of each option once placed.
     """
 
@@ -78,8 +80,18 @@ class LinearModel:
         return np.asarray(self.columns[self.space.rows[flat]])
 
     def loads(self, work: FloatArray) -> FloatArray:
-        """Loads ``[..., P + 2]`` of work ``[..., F]``."""
-        return np.asarray(work @ self._matrix)
+        """Loads ``[..., W, P + 2]`` of work ``[..., W, F]``."""
+        loads = work @ self._matrix
+        return np.asarray(loads if self.slowness is None else loads * self.slowness)
+
+    def at(self, loads: FloatArray, ranks: IntArray | int | slice) -> FloatArray:
+        """Loads ``[..., P + 2]`` of the fastest device as they are on other ranks, ``[...]``."""
+        return loads if self.slowness is None else loads * self.slowness[ranks]
+
+    def on_every_rank(self, loads: FloatArray) -> FloatArray:
+        """Loads ``[n, P + 2]`` as they are on each rank, ``[n, W | 1, P + 2]``."""
+        each = loads[:, None]
+        return each if self.slowness is None else each * self.slowness
 
     def phase_maxima(self, peaks: FloatArray) -> FloatArray:
         """``[..., K']`` phases from the largest load of each tangent, ``[..., >= P]``."""
@@ -169,6 +181,9 @@ class LinearModel:
         if self._cuts:
             self.use_cuts(self._cuts[1:])
         self._matrix = np.column_stack([self.tangents.T, space.device, space.host])
+        slow = self.objective.slowness
+        bytes_too = np.ones((space.world_size, 2))
+        self.slowness = None if slow is None else np.hstack([slow[:, self.phase], bytes_too])
         self.columns = space.pool @ self._matrix
         self._extremes: dict[str, FloatArray] = {}
         self.mean = space.mean_work @ self._matrix

@@ -77,7 +77,7 @@ class Placer:
 
     def add_uniform(self, flat: int) -> None:
         """Put a uniform option on all ranks."""
-        self.loads += self.model.option_rows(flat)
+        self.loads += self.model.at(self.model.option_rows(flat), slice(None))
         self._now = self.pressure.of(self.loads)
 
     def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
@@ -88,7 +88,7 @@ class Placer:
             row: loads of the shard, ``[P + 2]``.
             among: ranks to choose from; None for all.
         """
-        new = self.loads + row
+        new = self.loads + self.model.on_every_rank(row[None])[0]
         pressure = self.pressure.of(new)
         over = self._overfull(new, row[-1])
         allowed = self.space.may_use_rank[table]
@@ -112,8 +112,12 @@ class Placer:
         now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
         pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
 
+        slow = self.model.slowness
+        blocks = rows[None] if slow is None else rows * slow.reshape(*shape, -1)
+        every = np.broadcast_to(blocks, loads.shape)
+
         def look(at: slice) -> None:
-            new = loads[at] + rows
+            new = loads[at] + every[at]
             pressure[at] = self.pressure.of(new)
             rise[at] = (pressure[at] - now[at]).sum(axis=-1)
             over[at] = np.maximum(new[..., -2] - limits[at], 0.0).sum(axis=-1)
@@ -124,7 +128,7 @@ class Placer:
         for _ in range(count):
             host = _best(rise, over, self.space.may_use_host[table])
             hosts.append(host)
-            loads[host] += rows
+            loads[host] += every[host]
             now[host] = pressure[host]
             look(slice(host, host + 1))
         return hosts
@@ -169,13 +173,15 @@ class Placer:
         ranks = np.flatnonzero(self.space.may_use_rank[table])
         most = 1 + -(-count // len(ranks))
         steps = np.arange(1, most + 1)[:, None, None]
-        new = self.loads[ranks] + steps * row
+        more = self.model.on_every_rank(row[None])[0]
+        more = more if len(more) == 1 else more[ranks]
+        new = self.loads[ranks] + steps * more
         pressure = self.pressure.of(new)
         rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])
         over = np.maximum(new[..., -2] - self._device_limits[ranks], 0.0)
         order = np.lexsort((rise.ravel(), over.ravel()))[:count]
         added = np.bincount(order % len(ranks), minlength=len(ranks))
-        self.loads[ranks] += added[:, None] * row
+        self.loads[ranks] += added[:, None] * more
         self._now[ranks] = np.where(
             added > 0, pressure[np.maximum(added - 1, 0), np.arange(len(ranks))], self._now[ranks]
         )

@@ -63,6 +63,8 @@ class PartialPlan:
         self.power, self.thrift = power, thrift
         self._most_share = 10.0 ** (_MOST_DIGITS / power)
         self._columns = np.ascontiguousarray(model.columns)
+        slow = model.slowness
+        self._slow = None if slow is None else np.ascontiguousarray(slow.T)
         self._tangents = model.num_tangents
         self._limits = space.pipeline.device_limits * FITTING
         self._host_limits = space.pipeline.host_limits * FITTING
@@ -189,10 +191,8 @@ class PartialPlan:
             rest, also = self._cheapest(rise, run.more[split])
             sums[:, split] += (change[:, at, rest] * also).sum(axis=2)
             more[split] += np.where(also, cost[at, rest], 0.0).sum(axis=1)
-        room = int(self._may(table).sum())
-        value = np.where(
-            run.counts + run.more > room, np.inf, self._value(sums) + self._penalty + more
-        )
+        value = self._value(sums) + self._penalty + more
+        value = np.where(run.counts + run.more > self._may(table).sum(), np.inf, value)
         best = int(np.argmin(value))
         places = [int(r) for r in ranks[best, : run.counts[best]]]
         if run.more[best]:
@@ -214,9 +214,8 @@ class PartialPlan:
         sums = change.reshape(-1, *shape).sum(axis=3)[:, at, hosts]
         sums = self.sums[:, None] + (sums * taken).sum(axis=2)
         more = cost.reshape(shape).sum(axis=2)[at, hosts]
-        allowed = int(self._may(table, hosts=True).sum())
         value = self._value(sums) + self._penalty + (more * taken).sum(axis=1)
-        value = np.where(run.counts > allowed, np.inf, value)
+        value = np.where(run.counts > self._may(table, hosts=True).sum(), np.inf, value)
         best = int(np.argmin(value))
         places = tuple(int(h) for h in hosts[best, : run.counts[best]])
         return Insertion(value=float(value[best]), option=int(run.options[best]), places=places)
@@ -228,7 +227,7 @@ class PartialPlan:
         loads = self.loads.copy()
         places: list[int] = []
         if kind.is_uniform:
-            loads += self._columns[self.space.rows[flat]].T
+            loads += self._here(self._columns[self.space.rows[flat]].T, slice(None))
         elif kind.spread is Spread.HOSTS:
             places = self._place_blocks(table, flat, loads)
         else:
@@ -250,7 +249,7 @@ class PartialPlan:
                 free &= np.arange(len(free)) // local == host
                 cost = np.where(free, cost, np.inf)
             ranks = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
-            loads[:, ranks] += self._columns[row][:, None]
+            loads[:, ranks] += self._here(self._columns[row][:, None], ranks)
             free[ranks] = False
             places += [int(r) for r in ranks]
         return places
@@ -265,7 +264,8 @@ class PartialPlan:
             cost = np.where(free, rise[0].reshape(-1, local).sum(axis=1), np.inf)
             hosts = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
             for host in hosts:
-                loads[:, host * local : (host + 1) * local] += self._columns[rows].T
+                ranks = slice(host * local, (host + 1) * local)
+                loads[:, ranks] += self._here(self._columns[rows].T, ranks)
             free[hosts] = False
             places += [int(h) for h in hosts]
         return places
@@ -280,6 +280,7 @@ class PartialPlan:
             ``[2 K', n, W]``; penalty ``[n, W]``.
         """
         more = rows.T[:, :, None] if rows.ndim == 2 else rows.transpose(2, 0, 1)
+        more = more if self._slow is None else more * self._slow[:, None]
         new = self.loads[:, None] + more
         phases = np.maximum.reduceat(new[: self._tangents], self.model.starts, axis=0)
         change = self._powers(phases / self.scale[..., None])
@@ -337,8 +338,7 @@ class PartialPlan:
         if self._uses_host:
             used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
             over = over + np.maximum(used - self._host_limits, 0.0).sum()
-        penalty = float(over) * self._per_byte * self._level
-        return float(self._value(sums[:, None])[0]) + penalty
+        return float(self._value(sums[:, None])[0] + over * self._per_byte * self._level)
 
     def _refresh(self) -> None:
         """Everything that follows from the loads."""
@@ -363,13 +363,17 @@ class PartialPlan:
         spread = self.space.options[flat].spread
         rows = self._columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
         if spread is Spread.UNIFORM:
-            self.loads += rows.T
+            self.loads += self._here(rows.T, slice(None))
             return
         ranks = self.space.host_ranks(places) if spread is Spread.HOSTS else np.array(places)
         if len(set(places)) == len(places):
-            self.loads[:, ranks] += rows.T
+            self.loads[:, ranks] += self._here(rows.T, ranks)
         else:
-            np.add.at(self.loads.T, ranks, rows)
+            np.add.at(self.loads.T, ranks, self.model.at(rows, ranks))
+
+    def _here(self, loads: FloatArray, ranks: IntArray | slice) -> FloatArray:
+        """Loads ``[P + 2, n | 1]`` of the fastest device as they are on these ranks."""
+        return loads if self._slow is None else loads * self._slow[:, ranks]
 
     def _note(self, table: int, option: int, places: tuple[int, ...]) -> None:
         self.options[table], self.places[table] = option, places

@@ -91,8 +91,8 @@ class Neighbourhood:
         if not len(mine) or self.space.world_size < 2:
             return []
         rows = self.model.columns[state.shard_row[mine]]
-        left = state.loads[rank] - rows
-        there = state.loads[None] + rows[:, None]
+        left = state.loads[rank] - self.model.at(rows, rank)
+        there = state.loads[None] + self.model.on_every_rank(rows)
         peaks = np.maximum(self._rest(rank), left[:, None, : self.tangents])
         peaks = np.maximum(peaks, there[..., : self.tangents])
         score = self._score(rank, left[:, None], there, np.arange(self.space.world_size), peaks)
@@ -127,8 +127,8 @@ class Neighbourhood:
         there = state.shard_rank[others]
         rows, theirs = (self.model.columns[state.shard_row[s]] for s in (mine, others))
         change = theirs[None] - rows[:, None]
-        left = state.loads[rank] + change
-        right = state.loads[there][None] - change
+        left = state.loads[rank] + self.model.at(change, rank)
+        right = state.loads[there][None] - self.model.at(change, there)
         peaks = np.maximum(self._rest(rank)[there][None], left[..., : self.tangents])
         peaks = np.maximum(peaks, right[..., : self.tangents])
         score = self._score(rank, left, right, there, peaks)
@@ -213,8 +213,9 @@ class Neighbourhood:
                     if other == host or host not in hosts:
                         continue
                     loads = state.loads.copy()
-                    loads[host * local : (host + 1) * local] -= rows[piece]
-                    loads[other * local : (other + 1) * local] += rows[piece]
+                    for block, sign in ((host, -1.0), (int(other), 1.0)):
+                        inside = slice(block * local, (block + 1) * local)
+                        loads[inside] += sign * self.model.at(rows[piece], inside)
                     places = list(state.places[t])
                     places[piece] = int(other)
                     change = Change(table=t, option=state.options[t], places=tuple(places))

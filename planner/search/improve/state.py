@@ -84,7 +84,8 @@ class PlanState:
         for t in tables:
             flat = self.flat(t)
             rows = self.model.option_rows(flat).reshape(-1, loads.shape[1])
-            np.subtract.at(loads, self.table_ranks(t), rows)
+            ranks = self.table_ranks(t)
+            np.subtract.at(loads, ranks, self.model.at(rows, ranks))
         return np.maximum(loads, 0.0)
 
     def table_ranks(self, table: int) -> IntArray:
