@@ -58,6 +58,8 @@ _ROUND_EVERY: Final = 8
 """Boxes between two whose options are rounded to plans."""
 _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
+_LONG_S: Final = 1.0
+"""Nominal seconds of a search that looks at a limit on moves before the first plans."""
 _EARLY_SHARE: Final = 0.3
 """Share of the work left for a first cycle, before there is a bound for each set of types."""
 _GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
@@ -168,7 +170,8 @@ class _Run:
         """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
         self.starts.found += offered(self.handed, self.space, self.record)
         self._relax_at_once()
-        self._bound_by_moves()
+        if self.meter.planned_s > _LONG_S:
+            self._bound_by_moves()
         self._early_plans()
         self._relax()
         if math.isinf(self._least().bound):
@@ -266,7 +269,6 @@ class _Run:
         self.record.raise_bound(self._least().bound, "linear bound")
 
     def _bound_by_moves(self) -> None:
-        """What a limit on moves says, of all types at once or of each set of them."""
         bounds = self.bounds
         bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
 
@@ -341,8 +343,6 @@ class _Run:
 
     def _least(self) -> Relaxation:
         return min(self.relaxed.values(), key=lambda r: r.bound)
-
-    # -- plans ------------------------------------------------------------------------------------
 
     def _refine(self) -> None:
         """Cycles, kicks and sampled prices in turn, until none helps any more.

@@ -60,6 +60,22 @@ def space_of(name: str) -> SearchSpace:
     return cases.tiny(given) if isinstance(given, int) else tight(*given)
 
 
+def slow_phases(space: SearchSpace, model: LinearModel) -> FloatArray:
+    """How many times as long as on the fastest device each load takes on each rank, ``[W, c]``.
+
+    Only lookups depend on the device: forward, backward, and both without what else is in a phase.
+    A forward lookup that may wait for rows of a cache is taken for the fastest device's.
+    """
+    speeds = space.problem.topology.speeds()
+    slow = np.ones((space.world_size, len(model.phase) + 2))
+    caches = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in space.options)
+    named = model.objective.name != "iteration"
+    for c, phase in enumerate(model.phase):
+        if phase in (1, 21, 22) or (phase == 0 and not caches and not named):
+            slow[:, c] = speeds.max() / speeds
+    return slow
+
+
 class Written:
     """The rank-free program with every row, as the module ``bound`` says what they are.
 
@@ -78,6 +94,7 @@ class Written:
         loads = [(space.pool[r] @ matrix).reshape(-1, matrix.shape[1]) for r in space.rows]
         mean = np.array([load.sum(axis=0) for load in loads]) / space.world_size
         self.model, self.mean = model, mean
+        slow = slow_phases(space, model)
         largest = np.array([load.max(axis=0) for load in loads])
         least = np.array([load.min(axis=0) for load in loads])
         uniform = np.array([o.is_uniform for o in space.options])
@@ -88,13 +105,15 @@ class Written:
             own = c - matrix.shape[1] if memory else 0
             limit = [pipeline.device_limits, hosts][own] if own < 0 else None
             on_mean = None if limit is None else limit.mean() / (local if own == -1 else 1)
-            self._below(c, model, mean[:, c], on_mean)
+            self._below(c, model, mean[:, c] / np.mean(1 / slow[:, c]), on_mean)
             for t in range(space.num_tables):
                 single = np.where(space.table_of == t, largest[:, c], 0.0)
                 most = None if limit is None else limit.max()
                 self._below(c, model, np.where(uniform, least[:, c], single), most)
             for r in range(space.world_size):
-                here = [x[r, c] if u else 0.0 for x, u in zip(loads, uniform, strict=True)]
+                here = [
+                    x[r, c] * slow[r, c] if u else 0.0 for x, u in zip(loads, uniform, strict=True)
+                ]
                 self._below(c, model, np.array(here), None if limit is None else limit[r])
         for cut in [model.objective.always(), *bounds.cuts.get(types, [])]:
             row = np.concatenate([np.zeros(self.options), cut.slopes[model.used], [-1.0]])

@@ -197,6 +197,9 @@ def test_what_a_solution_puts_on_ranks(name: str) -> None:
     rng = np.random.default_rng(1)
     matrix = np.column_stack([model.tangents.T, space.device, space.host])
     loads = [space.pool[r] @ matrix for r in space.rows]
+    speeds = space.problem.topology.speeds()
+    slow = np.where(model.phase == 1, (speeds.max() / speeds)[:, None], 1.0)
+    slow = np.hstack([slow, np.ones((space.world_size, 2))])
     for _ in range(5):
         y = rng.dirichlet(np.ones(len(space.options)) / 3)
         largest, everywhere, peaks = bounds._peaks(y)
@@ -208,7 +211,7 @@ def test_what_a_solution_puts_on_ranks(name: str) -> None:
             mean += y[i] * flat.sum(axis=0) / space.world_size
             if option.is_uniform:
                 base += y[i] * flat.min(axis=0)
-                by_rank += y[i] * flat * (y[i] > 1e-5)
+                by_rank += y[i] * flat * slow * (y[i] > 1e-5)
             else:
                 each[space.table_of[i]] += y[i] * flat.max(axis=0)
         assert largest == pytest.approx(each + base, rel=1e-9)

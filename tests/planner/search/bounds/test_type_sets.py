@@ -13,6 +13,7 @@ from tests.planner import cases
 def test_every_plan_has_a_set_of_types_and_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets are those that leave every table an option; optional types are in each of them."""
     monkeypatch.setattr("planner.search.bounds.relaxation._MOST_SETS", 4)
+    monkeypatch.setattr("planner.search.bounds.relaxation._FEW_OPTIONS", 0)
     space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
     kinds = {o.sharding_type for o in space.options}
     assert len(type_sets(space)) == 2 ** len(kinds) - 1, "every table may have every type"
