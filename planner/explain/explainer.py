@@ -109,7 +109,10 @@ class Explainer:
         index = self._index(name)
         rest = self._without(name)
         own = self._own(name, rest)
-        costs = [self._cost(index, i, rest) for i in range(len(self.space.tables[index].options))]
+        costs = [
+            None if placed is None else self._told(index, i, placed, rest)
+            for i, placed in enumerate(self._placer.best(index, rest))
+        ]
         kept: dict[object, OptionCost] = {}
         for cost in (*filter(None, costs), *self._elsewhere(index, rest)):
             if not self._is_own(cost, own.placement):
@@ -196,11 +199,6 @@ class Explainer:
             self._figures(own, self._work - rest), plan_time_s=self.plan_time_s, is_chosen=True
         )
 
-    def _cost(self, table: int, index: int, rest: FloatArray) -> OptionCost | None:
-        """An option where it hurts least; None where constraints leave it no place."""
-        placed = self._placer.best(table, index, rest)
-        return None if placed is None else self._told(table, index, placed, rest)
-
     def _told(self, table: int, index: int, placed: Placed, rest: FloatArray) -> OptionCost:
         placement = self._placer.placement(table, index, placed.places)
         figures = self._figures(placement, placed.work - rest)
@@ -212,8 +210,9 @@ class Explainer:
         located = self.space.located(table, own)
         if located is None:
             return []
-        ways = [p for p in self._placer.moved(table, *located, rest) if np.isfinite(p.value)]
-        best = min(ways, key=lambda placed: placed.value, default=None)
+        ways = self._placer.moved(table, *located, rest)
+        fitting = (placed for placed in ways if np.isfinite(placed.value))
+        best = min(fitting, key=lambda placed: placed.value, default=None)
         return [] if best is None else [self._told(table, located[0], best, rest)]
 
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:

@@ -6,7 +6,8 @@ several, other places for all of them together can be a few per cent better.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +20,11 @@ from planner.rules.moved_bytes import MoveBudget
 from planner.rules.placement_rules import Usage
 from planner.space.evaluation import Evaluator, FloatArray, IntArray, SearchSpace
 
-_BATCH: Final = 64
-"""Places priced at a time."""
+_FEWEST: Final = 64
+_MOST_NUMBERS: Final = 2_000_000
+"""Plans priced at a time: as many as have so many figures of work together, and the fewest."""
+_OVERFULL_S: Final = 1e6
+"""Seconds that stand for a plan that does not fit into memory; no iteration takes as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,30 @@ class Placed:
     places: tuple[int, ...]
     work: FloatArray
     value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Begun:
+    """An option of which the first pieces have their places.
+
+    Attributes:
+        option: which.
+        pieces: their work, ``[pieces, F]`` or ``[pieces, L, F]``.
+        work: ``[W, F]`` of the plan with those that are placed.
+        places: of these.
+        is_stuck: whether rules leave the next piece no place.
+    """
+
+    option: ShardingOption
+    pieces: FloatArray
+    work: FloatArray
+    places: tuple[int, ...] = ()
+    is_stuck: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all pieces are placed; an option on all ranks has none to place."""
+        return self.option.is_uniform or len(self.places) == len(self.pieces)
 
 
 def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan) -> TablePlacement:
@@ -84,30 +112,24 @@ class Placer:
             self._own.append(np.bincount(ranks, minlength=space.world_size))
             self._usage.hold(index, self._own[-1])
 
-    def best(self, table: int, index: int, rest: FloatArray) -> Placed | None:
-        """Pieces one after the other where they hurt least; None where rules leave no place.
+    def best(self, table: int, rest: FloatArray) -> Iterator[Placed | None]:
+        """Each option of a table, its pieces one after the other where they hurt least.
+
+        Options are placed side by side, because many plans priced at once take hardly longer than
+        one. None stands for an option to whose pieces rules leave no place.
 
         Args:
             table: its number.
-            index: of the option among those of the table.
             rest: ``[W, F]`` work of the plan without the table.
         """
-        option = self._space.option(table, index)
-        if option.is_uniform:
-            whole = self._places_left(table, Spread.HOSTS, ())
-            if len(whole) < self._space.num_hosts:
-                return None
-            return self._priced(table, index, (), rest)
-        places: tuple[int, ...] = ()
-        work = rest
-        for piece in self._pieces(table, index):
-            left = self._places_left(table, option.spread, places)
-            if not left:
-                return None
-            runs = [p for p in left if option.may_be_at((*places, p), self._local)] or left
-            at = self._best_place(work, piece, runs, option)
-            places, work = (*places, at), self._added(work, piece, at, option)
-        return self._priced(table, index, places, rest)
+        every = range(len(self._space.tables[table].options))
+        at_once = self._at_once(rest)
+        for start in range(0, len(every), at_once):
+            begun = [self._begun(table, index, rest) for index in every[start : start + at_once]]
+            while open_ := [b for b in begun if not b.is_stuck and not b.is_whole]:
+                self._place_next(table, open_)
+            placed = self._priced(b for b in begun if not b.is_stuck)
+            yield from (None if b.is_stuck else next(placed) for b in begun)
 
     def moved(
         self, table: int, index: int, own: tuple[int, ...], rest: FloatArray
@@ -120,12 +142,19 @@ class Placer:
             own: places of its pieces.
             rest: ``[W, F]`` work of the plan without the table.
         """
-        option = self._space.option(table, index)
-        for i, mine in enumerate(own):
-            others = own[:i] + own[i + 1 :]
-            for at in self._places_left(table, option.spread, others):
-                if at != mine:
-                    yield self._priced(table, index, (*own[:i], at, *own[i + 1 :]), rest)
+        option, pieces = self._space.option(table, index), self._pieces(table, index)
+
+        def ways() -> Iterator[_Begun]:
+            for i, mine in enumerate(own):
+                others = own[:i] + own[i + 1 :]
+                for at in self._places_left(table, option.spread, others):
+                    if at != mine:
+                        way = _Begun(option=option, pieces=pieces, work=rest)
+                        for other in (*own[:i], at, *own[i + 1 :]):
+                            self._add(way, other)
+                        yield way
+
+        return self._priced(ways())
 
     def placement(self, table: int, index: int, places: tuple[int, ...]) -> TablePlacement:
         """The placement that an option on these places is."""
@@ -159,36 +188,72 @@ class Placer:
         usage.hold(table, self._own[table])
         return [p for p in (own.hosts if hosts else own.ranks) if free[p]]
 
-    def _priced(self, table: int, index: int, places: tuple[int, ...], rest: FloatArray) -> Placed:
-        option = self._space.option(table, index)
-        pieces = self._pieces(table, index)
-        work = rest + pieces if option.is_uniform else rest
-        for piece, at in zip(pieces, places, strict=False):
-            work = self._added(work, piece, at, option)
-        runs = option.may_be_at(places, self._local)
-        value = float(self._evaluate.values(work[None])[0]) if runs else np.inf
-        return Placed(places=places, work=work, value=value)
+    def _begun(self, table: int, index: int, rest: FloatArray) -> _Begun:
+        """An option before its first piece."""
+        option, pieces = self._space.option(table, index), self._pieces(table, index)
+        if not option.is_uniform:
+            return _Begun(option=option, pieces=pieces, work=rest)
+        hosts = len(self._places_left(table, Spread.HOSTS, ()))
+        stuck = hosts < self._space.num_hosts
+        return _Begun(option=option, pieces=pieces, work=rest + pieces, is_stuck=stuck)
 
-    def _best_place(
-        self, work: FloatArray, piece: FloatArray, allowed: Sequence[int], option: ShardingOption
-    ) -> int:
-        """The place with the fastest plan; where none fits, the emptiest."""
-        best, least = allowed[0], np.inf
-        for start in range(0, len(allowed), _BATCH):
-            some = allowed[start : start + _BATCH]
-            tried = np.stack([self._added(work, piece, p, option) for p in some])
-            values = self._evaluate.values(tried)
-            if not np.isfinite(values).any():
-                values = 1e6 * (1.0 + self._space.overflow_ratio(tried))
-            at = int(values.argmin())
-            if values[at] < least:
-                best, least = some[at], float(values[at])
-        return best
+    def _place_next(self, table: int, begun: list[_Begun]) -> None:
+        """Give the next piece of each option the place with the fastest plan.
 
-    def _added(
-        self, work: FloatArray, piece: FloatArray, at: int, option: ShardingOption
-    ) -> FloatArray:
-        step = self._local if option.spread is Spread.HOSTS else 1
-        changed = work.copy()
-        changed[at * step : (at + 1) * step] += piece
+        Where none fits into memory, the emptiest.
+        """
+        allowed = []
+        for one in begun:
+            left = self._places_left(table, one.option.spread, one.places)
+            runs = [p for p in left if one.option.may_be_at((*one.places, p), self._local)]
+            one.is_stuck = not left
+            allowed.append(runs or left)
+        tried = (
+            self._added(b, p) for b, places in zip(begun, allowed, strict=True) for p in places
+        )
+        values = np.concatenate([np.zeros(0), *self._values(tried)])
+        ends = np.cumsum([len(places) for places in allowed])
+        for one, places, own in zip(begun, allowed, np.split(values, ends[:-1]), strict=True):
+            if places:
+                self._add(one, places[int(own.argmin())])
+
+    def _priced(self, begun: Iterable[_Begun]) -> Iterator[Placed]:
+        """Options with all their pieces, and what the plan with each of them is worth."""
+        ahead, again = itertools.tee(begun)
+        values = itertools.chain.from_iterable(self._values(b.work for b in ahead))
+        for one, value in zip(again, values, strict=True):
+            runs = one.option.may_be_at(one.places, self._local) and value < _OVERFULL_S
+            worth = float(value) if runs else np.inf
+            yield Placed(places=one.places, work=one.work, value=worth)
+
+    def _values(self, plans: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        """Seconds per iteration of plans ``[W, F]``, some at a time.
+
+        Of those that do not fit, more than any that fits, and the emptiest least.
+        """
+        plans = iter(plans)
+        for first in plans:
+            some = [first, *itertools.islice(plans, self._at_once(first) - 1)]
+            work = np.stack(some)
+            values = self._evaluate.values(work)
+            if not np.isfinite(values).all():
+                overfull = _OVERFULL_S * (1.0 + self._space.overflow_ratio(work))
+                values = np.where(np.isfinite(values), values, overfull)
+            yield values
+
+    @staticmethod
+    def _at_once(work: FloatArray) -> int:
+        """Plans of which so much is held at a time."""
+        return max(_FEWEST, _MOST_NUMBERS // work.size)
+
+    def _add(self, begun: _Begun, at: int) -> None:
+        """Place the next piece of an option."""
+        begun.work = self._added(begun, at)
+        begun.places = (*begun.places, at)
+
+    def _added(self, begun: _Begun, at: int) -> FloatArray:
+        """Work of the plan with the next piece of an option on a place."""
+        step = self._local if begun.option.spread is Spread.HOSTS else 1
+        changed = begun.work.copy()
+        changed[at * step : (at + 1) * step] += begun.pieces[len(begun.places)]
         return changed
