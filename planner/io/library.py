@@ -39,9 +39,9 @@ def locate(source: str | Path, kind: str) -> Path:
         InvalidInputError: neither; the message lists near names.
     """
     path = Path(source)
-    known = names(kind)
     if path.is_file() or path.suffix or len(path.parts) > 1:
         return path
+    known = names(kind)
     if str(source) in known:
         return configs_folder() / kind / f"{source}.yaml"
     near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)

@@ -6,7 +6,8 @@ import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +68,19 @@ def table_stats(work: TableWork) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
     One thread for linear algebra: the matrices are small, and sums must not depend on the machine's
-    number of cores. (threadpoolctl comes with scikit-learn.)
+    number of cores.
     """
-    with importlib.import_module("threadpoolctl").threadpool_limits(limits=1):
+    with _linear_algebra().limit(limits=1):
         return _table_stats(work)
+
+
+@cache
+def _linear_algebra() -> Any:
+    """The threads of NumPy's libraries, found once: all that the process has loaded is looked at.
+
+    (threadpoolctl comes with scikit-learn.)
+    """
+    return importlib.import_module("threadpoolctl").ThreadpoolController()
 
 
 def _table_stats(work: TableWork) -> schema.TableStats:

@@ -79,20 +79,45 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
         InvalidInputError: a set or file that is not there or breaks a rule.
     """
     curves: list[CollectiveCurve] = []
+    device = topology.device.name
     for position, name in enumerate(topology.collective_curves):
-        own_file = name.endswith(".csv")
-        found = read_curves(Path(name)) if own_file else shipped_curves()
-        fitting = [r for r in found if own_file or r.set_name == name]
-        if not fitting:
-            known = ", ".join(sorted({r.set_name for r in found}))
-            message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
-            raise InvalidInputError(message)
-        own = own_file or name == topology.name
-        predicting = [r for r in fitting if r.role in PREDICTING_ROLES]
-        own = own or all(r.device == topology.device.name for r in predicting)
-        priority = position + (0 if own else 1)
-        curves.extend(replace(r.curve, priority=priority) for r in predicting)
+        if name.endswith(".csv"):
+            found = read_curves(Path(name))
+            curves.extend(_predicting(found, device, is_own=True, position=position))
+        else:
+            is_own = name == topology.name
+            curves.extend(_shipped_set(name, device, is_own=is_own, position=position))
     return tuple(curves)
+
+
+@functools.lru_cache(maxsize=256)
+def _shipped_set(
+    name: str, device: str, *, is_own: bool, position: int
+) -> tuple[CollectiveCurve, ...]:
+    """The curves of a shipped set; see :func:`_predicting`."""
+    found = shipped_curves()
+    fitting = [r for r in found if r.set_name == name]
+    if not fitting:
+        known = ", ".join(sorted({r.set_name for r in found}))
+        message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
+        raise InvalidInputError(message)
+    return _predicting(fitting, device, is_own=is_own, position=position)
+
+
+def _predicting(
+    records: Iterable[CurveRecord], device: str, *, is_own: bool, position: int
+) -> tuple[CollectiveCurve, ...]:
+    """Those of the curves that predictions may use, with their priority.
+
+    Args:
+        records: of one set or file.
+        device: of the system.
+        is_own: whether they are known to be of this very system; else their device tells.
+        position: of the set among those that the system names.
+    """
+    predicting = [r for r in records if r.role in PREDICTING_ROLES]
+    is_own = is_own or all(r.device == device for r in predicting)
+    return tuple(replace(r.curve, priority=position + (not is_own)) for r in predicting)
 
 
 @functools.lru_cache(maxsize=1)

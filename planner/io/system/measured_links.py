@@ -30,7 +30,7 @@ def links_measured(topology: Topology) -> Links | None:
     sets = topology.collective_curves
     if not sets or any(name.endswith(_CSV) for name in sets):
         return None
-    shipped = names("systems")
+    shipped = _shipped_names()
     if topology.name in shipped:
         known = _shipped(topology.name)
         if known.collective_curves in (sets, ()):
@@ -46,6 +46,11 @@ def links_measured(topology: Topology) -> Links | None:
     if not alike and sets[0] in shipped:
         alike = [_shipped(sets[0])]
     return alike[0].links if alike else None
+
+
+@functools.cache
+def _shipped_names() -> tuple[str, ...]:
+    return names("systems")
 
 
 @functools.lru_cache(maxsize=64)
