@@ -10,6 +10,7 @@ that is never above it: what a search needs to prove a bound.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import math
@@ -309,19 +310,32 @@ def spread_by_level(
     """
     world = per_peer.shape[-1]
     domain = min(domain, world)
+    own = per_peer[..., None] * _num_peers(world, local, domain)
+    others = np.zeros((*per_peer.shape, NUM_LEVELS))
+    inside = group_sums(per_peer, local)
+    np.subtract(inside, per_peer, out=others[..., Level.HOST])
+    if domain > local:
+        same_host, inside = inside, group_sums(per_peer, domain)
+        np.subtract(inside, same_host, out=others[..., Level.DOMAIN])
+    if world > domain:
+        total = per_peer.sum(axis=-1, keepdims=True)
+        np.subtract(total, inside, out=others[..., Level.NETWORK])
+    return own, np.maximum(others, 0.0, out=others)
+
+
+@functools.cache
+def _num_peers(world: int, local: int, domain: int) -> FloatArray:
+    """How many ranks each rank reaches over each level, ``[world, NUM_LEVELS]``."""
     in_domain = group_sums(np.ones(world), domain)
-    counts = np.stack([np.full(world, local - 1.0), in_domain - local, world - in_domain], axis=-1)
-    own = per_peer[..., None] * counts
-    same_host = group_sums(per_peer, local)
-    same_domain = group_sums(per_peer, domain)
-    total = per_peer.sum(axis=-1, keepdims=True)
-    others = np.stack([same_host - per_peer, same_domain - same_host, total - same_domain], axis=-1)
-    return own, np.maximum(others, 0.0)
+    counts = (np.full(world, local - 1.0), in_domain - local, world - in_domain)
+    return np.stack(counts, axis=-1)
 
 
 def group_sums(values: FloatArray, size: int) -> FloatArray:
     """For each rank, the sum over its group of ``size`` consecutive ranks; ``[..., R]``."""
     ranks = values.shape[-1]
+    if size == 1:
+        return values
     whole = ranks - ranks % size
     grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
     sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)

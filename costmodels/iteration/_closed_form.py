@@ -99,17 +99,35 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
 def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> list[FloatArray]:
     """Compute durations lengthened by the communication beside them."""
     moving = [i for i, s in enumerate(program.steps) if s.collective]
+    before = _awaited(program.steps)
     slowed = list(durations)
     for i, step in enumerate(program.steps):
         if step.stream is not Stream.COMPUTE:
             continue
         beside: FloatArray = np.zeros(1)
         for j in moving:
+            if before[i] >> j & 1 or before[j] >> i & 1:
+                continue
             start = np.maximum(first.start_s[i], first.start_s[j])
             finish = np.minimum(first.finish_s[i], first.finish_s[j])
             beside = beside + np.maximum(finish - start, 0.0)
         slowed[i] = durations[i] + program.overlap_slowdown_ratio * beside
     return slowed
+
+
+def _awaited(steps: tuple[Step, ...]) -> list[int]:
+    """For each step, the steps that have always finished before it starts: bit i stands for step i.
+
+    They are those that it names in ``after``, those that these name, and so on. Two such steps are
+    never beside each other.
+    """
+    found: list[int] = []
+    for step in steps:
+        bits = 0
+        for i in step.after:
+            bits |= found[i] | 1 << i
+        found.append(bits)
+    return found
 
 
 def _floored(result: Schedule, floor_s: float) -> Schedule:

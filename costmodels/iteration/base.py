@@ -83,13 +83,14 @@ class Program:
 class FamilyTimes:
     """Collectives of one sharding type.
 
-    Seconds ``[..., 1]`` of the index exchange, and of each step of the output exchange forward. The
+    ``present`` ``[..., 1]`` says which plans have the type, None that all have it. Seconds
+    ``[..., 1]`` of the index exchange, and of each step of the output exchange forward. The
     backward runs them in reverse; ``gradients_s`` are its times, in the same order, None where they
     are the same.
     """
 
     name: str
-    present: BoolArray
+    present: BoolArray | None
     input_s: FloatArray
     outputs_s: tuple[tuple[str, FloatArray], ...]
     gradients_s: tuple[FloatArray, ...] | None = None

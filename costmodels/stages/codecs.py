@@ -56,7 +56,8 @@ class CodecModel:
         """
         present = np.zeros((*work.shape[:-2], 1, len(EXCHANGING_TYPES)))
         for family in families:
-            present[..., EXCHANGING_TYPES.index(ShardingType(family.name))] = family.present
+            column = EXCHANGING_TYPES.index(ShardingType(family.name))
+            present[..., column] = True if family.present is None else family.present
         forward, backward = self.growth(work)
         return self._times((forward / speeds, backward / speeds), present, speeds, scale)
 

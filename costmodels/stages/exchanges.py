@@ -163,14 +163,16 @@ class EmbeddingExchanges:
     def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
         """Collectives of one sharding type in each plan, of the slowest rank, times ``factor``."""
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
-        present = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
+        some = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
+        present = None if some.all() else some
         kind = EXCHANGING_TYPES[family]
         adds = kind in BY_HOSTS or (kind is ShardingType.ROW_WISE and self._pooled)
         labels = ("reduce-scatter" if adds else "all-to-all", "all-to-all")
         run = self.output_exchanges(kind)
 
         def slowest(seconds: FloatArray) -> FloatArray:
-            return np.asarray(seconds.max(axis=-1, keepdims=True) * factor * present)
+            longest = seconds.max(axis=-1, keepdims=True) * factor
+            return np.asarray(longest if present is None else longest * present)
 
         ways = (None,) if self.wire is None else (FORWARD, BACKWARD)
         each = [self._output_times(work, family, way) for way in ways]
