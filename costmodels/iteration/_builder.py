@@ -40,9 +40,9 @@ class ProgramBuilder:
         step = Step(
             name=name,
             stream=self._stream(stream),
-            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            duration_s=_seconds(duration_s),
             after=after,
-            host_s=np.atleast_1d(np.asarray(host_s, dtype=float)),
+            host_s=_seconds(host_s),
             blocks_host=blocks_host,
         )
         self.steps.append(step)
@@ -63,7 +63,7 @@ class ProgramBuilder:
         step = Step(
             name=name,
             stream=self._stream(stream),
-            duration_s=np.atleast_1d(np.asarray(duration_s, dtype=float)),
+            duration_s=_seconds(duration_s),
             after=after,
             host_s=issue_s if present is None else issue_s * present,
             collective=True,
@@ -300,6 +300,12 @@ class ProgramBuilder:
             overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
             floor_s=self.times.floor_s,
         )
+
+
+def _seconds(value: FloatArray | float) -> FloatArray:
+    """An array of one axis at least."""
+    found = np.asarray(value, dtype=float)
+    return found if found.ndim else found.reshape(1)
 
 
 def _numbered(name: str, index: int, count: int) -> str:

@@ -154,11 +154,11 @@ class EmbeddingExchanges:
         if hosts == 1:
             return np.zeros_like(per_peer)
         shape = (*per_peer.shape[:-1], hosts, local)
-        lanes = np.moveaxis(per_peer.reshape(shape), -1, -2)
+        lanes = per_peer.reshape(shape).swapaxes(-1, -2)
         weights = None if ratio is None else ratio.reshape(hosts, local).T
         own, others = _weighted(lanes, 1, topology.domain_size // local, weights)
         seconds = all_to_all(own, others, topology)
-        return np.moveaxis(seconds, -1, -2).reshape(per_peer.shape)
+        return seconds.swapaxes(-1, -2).reshape(per_peer.shape)
 
     def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
         """Collectives of one sharding type in each plan, of the slowest rank, times ``factor``."""

@@ -70,12 +70,12 @@ class DenseReduction:
         again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
         return sum(once_s), sum(once_s) + sum(again_s)
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """Trained elements of the dense part."""
         return self._layers.top_parameters + self._layers.bottom_parameters
 
-    @property
+    @cached_property
     def is_sharded(self) -> bool:
         """Whether ranks share parameters, gradients and states."""
         is_alone = self._topology.world_size == 1 or not self.num_parameters
@@ -88,7 +88,7 @@ class DenseReduction:
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
 
-    @property
+    @cached_property
     def tail_bytes(self) -> float:
         """Gradients in the last all-reduce beside those of replicated tables."""
         if self.is_sharded:
