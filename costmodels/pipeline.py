@@ -38,6 +38,8 @@ class CostPipeline:
     (:mod:`costmodels.shard_work.work`); leading axes are plans priced together.
     """
 
+    _last_work: tuple[Plan, FloatArray] | None = None
+
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
@@ -149,7 +151,7 @@ class CostPipeline:
 
     def memory(self, plan: Plan) -> MemoryLedger:
         """The full ledger of a plan."""
-        return memory.ledger(self.plan_work(plan), self.workload, self.topology)
+        return memory.ledger(self._kept_work(plan), self.workload, self.topology)
 
     # -- time ---------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class CostPipeline:
             InvalidValueError: the plan is not one of this workload on this many ranks.
         """
         check_plan(plan, self.workload, self.topology.world_size)
-        work = self.plan_work(plan)
+        work = self._kept_work(plan)
         program = self._program(work)
         simulation = traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
@@ -221,7 +223,7 @@ class CostPipeline:
         The draws are the same for every plan, because plans on one system share the errors of its
         rates and of the model: two plans' samples can be compared pairwise.
         """
-        work = self.plan_work(plan)
+        work = self._kept_work(plan)
         return self._sampled_times(work, self._program(work))
 
     def _sampled_times(self, work: FloatArray, program: Program) -> FloatArray:
@@ -295,6 +297,13 @@ class CostPipeline:
         return self._phases.gradient(work_row)
 
     # -- private --------------------------------------------------------------------------------
+
+    def _kept_work(self, plan: Plan) -> FloatArray:
+        """Work of a plan, kept for when its memory is asked for after its price; not to change."""
+        last = self._last_work
+        if last is None or last[0] is not plan:
+            last = self._last_work = plan, self.plan_work(plan)
+        return last[1]
 
     def _program(self, work: FloatArray, scale: Scale | None = None) -> Program:
         return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
