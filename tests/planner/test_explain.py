@@ -73,6 +73,17 @@ def test_options_are_ranked_and_all_different(explainer: Explainer) -> None:
     assert len({o.placement for o in told.options}) == len(told.options)
 
 
+def test_options_priced_a_few_at_a_time_are_told_alike(
+    explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large problems have too much work for all options at once."""
+    name = explainer.plan.placements[0].table
+    together = explainer.table(name)
+    monkeypatch.setattr("planner.explain.placing._FEWEST", 3)
+    monkeypatch.setattr("planner.explain.placing._MOST_NUMBERS", 1)
+    assert explainer.table(name) == together
+
+
 def test_changes_cost_what_they_say(explainer: Explainer) -> None:
     """Of tables on critical ranks only, each changed alone."""
     changes = explainer.changes(limit=4)
