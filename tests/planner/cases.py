@@ -95,6 +95,12 @@ def topology(
     )
 
 
+def unequal(system: Topology, seed: int = 0) -> Topology:
+    """The same ranks, some of them up to four times as slow as others."""
+    speeds = np.random.default_rng(seed).uniform(0.25, 1.0, system.world_size)
+    return replace(system, speed_by_rank_ratio=tuple(speeds.tolist()))
+
+
 def table(
     name: str,
     rows: int = 10_000,

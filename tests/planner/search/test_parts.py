@@ -23,7 +23,9 @@ from tests.planner import cases
 
 
 def world(seed: int, *, hosts: int = 2, local: int = 2) -> tuple[SearchSpace, LinearModel]:
-    space = cases.space(cases.synthetic(8, seed=seed), cases.topology(hosts, local))
+    system = cases.topology(hosts, local)
+    system = cases.unequal(system, seed) if seed % 2 else system
+    space = cases.space(cases.synthetic(8, seed=seed), system)
     return space, LinearModel(space, objective_named("iteration", space))
 
 
@@ -91,8 +93,9 @@ def test_scores_are_the_change_of_the_minorant(seed: int) -> None:
         assert score == pytest.approx(value + tie, rel=1e-6, abs=1e-12)
 
 
-def test_placing_alike_shards_at_once_equals_one_by_one() -> None:
-    space, model = world(0, hosts=1, local=4)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_placing_alike_shards_at_once_equals_one_by_one(seed: int) -> None:
+    space, model = world(seed, hosts=1, local=4)
     state = PlanState(model, random_assignment(space, np.random.default_rng(1)))
     pressure = Pressure(targets=Ruler.at(state).targets, power=8.0)
     row = model.columns[0] / 5
