@@ -13,7 +13,7 @@ from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import models_of
 from planner.options.arithmetic import refuse_hopeless
-from planner.options.mean_pooling import pooling_warnings
+from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.prepare import searched_options, with_context
 from planner.pricing import objective_value
@@ -71,7 +71,7 @@ def answer(
                 *remarks,
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, points),
-                *pooling_warnings(found[0].plan, space.problem.workload),
+                *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
             searched=searched_options(space),

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import DataType, Pipeline, Pooling, Table, Workload
+from costmodels.workload import DataType, Pooling, Table, Workload
 from planner.options.torchrec_rules import SUMS_ROWS
 
 _DIVIDED: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
@@ -55,17 +55,6 @@ def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
         for tables in tables_by_module(workload).values()
     ]
     return [line for line in found if line]
-
-
-def pooling_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
-    """What to say of a plan under which TorchRec computes other means; HugeCTR does not."""
-    if workload.pipeline is Pipeline.HUGECTR:
-        return ()
-    return tuple(
-        f"under this plan TorchRec computes another model: {problem}; cut all tables of the module "
-        "by rows (row_wise, table_row_wise) or no mean-pooled one"
-        for problem in pooling_problems(plan, workload)
-    )
 
 
 def rows_change(tables: Iterable[Table]) -> str:

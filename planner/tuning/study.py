@@ -17,7 +17,7 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.plan_file import plan_from_json, plan_to_json
 from planner.io.plan.result_json import inputs_hash
-from planner.options.mean_pooling import pooling_warnings
+from planner.options.runtime_warnings import runtime_warnings
 from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status
 from planner.tuning.design import DesignSpace, Value
@@ -240,7 +240,7 @@ class Study:
                 seed=self.effort.seed,
                 evaluations=sum(x.evaluations for x in self.looks),
             ),
-            warnings=pooling_warnings(plan, asked.workload),
+            warnings=runtime_warnings(plan, asked.workload),
         )
         return Tuned(setup=look.setup, result=result, sync_s=look.sync_s, facts=facts)
 

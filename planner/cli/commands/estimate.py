@@ -63,7 +63,7 @@ def command(
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
-    from planner.options.mean_pooling import pooling_warnings
+    from planner.options.runtime_warnings import runtime_warnings
     from planner.pricing import in_scenarios
 
     more = valuing.ValueFlags(
@@ -80,7 +80,7 @@ def command(
     solver, left_out = valuing.answer(
         asked, inputs.plans[0], plan or workload, is_explicit=more != valuing.ValueFlags()
     )
-    means = pooling_warnings(candidate.plan, problem.workload)
+    means = runtime_warnings(candidate.plan, problem.workload)
     inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
     candidate, times = in_scenarios(asked.problem, candidate)
     result = replace(as_result(inputs, candidate, solver), scenarios=times)

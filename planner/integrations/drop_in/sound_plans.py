@@ -32,10 +32,10 @@ from planner.integrations.translate.constraints import refused_types, without_ty
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.options.mean_pooling import (
     NOT_DIVIDED,
-    pooling_warnings,
     rows_change,
     tables_by_module,
 )
+from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_rules import SUMS_ROWS
 from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints, TableConstraint
@@ -90,9 +90,7 @@ def soundest_plan(
             uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     if uneven:
         logger.warning("training may fail: %s", _uneven_words(uneven))
-    for line in width_problems(best.plan, workload).values():
-        logger.warning("training will fail: %s", line)
-    for line in pooling_warnings(best.plan, workload):
+    for line in runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best

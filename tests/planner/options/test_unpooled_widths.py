@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import Pooling
+from costmodels.workload import Pipeline, Pooling
+from planner.options.runtime_warnings import runtime_warnings
 from planner.options.unpooled_widths import width_problems
 from tests.integration.builders import make_table, placed
 from tests.strategies import make_workload
@@ -39,6 +42,10 @@ def test_pieces_of_several_widths_are_named(
         placed(kind, tuple(range(len(widths))), table=table, widths=widths)
         for (kind, widths), table in zip((first, second), tables, strict=True)
     ]
-    found = width_problems(Plan(placements=tuple(placements)), make_workload(*tables))
+    plan, workload = Plan(placements=tuple(placements)), make_workload(*tables)
+    found = width_problems(plan, workload)
     assert list(found) == ["m"] * wrong
     assert all("cut by columns into pieces of widths" in line for line in found.values())
+    told = runtime_warnings(plan, workload)
+    assert told == tuple(f"training will fail: {line}" for line in found.values())
+    assert runtime_warnings(plan, replace(workload, pipeline=Pipeline.HUGECTR)) == ()
