@@ -153,8 +153,8 @@ class RobustObjective(AbstractObjective):
     @property
     def slowness(self) -> FloatArray | None:
         """Those of all scenarios, which run on the same devices."""
-        found = [o.slowness for o in self._inner]
-        return None if any(s is None for s in found) else np.concatenate(found, axis=1)  # type: ignore[arg-type]
+        found = [slow for o in self._inner if (slow := o.slowness) is not None]
+        return np.concatenate(found, axis=1) if len(found) == len(self._inner) else None
 
     @property
     def parts(self) -> BoolArray:

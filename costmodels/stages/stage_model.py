@@ -167,13 +167,11 @@ class StageModel:
         gap = calls * self.topology.device.kernel_latency_s
         speeds, dense = self.speeds.max(keepdims=True), self.least_dense
         if slow is not None:
-            there = np.arange(len(calls)) == slow
-            speeds = np.where(there, self.speeds[self.slowest_dense], speeds)
-            own = {f.name: getattr(self.dense, f.name) for f in fields(DenseTimes)}
-            if self._batch_ratio is not None:
-                own = {n: seconds[self.slowest_dense] for n, seconds in own.items()}
+            there, rank = np.arange(len(calls)) == slow, self.slowest_dense
+            speeds = np.where(there, self.speeds[rank], speeds)
             least = {f.name: getattr(dense, f.name) for f in fields(DenseTimes)}
-            dense = DenseTimes(**{n: np.where(there, own[n], least[n]) for n in own})
+            each = {n: np.broadcast_to(getattr(self.dense, n), self.speeds.shape) for n in least}
+            dense = DenseTimes(**{n: np.where(there, each[n][rank], least[n]) for n in least})
         return replace(
             self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,

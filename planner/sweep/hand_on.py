@@ -80,7 +80,7 @@ def is_worth_it(first: PointResult) -> bool:
         return first.reason != DIED
     if first.status is not PointStatus.DONE or first.iteration_time_s is None:
         return False
-    return 1.0 - (first.bound_s or 0.0) / first.iteration_time_s > _WORTH_GAP_RATIO
+    return first.gap_ratio is None or first.gap_ratio > _WORTH_GAP_RATIO
 
 
 def handed_to(point: Point, found: Sequence[PointResult]) -> tuple[HandedPlan, ...]:

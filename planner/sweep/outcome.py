@@ -66,6 +66,13 @@ class PointResult:
             return self.samples_per_s
         return self.samples_per_s * self.availability_ratio
 
+    @property
+    def gap_ratio(self) -> float | None:
+        """How far the iteration is above its proven bound at most; None without one or a plan."""
+        if self.bound_s is None or not self.iteration_time_s:
+            return None
+        return max(0.0, 1.0 - self.bound_s / self.iteration_time_s)
+
     def to_json(self) -> dict[str, Any]:
         """The figures as plain values."""
         values = {name: getattr(self, name) for name in self.__slots__ if name not in _APART}

@@ -38,7 +38,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("Iteration (ms)", lambda r: _scaled(r.iteration_time_s, 1e3)),
     ("Low (ms)", lambda r: _scaled(r.low_s, 1e3)),
     ("High (ms)", lambda r: _scaled(r.high_s, 1e3)),
-    ("Gap (%)", lambda r: _gap_percent(r)),
+    ("Gap (%)", lambda r: _scaled(r.gap_ratio, 100.0)),
     ("M samples/s", lambda r: _scaled(r.trained_samples_per_s, 1e-6)),
     ("Free (GiB)", lambda r: _scaled(r.headroom_bytes, 2.0**-30)),
     ("Training (%)", lambda r: _scaled(r.availability_ratio, 100.0)),
@@ -121,18 +121,11 @@ def _label(result: PointResult) -> str:
 
 def _ends(result: PointResult) -> tuple[Place, Place] | None:
     """Throughput and cost at the ends of the iteration's interval: one rises as the other falls."""
-    seconds, rate = result.iteration_time_s, result.trained_samples_per_s
-    low_s, high_s, cost = result.low_s, result.high_s, result.usd_per_billion_samples
-    if not seconds or not rate or not low_s or not high_s or not cost:
+    rate, cost = result.trained_samples_per_s, result.usd_per_billion_samples
+    if not rate or not cost:
         return None
-    low, high = (rate * seconds / s for s in (high_s, low_s))
+    low, high = _rates(result)
     return (low, cost * rate / low), (high, cost * rate / high)
-
-
-def _gap_percent(result: PointResult) -> float | None:
-    if result.bound_s is None or not result.iteration_time_s:
-        return None
-    return max(0.0, 100.0 * (1.0 - result.bound_s / result.iteration_time_s))
 
 
 def _cheapest(front: Sequence[PointResult]) -> list[PointResult]:

@@ -31,8 +31,9 @@ from costmodels.workload import (
 from planner import load_system
 from planner.options.enumeration import enumerate_options
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import SearchSpace
+from planner.space.evaluation import FloatArray, SearchSpace
 from planner.space.objective import AbstractObjective
 
 GIB = 2**30
@@ -223,6 +224,22 @@ def least_value(space: SearchSpace, objective: AbstractObjective) -> float:
         values = np.where(space.overflow_ratio(works) <= 0, objective.values(works), np.inf)
         best = min(best, float(values.min()))
     return best
+
+
+def slow_phases(space: SearchSpace, model: LinearModel) -> FloatArray:
+    """How many times as long as on the fastest device each load takes on each rank, ``[W, c]``.
+
+    Only lookups depend on the device: forward, backward, and both without what else is in a phase.
+    A forward lookup that may wait for rows of a cache is taken for the fastest device's.
+    """
+    speeds = space.problem.topology.speeds()
+    slow = np.ones((space.world_size, len(model.phase) + 2))
+    caches = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in space.options)
+    named = model.objective.name != "iteration"
+    for c, phase in enumerate(model.phase):
+        if phase in (1, 21, 22) or (phase == 0 and not caches and not named):
+            slow[:, c] = speeds.max() / speeds
+    return slow
 
 
 def first(values: Iterable[object], count: int) -> list[object]:

@@ -128,10 +128,8 @@ def _cells(result: PointResult) -> tuple[str, ...]:
 
 
 def _gap(result: PointResult) -> str:
-    time_s = result.iteration_time_s
-    if result.bound_s is None or not time_s:
-        return ""
-    return f"{100 * max(0.0, 1 - result.bound_s / time_s):.1f} %"
+    gap = result.gap_ratio
+    return "" if gap is None else f"{100 * gap:.1f} %"
 
 
 def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:

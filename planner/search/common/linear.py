@@ -85,13 +85,11 @@ class LinearModel:
         return np.asarray(loads if self.slowness is None else loads * self.slowness)
 
     def at(self, loads: FloatArray, ranks: IntArray | int | slice) -> FloatArray:
-        """Loads ``[..., P + 2]`` of the fastest device as they are on other ranks, ``[...]``."""
-        return loads if self.slowness is None else loads * self.slowness[ranks]
+        """Loads ``[..., P + 2]`` of the fastest device as they are on other ranks.
 
-    def on_every_rank(self, loads: FloatArray) -> FloatArray:
-        """Loads ``[n, P + 2]`` as they are on each rank, ``[n, W | 1, P + 2]``."""
-        each = loads[:, None]
-        return each if self.slowness is None else each * self.slowness
+        The axes of ``loads`` before the last are those of ``ranks``, or are spread over them.
+        """
+        return loads if self.slowness is None else loads * self.slowness[ranks]
 
     def phase_maxima(self, peaks: FloatArray) -> FloatArray:
         """``[..., K']`` phases from the largest load of each tangent, ``[..., >= P]``."""

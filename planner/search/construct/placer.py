@@ -88,7 +88,7 @@ class Placer:
             row: loads of the shard, ``[P + 2]``.
             among: ranks to choose from; None for all.
         """
-        new = self.loads + self.model.on_every_rank(row[None])[0]
+        new = self.loads + self.model.at(row, slice(None))
         pressure = self.pressure.of(new)
         over = self._overfull(new, row[-1])
         allowed = self.space.may_use_rank[table]
@@ -112,9 +112,8 @@ class Placer:
         now, limits = self._now.reshape(shape), self._device_limits.reshape(shape)
         pressure, rise, over = np.empty(shape), np.empty(shape[0]), np.empty(shape[0])
 
-        slow = self.model.slowness
-        blocks = rows[None] if slow is None else rows * slow.reshape(*shape, -1)
-        every = np.broadcast_to(blocks, loads.shape)
+        alike = np.tile(rows, (self.space.num_hosts, 1))
+        every = self.model.at(alike, slice(None)).reshape(loads.shape)
 
         def look(at: slice) -> None:
             new = loads[at] + every[at]
@@ -173,8 +172,7 @@ class Placer:
         ranks = np.flatnonzero(self.space.may_use_rank[table])
         most = 1 + -(-count // len(ranks))
         steps = np.arange(1, most + 1)[:, None, None]
-        more = self.model.on_every_rank(row[None])[0]
-        more = more if len(more) == 1 else more[ranks]
+        more = self.model.at(row, ranks)
         new = self.loads[ranks] + steps * more
         pressure = self.pressure.of(new)
         rise = np.diff(pressure, axis=0, prepend=self._now[ranks][None])

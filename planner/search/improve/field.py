@@ -227,7 +227,7 @@ class PartialPlan:
         loads = self.loads.copy()
         places: list[int] = []
         if kind.is_uniform:
-            loads += self._here(self._columns[self.space.rows[flat]].T, slice(None))
+            loads += self.model.at(self._columns[self.space.rows[flat]], slice(None)).T
         elif kind.spread is Spread.HOSTS:
             places = self._place_blocks(table, flat, loads)
         else:
@@ -249,7 +249,7 @@ class PartialPlan:
                 free &= np.arange(len(free)) // local == host
                 cost = np.where(free, cost, np.inf)
             ranks = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
-            loads[:, ranks] += self._here(self._columns[row][:, None], ranks)
+            loads[:, ranks] += self.model.at(self._columns[row][None], ranks).T
             free[ranks] = False
             places += [int(r) for r in ranks]
         return places
@@ -265,7 +265,7 @@ class PartialPlan:
             hosts = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
             for host in hosts:
                 ranks = slice(host * local, (host + 1) * local)
-                loads[:, ranks] += self._here(self._columns[rows].T, ranks)
+                loads[:, ranks] += self.model.at(self._columns[rows], ranks).T
             free[hosts] = False
             places += [int(h) for h in hosts]
         return places
@@ -363,17 +363,14 @@ class PartialPlan:
         spread = self.space.options[flat].spread
         rows = self._columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
         if spread is Spread.UNIFORM:
-            self.loads += self._here(rows.T, slice(None))
+            self.loads += self.model.at(rows, slice(None)).T
             return
         ranks = self.space.host_ranks(places) if spread is Spread.HOSTS else np.array(places)
+        rows = self.model.at(rows, ranks)
         if len(set(places)) == len(places):
-            self.loads[:, ranks] += self._here(rows.T, ranks)
+            self.loads[:, ranks] += rows.T
         else:
-            np.add.at(self.loads.T, ranks, self.model.at(rows, ranks))
-
-    def _here(self, loads: FloatArray, ranks: IntArray | slice) -> FloatArray:
-        """Loads ``[P + 2, n | 1]`` of the fastest device as they are on these ranks."""
-        return loads if self._slow is None else loads * self._slow[:, ranks]
+            np.add.at(self.loads.T, ranks, rows)
 
     def _note(self, table: int, option: int, places: tuple[int, ...]) -> None:
         self.options[table], self.places[table] = option, places

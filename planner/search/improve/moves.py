@@ -92,7 +92,7 @@ class Neighbourhood:
             return []
         rows = self.model.columns[state.shard_row[mine]]
         left = state.loads[rank] - self.model.at(rows, rank)
-        there = state.loads[None] + self.model.on_every_rank(rows)
+        there = state.loads[None] + self.model.at(rows[:, None], slice(None))
         peaks = np.maximum(self._rest(rank), left[:, None, : self.tangents])
         peaks = np.maximum(peaks, there[..., : self.tangents])
         score = self._score(rank, left[:, None], there, np.arange(self.space.world_size), peaks)

@@ -251,10 +251,7 @@ def test_a_stored_plan_is_used_if_made_for_the_same_inputs(search: Search) -> No
 def test_a_planner_forgets_the_options_of_the_model_before(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a stored plan of the first model would be taken for one of the second.
-
-    Options are listed late where there are many; here a few are many.
-    """
+    """Else a stored plan of the first model would be taken for one of the second."""
     monkeypatch.setattr(rival, "MOST_SHARDS", 8)
     many = [(f"t{i}", 100 + i, 8) for i in range(6)]
     first, second = bags(many[:-1]), bags(many)

@@ -60,22 +60,6 @@ def space_of(name: str) -> SearchSpace:
     return cases.tiny(given) if isinstance(given, int) else tight(*given)
 
 
-def slow_phases(space: SearchSpace, model: LinearModel) -> FloatArray:
-    """How many times as long as on the fastest device each load takes on each rank, ``[W, c]``.
-
-    Only lookups depend on the device: forward, backward, and both without what else is in a phase.
-    A forward lookup that may wait for rows of a cache is taken for the fastest device's.
-    """
-    speeds = space.problem.topology.speeds()
-    slow = np.ones((space.world_size, len(model.phase) + 2))
-    caches = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in space.options)
-    named = model.objective.name != "iteration"
-    for c, phase in enumerate(model.phase):
-        if phase in (1, 21, 22) or (phase == 0 and not caches and not named):
-            slow[:, c] = speeds.max() / speeds
-    return slow
-
-
 class Written:
     """The rank-free program with every row, as the module ``bound`` says what they are.
 
@@ -94,7 +78,7 @@ class Written:
         loads = [(space.pool[r] @ matrix).reshape(-1, matrix.shape[1]) for r in space.rows]
         mean = np.array([load.sum(axis=0) for load in loads]) / space.world_size
         self.model, self.mean = model, mean
-        slow = slow_phases(space, model)
+        slow = cases.slow_phases(space, model)
         largest = np.array([load.max(axis=0) for load in loads])
         least = np.array([load.min(axis=0) for load in loads])
         uniform = np.array([o.is_uniform for o in space.options])

@@ -197,9 +197,7 @@ def test_what_a_solution_puts_on_ranks(name: str) -> None:
     rng = np.random.default_rng(1)
     matrix = np.column_stack([model.tangents.T, space.device, space.host])
     loads = [space.pool[r] @ matrix for r in space.rows]
-    speeds = space.problem.topology.speeds()
-    slow = np.where(model.phase == 1, (speeds.max() / speeds)[:, None], 1.0)
-    slow = np.hstack([slow, np.ones((space.world_size, 2))])
+    slow = cases.slow_phases(space, model)
     for _ in range(5):
         y = rng.dirichlet(np.ones(len(space.options)) / 3)
         largest, everywhere, peaks = bounds._peaks(y)
