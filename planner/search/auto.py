@@ -53,21 +53,21 @@ _NODES_TIMES_OPTIONS: Final = 50_000
 _LEAST_NODES, _MOST_NODES = 4, 60
 """Boxes looked at in a row; one takes time in proportion to the number of options."""
 _EARLY_NODES: Final = 25
-"""Where fewer are looked at in a row, boxes wait for the first cycles."""
+"""Where fewer are looked at in a row, boxes come after each step of the search, not after all."""
 _ROUND_EVERY: Final = 8
 """Boxes between two whose options are rounded to plans."""
 _WHOLE_TABLES: Final = 400
 """Above this many tables the linear bound is within a per mille of the mixed-integer one."""
+_WHOLE_OPTIONS, _WHOLE_SHARE = 2_500, 0.1
+"""Most options of a mixed-integer program in a box, and the share of the time left that it gets."""
 _LONG_S: Final = 1.0
 """Nominal seconds of a search that looks at a limit on moves before the first plans."""
 _EARLY_SHARE: Final = 0.3
 """Share of the work left for a first cycle, before there is a bound for each set of types."""
 _GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
 """Shares of all work for starts from greedy planners and from rounding, once there is a plan."""
-_FIRST_BOXES_SHARE: Final = 0.1
-"""Share of all work for boxes before the first cycles."""
-_BOXES_SHARE: Final = 0.4
-"""Share of the work done so far for boxes, while the first cycles go on."""
+_FIRST_BOXES_SHARE, _BOXES_SHARE = 0.1, 0.4
+"""Share of all work for boxes before the first cycles; of the work done so far, during them."""
 _CYCLE_SHARE: Final = 0.25
 """Share of the work left that one of the first cycles may take."""
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
@@ -180,8 +180,7 @@ class _Run:
         planned_s = self.meter.planned_s
         starts = self.starts.greedy(_GREEDY_SHARE * planned_s)
         starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * planned_s)
-        if self._nodes >= _EARLY_NODES:
-            starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * planned_s)
+        starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * planned_s)
         self._look_for_plans([*self.starts.found[: len(self.handed)], *starts])
 
     def _look_for_plans(self, starts: list[Assignment]) -> None:
@@ -320,13 +319,13 @@ class _Run:
             objective = self.record.evaluate.objective
             self.branching = Branching(self.bounds, objective, self.relaxed, self.bounds.certain)
         starts: list[Assignment] = []
-        exact = self.space.num_tables <= _WHOLE_TABLES
+        exact = self.space.num_tables <= _WHOLE_TABLES and len(self.space.options) <= _WHOLE_OPTIONS
         begun_s = self.meter.spent_s
         for step in range(steps):
             late = self.meter.spent_s >= begun_s + most_s
             if late or self.record.stopped or not self.branching.possible:
                 break
-            limit_s = 0.5 * left_s(self.record) if exact else None
+            limit_s = _WHOLE_SHARE * left_s(self.record) if exact else None
             found = self.branching.step(self.record.value, whole_limit_s=limit_s)
             self.record.raise_bound(self.branching.bound(self.record.value), "boxes")
             if found is None:

@@ -17,9 +17,9 @@ from typing import Final
 _PRICE_CALL_S: Final = 1.1e-3
 _PRICE_ENTRY_S: Final = 2e-8
 """Pricing plans: per call, and per entry of work."""
-_PROGRAM_S: Final = 4.5e-3
-_PROGRAM_ENTRY_S: Final = 8e-7
-_PIVOT_ROW_S: Final = 4.5e-8
+_PROGRAM_S: Final = 2.2e-3
+_PROGRAM_ENTRY_S: Final = 6e-7
+_PIVOT_ROW_S: Final = 5.5e-8
 """Linear programs: each, per coefficient, and per pivot and row; building and reading included."""
 _NODE_S: Final = 1e-3
 """The same of mixed-integer programs, per node, beside its pivots."""

@@ -30,6 +30,7 @@ from planner.search.bounds.boxes import Box
 from planner.search.bounds.every_rank import ranks_interchangeable
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.bounds.room import Room
+from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
 from planner.space.effort import Meter
@@ -91,6 +92,7 @@ class RankFreeBound:
         rounds: int = 12,
         box: Box | None = None,
         special: Sequence[int] = (),
+        start: Basis | None = None,
     ) -> Relaxation:
         """Bound by the linear program, cut until it stops rising.
 
@@ -101,12 +103,13 @@ class RankFreeBound:
             rounds: most programs solved.
             box: only plans whose phases lie in it.
             special: tables of :meth:`tables_with_large_pieces`.
+            start: where a similar program ended.
         """
-        result = Relaxation(types=types, bound=-math.inf)
+        result = Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
             scope = Scope(kept=kept, more=more, box=box, special=special)
             program = self._program(types, scope, whole=False)
-            solution = self._solve(program)
+            solution = self._solve(program, start=result.basis)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
@@ -278,12 +281,17 @@ class RankFreeBound:
         return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
 
     def _solve(
-        self, program: MilpProgram, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+        self,
+        program: MilpProgram,
+        *,
+        time_limit_s: float = math.inf,
+        gap_ratio: float = 1e-4,
+        start: Basis | None = None,
     ) -> Solution:
         nodes = self._meter.left_s / node_s(program)
         if program.integer.any() and nodes < (program.max_nodes or math.inf):
             program = replace(program, max_nodes=max(int(nodes), 1))
-        solution = solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
+        solution = solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio, start=start)
         self._meter.spend(effort_of(program, solution))
         return solution
 
@@ -307,6 +315,7 @@ class RankFreeBound:
             shares=None if solution.x is None else solution.x[:count],
             phases=None if solution.x is None else self._phases(solution.x),
             reduced_costs=None if reduced is None else reduced[:count] * scale,
+            basis=solution.basis,
         )
 
     def _phases(self, x: FloatArray) -> FloatArray:

@@ -1,8 +1,9 @@
 """The rows of the rank-free problem; see :mod:`planner.search.bounds.bound` for what they say.
 
-Variables in order: ``y`` of each option, ``z`` of each phase in use, ``u`` of each load, the share
-of ranks that have each fused call, those of special ranks, those of every rank, ``t``. Rows are
-built once per set of tangents.
+Variables in order: ``y`` of each option, ``z`` of each phase in use, ``u`` of each load, ``w`` of
+each load of a phase, the share of ranks that have each fused call, those of special ranks, those of
+every rank, ``t``. ``u`` is the least load of the uniform options, ``w`` the mean over ranks of all.
+Rows are built once per set of tangents.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ class RankFreeProgram:
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
-        upper[self._end - len(self._unit) : self._end] = self._most_uniform
+        first = self._first_mean
+        upper[first - len(self._unit) : first] = self._most_uniform
         if box is not None:
             for g, k in self._boxed(box):
                 at = self.options + k
@@ -203,16 +205,21 @@ class RankFreeProgram:
     # -- rows -------------------------------------------------------------------------------------
 
     @property
-    def _end(self) -> int:
-        """First variable after y, z and u."""
+    def _first_mean(self) -> int:
+        """First variable w, after y, z and u."""
         return self.options + len(self.model.used) + self.model.num_tangents + 2
+
+    @property
+    def _end(self) -> int:
+        """First variable after y, z, u and w."""
+        return self._first_mean + self.model.num_tangents
 
     def _common(self, rows: Iterable[Name], rank_rows: Iterable[Name]) -> list[Rows]:
         """Rows of every program, those of tables and ranks as asked for."""
         unit = self._unit
         parts = [
             self._once(("one",), lambda: Rows.one_of_each(self.space.table_of)),
-            self._once(("means",), lambda: self._means(unit)),
+            self._once(("means",), self._means),
             self._once(("uniform",), lambda: self._uniform_base(unit)),
         ]
         for kind, names, build in (
@@ -228,18 +235,42 @@ class RankFreeProgram:
             self._built[key] = build()
         return self._built[key]
 
-    def _means(self, unit: FloatArray) -> Rows:
+    def _means(self) -> Rows:
         """Means over ranks; where devices differ, what all of them can do at most in a phase.
 
         A rank whose device is f times as slow has at most 1/f of the phase's maximum, in units of
-        the fastest device. The sum of these limits bounds the sum of all loads.
+        the fastest device. The sum of these limits bounds the sum of all loads. The means are
+        variables of their own, for several rows are about them and they have every option.
         """
-        loads, options = self.model.mean / unit, np.arange(self.options)
-        if self.model.slowness is not None:
-            loads = loads / (1.0 / self.model.slowness).mean(axis=0)
-        return Rows.stack(
-            [self._below(options, loads[:, p], p, base=False) for p in range(len(unit))]
+        loads, tangents = self._mean_loads, self.model.num_tangents
+        means = self._first_mean + np.arange(tangents)
+        matrix = np.zeros((tangents + 2, self._end))
+        matrix[:, : self.options] = loads.T
+        matrix[np.arange(tangents), means] = -1.0
+        most = np.append(np.zeros(tangents), [1.0, 1.0])
+        of_phases = Rows(
+            row=np.repeat(np.arange(tangents), 2),
+            column=np.stack([means, self.options + self.model.phase_index], axis=1).ravel(),
+            values=np.tile([1.0, -1.0], tangents),
+            lower=np.full(tangents, -math.inf),
+            upper=np.zeros(tangents),
         )
+        return Rows.stack([Rows.dense(matrix, np.full(tangents + 2, -math.inf), most), of_phases])
+
+    @property
+    def _speeds(self) -> FloatArray:
+        """``[P]`` mean speed of the devices at each load, as a share of the fastest one's."""
+        slowness = self.model.slowness
+        tangents = self.model.num_tangents
+        if slowness is None:
+            return np.ones(tangents)
+        return np.asarray(np.mean(1.0 / slowness[:, :tangents], axis=0))
+
+    @property
+    def _mean_loads(self) -> FloatArray:
+        """``[n, P + 2]`` each option's loads, mean over ranks by their speed, in the units."""
+        speeds = np.append(self._speeds, [1.0, 1.0])
+        return np.asarray(self.model.mean / (self._unit * speeds))
 
     @property
     def _most_uniform(self) -> FloatArray:
@@ -335,11 +366,12 @@ class RankFreeProgram:
         launches, n = box.launches, self.options
         share = slice(self._end, self._end + len(launches.calls))
         rows, upper = [], []
+        speeds = self._speeds
         for g, k in self._boxed(box):
             own = launches.seconds[g] / scale
             for p in self.members(k) if own > 0 else ():
                 row = np.zeros(size)
-                row[:n], row[n + k], row[share] = self.model.mean[:, p] / scale, -1.0, own
+                row[self._first_mean + p], row[n + k], row[share] = speeds[p], -1.0, own
                 rows.append(row)
                 upper.append(own * launches.num_counted)
             mean = self.model.mean[:, self.model.starts[k]] / scale

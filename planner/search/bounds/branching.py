@@ -214,7 +214,8 @@ class Branching:
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with what the linear program says of its bound and options."""
         kept = self._left(node, box, incumbent)
-        found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept)
+        start = None if node.relaxation is None else node.relaxation.basis
+        found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)
         if found.reduced_costs is not None:
             kept = kept & (found.bound + found.reduced_costs <= incumbent)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType
+from planner.search.common.basis import Basis
 from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 
 _MOST_SETS, _MOST_SETS_OF_FEW = 16, 64
@@ -33,6 +34,7 @@ class Relaxation:
         shares: ``[n]`` value of y for each flat option; None if there is no solution.
         phases: ``[K]`` maxima over ranks in the solution, zero where no plan has any.
         reduced_costs: ``[n]`` how much the bound rises at least if a plan uses the option.
+        basis: where a similar program can begin.
     """
 
     types: TypeSet | None
@@ -40,6 +42,7 @@ class Relaxation:
     shares: FloatArray | None = None
     phases: FloatArray | None = None
     reduced_costs: FloatArray | None = None
+    basis: Basis | None = None
 
     def choice(self, space: SearchSpace) -> IntArray:
         """Option with the largest share for each table, as an index within the table."""

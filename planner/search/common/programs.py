@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
-import threading
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
 
+from planner.search.common.basis import Basis, row_names
+from planner.search.common.quiet import QUIET
 from planner.space.effort import program_s
 from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
@@ -104,20 +104,25 @@ class MilpProgram:
 class Solution:
     """``bound`` is proven, minus infinity where nothing is; infinite if ``infeasible`` is proven.
 
-    ``x`` and ``reduced_costs`` are None where the solver has none; ``reduced_costs`` are proven
-    too. ``pivots`` and ``nodes`` say how much work it was.
+    ``x``, ``reduced_costs`` and ``basis`` are None where the solver has none; ``reduced_costs`` are
+    proven too. ``pivots`` and ``nodes`` say how much work it was.
     """
 
     bound: float
     x: FloatArray | None
     reduced_costs: FloatArray | None
+    basis: Basis | None = None
     infeasible: bool = False
     pivots: int = 0
     nodes: int = 0
 
 
 def solve(
-    program: MilpProgram, *, time_limit_s: float = math.inf, gap_ratio: float = 1e-4
+    program: MilpProgram,
+    *,
+    time_limit_s: float = math.inf,
+    gap_ratio: float = 1e-4,
+    start: Basis | None = None,
 ) -> Solution:
     """Solve by GLOP if continuous, else by HiGHS.
 
@@ -125,8 +130,9 @@ def solve(
         program: what to minimise.
         time_limit_s: the solver stops then, with what it has.
         gap_ratio: HiGHS stops at this relative gap.
+        start: of a similar program, where GLOP begins.
     """
-    found = _solved(program, time_limit_s, gap_ratio)
+    found = _solved(program, time_limit_s, gap_ratio, start)
     if not found.denied:
         return found.solution
     broken = _solved(_least_broken(program), time_limit_s, 0.0)
@@ -159,21 +165,25 @@ class _Answer:
     denied: bool
 
 
-def _solved(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> _Answer:
+def _solved(
+    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None = None
+) -> _Answer:
     from planner.search.common.safe_bounds import safe_bound
 
     whole = bool(program.integer.any())
     scaled, row_scale, column_scale = _near_one(program)
     try:
-        result = _ask(scaled, time_limit_s, gap_ratio)
+        result, names = _ask(scaled, time_limit_s, gap_ratio, start)
     except _refusals():
+        if start is not None:  # GLOP may lose its way from there, and find it from nowhere
+            return _solved(program, time_limit_s, gap_ratio)
         bound = -math.inf if whole else safe_bound(program, np.zeros(len(program.rows.lower)))[0]
         empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
         return _Answer(solution=empty, denied=False)
     pivots, nodes = result.solve_stats.simplex_iterations, result.solve_stats.node_count
     nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots, nodes=nodes)
     x = prices = None
-    if result.solutions:
+    if result.solutions and not _says_none_fits(result):
         best = result.solutions[0]
         if best.HasField("primal_solution"):
             x = _dense(best.primal_solution.variable_values, len(program.cost)) * column_scale
@@ -187,7 +197,8 @@ def _solved(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> _Ans
             none = replace(nothing, bound=bound, infeasible=True)
             return _Answer(solution=none, denied=False)
         shown = None if prices is None or math.isinf(bound) else reduced
-        solution = replace(nothing, bound=bound, x=x, reduced_costs=shown)
+        basis = None if x is None else Basis.read(result.solutions[0], names)
+        solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
         return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
     denied = _says_none_fits(result)
     bound = float(result.termination.objective_bounds.dual_bound)
@@ -277,13 +288,23 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
     return np.where(empty, 0.0, (np.where(empty, 0.0, least) + np.where(empty, 0.0, largest)) / 2)
 
 
-def _ask(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> Any:
-    """MathOpt's protocol directly: its Python classes take longer than the solvers do."""
+def _ask(
+    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None
+) -> tuple[Any, list[bytes]]:
+    """MathOpt's protocol directly: its Python classes take longer than the solvers do.
+
+    Returns:
+        The result, and the names of the rows of a continuous program.
+    """
     from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
     from ortools.math_opt.core.python import solver
 
     whole = bool(program.integer.any())
-    quiet = _STANDARD_OUTPUT if whole else contextlib.nullcontext()
+    quiet = QUIET if whole else contextlib.nullcontext()
+    order = np.lexsort((program.rows.column, program.rows.row))
+    row, column = program.rows.row[order], program.rows.column[order]
+    names = [] if whole else row_names(row, column, len(program.rows.lower))
+    begin = None if start is None or whole else start.write(len(program.cost), names)
     parameters = parameters_pb2.SolveParametersProto()
     if whole:
         parameters.relative_gap_tolerance = gap_ratio
@@ -291,20 +312,24 @@ def _ask(program: MilpProgram, time_limit_s: float, gap_ratio: float) -> Any:
             parameters.node_limit = program.max_nodes
     else:
         parameters.iteration_limit = _MOST_PIVOTS
+    if begin is not None:
+        parameters.lp_algorithm = parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
+    model = model_parameters_pb2.ModelSolveParametersProto(initial_basis=begin)
     with quiet:
-        return solver.solve(
-            _proto(program),
+        result = solver.solve(
+            _proto(program, order),
             parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP,
             parameters_pb2.SolverInitializerProto(),
             parameters,
-            model_parameters_pb2.ModelSolveParametersProto(),
+            model,
             None,
             callback_pb2.CallbackRegistrationProto(),
             None,
             None,
         )
+    return result, names
 
 
 def _refusals() -> type[Exception]:
@@ -330,39 +355,8 @@ def _dense(vector: Any, size: int) -> FloatArray:
     return dense
 
 
-class _StandardOutput:
-    """Sends what is written to standard output nowhere while it is entered.
-
-    HiGHS prints a line of its own now and then, and callers print results there for others to read.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entered = 0
-        self._kept: int | None = None
-
-    def __enter__(self) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            self._entered += 1
-            if self._entered == 1:
-                self._kept = os.dup(1)
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, 1)
-                os.close(nowhere)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._entered -= 1
-            if self._entered == 0 and self._kept is not None:
-                kept, self._kept = self._kept, None
-                os.dup2(kept, 1)
-                os.close(kept)
-
-
-_STANDARD_OUTPUT: Final = _StandardOutput()
-
-
-def _proto(program: MilpProgram) -> object:
+def _proto(program: MilpProgram, order: IntArray) -> object:
+    """In MathOpt's protocol; ``order`` sorts the coefficients by row and variable."""
     from ortools.math_opt import model_pb2
 
     rows, size = program.rows, len(program.cost)
@@ -377,7 +371,6 @@ def _proto(program: MilpProgram) -> object:
     priced = np.flatnonzero(program.cost)
     proto.objective.linear_coefficients.ids.extend(priced.tolist())
     proto.objective.linear_coefficients.values.extend(program.cost[priced].tolist())
-    order = np.lexsort((rows.column, rows.row))
     matrix = proto.linear_constraint_matrix
     matrix.row_ids.extend(rows.row[order].tolist())
     matrix.column_ids.extend(rows.column[order].tolist())

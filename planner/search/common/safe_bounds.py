@@ -76,12 +76,13 @@ def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
 
     The last variable goes first: it is the objective of programs that minimise a maximum, and its
     rows hold the other variables too. A price that lowers a reduced cost is scaled by the factor
-    that leaves nothing negative there.
+    that leaves nothing negative there. That may leave another variable short, as a phase's maximum
+    does its means, so the others have two turns.
     """
     endless = np.isinf(program.upper)
     last = np.zeros_like(endless)
     last[-1] = endless[-1]
-    for group in (last, endless & ~last):
+    for group in (last, endless & ~last, endless & ~last):
         if not group.any():
             continue
         rows = program.rows

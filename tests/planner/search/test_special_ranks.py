@@ -19,7 +19,8 @@ from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.solver_process import SolverProcess
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import _STANDARD_OUTPUT, MilpProgram, Rows
+from planner.search.common.programs import MilpProgram, Rows
+from planner.search.common.quiet import QUIET
 from planner.search.construct.walk import every_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -144,8 +145,8 @@ def test_what_a_solver_prints_is_kept_off_standard_output(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """HiGHS does at times; entered twice, as from two threads, it ends with the outer one."""
-    with _STANDARD_OUTPUT:
-        with _STANDARD_OUTPUT:
+    with QUIET:
+        with QUIET:
             os.write(1, b"inner\n")
         os.write(1, b"outer\n")
     os.write(1, b"after\n")

@@ -20,6 +20,7 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.common.basis import Basis
 from planner.space.evaluation import BoolArray, FloatArray
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
@@ -96,7 +97,9 @@ class Bounds:
     def largest_loads(self, box: Box) -> FloatArray:
         return LOADS
 
-    def relax(self, types: TypeSet, *, box: Box, rounds: int, kept: BoolArray) -> Relaxation:
+    def relax(
+        self, types: TypeSet, *, box: Box, rounds: int, kept: BoolArray, start: Basis | None
+    ) -> Relaxation:
         self.boxes.append(box)
         self.kept.append(kept)
         z = np.clip(np.full(2, SUM / 2), box.low, box.high)
