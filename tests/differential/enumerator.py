@@ -209,15 +209,15 @@ def _mirrors(case: Case) -> Iterator[tuple[int, ...]]:
     local, world = topology.local_world_size, topology.world_size
     domain = topology.domain_size
     speeds, device, host = topology.speeds(), topology.hbm_capacities(), topology.ddr_capacities()
-    batches = batch_ratios(case.workload, topology)
-    batches = np.ones(world) if batches is None else batches
+    days = (case.workload, *case.scenarios)
+    batches = [r for w in days if (r := batch_ratios(w, topology)) is not None]
     for hosts in itertools.permutations(range(topology.num_hosts)):
         if (host != host[list(hosts)]).any():
             continue
         for ranks in itertools.permutations(range(local)):
             mirror = tuple(h * local + r for h in hosts for r in ranks)
             at = list(mirror)
-            given = (speeds, device, batches)
+            given = (speeds, device, *batches)
             same = all((values == values[at]).all() for values in given)
             together = all(
                 (a // domain == b // domain) == (mirror[a] // domain == mirror[b] // domain)

@@ -33,7 +33,7 @@ from planner.objectives.iteration import IterationTime
 from tests.differential.case import Case, limited_topology
 from tests.differential.descent import FEW
 from tests.differential.drawing.options import placements
-from tests.differential.drawing.problems import draw_unusual
+from tests.differential.drawing.problems import draw_rare, draw_unusual
 
 FloatArray = NDArray[np.float64]
 
@@ -197,13 +197,13 @@ def _faster_machines(priced: PricedPlans) -> Iterator[str]:
     topology = priced.topology
     if topology.device.overlap_slowdown_ratio or topology.calibration:
         return
-    for name, better in _better(topology):
+    for name, better in better_machines(topology):
         pipeline = CostPipeline(priced.case.workload, better, default_models(better))
         for faster_s, time_s in zip(priced.times_by(pipeline), priced.times, strict=True):
             yield from _above(name, faster_s, time_s)
 
 
-def _better(topology: Topology) -> Iterator[tuple[str, Topology]]:
+def better_machines(topology: Topology) -> Iterator[tuple[str, Topology]]:
     """Machines with one figure better each."""
     device, host = topology.device, topology.host
     for name in ("host_link", "domain_link", "network_link"):
@@ -242,10 +242,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=100, help="number of problems")
     parser.add_argument("--start", type=int, default=0, help="seed of the first")
+    parser.add_argument("--rare", action="store_true", help="rare settings, see the other command")
     flags = parser.parse_args(arguments)
+    drawn = draw_rare if flags.rare else draw_unusual
     out, broken = Console(highlight=False, soft_wrap=True, markup=False), 0
     for seed in range(flags.start, flags.start + flags.count):
-        lines = broken_laws(draw_unusual(seed), seed)
+        lines = broken_laws(drawn(seed), seed)
         broken += bool(lines)
         for line in lines:
             out.print(f"seed {seed}: {line}")

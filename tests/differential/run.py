@@ -2,7 +2,9 @@
 
 ``--unusual`` draws settings that the others leave as they are: sharded dense parts, unequal
 batches, caches that look ahead, links with pods, fitted factors, pairs of types and kernels, and
-more (:mod:`tests.differential.drawing.unusual`). What bounds are made of is looked at without a
+more (:mod:`tests.differential.drawing.unusual`). ``--rare`` draws what those lack: 2D groups, dense
+parts of operators, days trained in another way, and more
+(:mod:`tests.differential.drawing.rare`). What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`.
 """
 
@@ -14,6 +16,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,9 +25,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from tests.differential.as_large import as_large
 from tests.differential.case import Case
 from tests.differential.check import Kind, Run, Verdict, check
-from tests.differential.drawing.problems import draw, draw_larger, draw_unusual
+from tests.differential.drawing.problems import draw, draw_larger, draw_rare, draw_unusual
 from tests.differential.named import has_every_plan, named
 from tests.differential.show import verdict_text
 from tests.differential.stored import save
@@ -72,12 +76,15 @@ class Settings:
     runs: tuple[Run, ...] = tuple(Run)
     larger: bool = False
     unusual: bool = False
+    rare: bool = False
+    as_large: bool = False
     twice: bool = False
 
     def drawn(self, seed: int) -> Case:
         """The problem of a seed."""
-        made = draw_larger if self.larger else draw_unusual if self.unusual else draw
-        return made(seed)
+        if self.larger:
+            return draw_larger(seed)
+        return (draw_rare if self.rare else draw_unusual if self.unusual else draw)(seed)
 
 
 def checked(case: Case, settings: Settings, *, exact: bool = True) -> Verdict:
@@ -96,7 +103,9 @@ def checked(case: Case, settings: Settings, *, exact: bool = True) -> Verdict:
 
 def check_seed(seed: int, settings: Settings) -> Line:
     """Draw and check one problem."""
-    return Line.of(checked(settings.drawn(seed), settings, exact=not settings.larger))
+    case = settings.drawn(seed)
+    with as_large(seed) if settings.as_large else nullcontext():
+        return Line.of(checked(case, settings, exact=not settings.larger))
 
 
 def lines_of(seeds: Iterable[int], settings: Settings, jobs: int) -> Iterator[Line]:
@@ -154,6 +163,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--wide", type=int, default=0, metavar="PLANS", help="price wide menus")
     parser.add_argument("--larger", action="store_true", help="too many plans to price them all")
     parser.add_argument("--unusual", action="store_true", help="settings seldom met together")
+    parser.add_argument("--rare", action="store_true", help="settings that the others lack")
+    parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")
     parser.add_argument("--only", choices=[r.value for r in Run], help="ask in one way only")
     parser.add_argument("--seed", type=int, help="one problem, with all details")
@@ -166,13 +177,16 @@ def main(arguments: list[str] | None = None) -> int:
         runs=(Run(flags.only),) if flags.only else tuple(Run),
         larger=flags.larger,
         unusual=flags.unusual,
+        rare=flags.rare,
+        as_large=flags.as_large,
         twice=flags.twice,
     )
     console = Console(width=110)
     if flags.seed is not None or flags.case is not None:
         case = settings.drawn(flags.seed) if flags.case is None else named(flags.case)
         exact = has_every_plan(flags.case) if flags.case else not flags.larger
-        verdict = checked(case, settings, exact=exact)
+        with as_large(flags.seed) if flags.as_large and flags.case is None else nullcontext():
+            verdict = checked(case, settings, exact=exact)
         console.print(verdict_text(verdict), highlight=False, markup=False, soft_wrap=True)
         return 1 if verdict.faults else 0
     seeds = range(flags.start, flags.start + flags.count)

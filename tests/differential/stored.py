@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from costmodels import estimates, sharding, topology, workload
+from costmodels import estimates, operators, sharding, topology, workload
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
@@ -29,7 +29,16 @@ FOLDER = Path(__file__).resolve().parent / "found"
 _KEY = "is"
 _KNOWN: dict[str, Any] = {
     cls.__name__: cls
-    for module in (communication, estimates, sharding, topology, workload, problem, robust)
+    for module in (
+        communication,
+        estimates,
+        operators,
+        sharding,
+        topology,
+        workload,
+        problem,
+        robust,
+    )
     for cls in vars(module).values()
     if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or issubclass(cls, Enum))
 } | {cls.__name__: cls for cls in (Empirical, Uniform, Zipf, Case)}

@@ -22,6 +22,7 @@ from costmodels.workload import (
     DenseOptimizer,
     DenseParallelism,
     HostProfile,
+    Pipeline,
     Pooling,
     Table,
     Workload,
@@ -67,9 +68,13 @@ def workload_text(
         law_is_known: False leaves plain uniform laws out, so that the reader is told about them.
 
     Raises:
-        InvalidInputError: a name that a file cannot hold, such as one that begins with a space.
+        InvalidInputError: what a file cannot hold, such as a name that begins with a space, or the
+            pipeline ``lookahead`` with 0 batches.
     """
     _check_names(workload)
+    if workload.pipeline is Pipeline.LOOKAHEAD and not workload.lookahead_batches:
+        message = "a workload file takes pipeline lookahead with 1 batch or more; give their number"
+        raise InvalidInputError(message)
     beside = dict(notes or {})
     lines = [
         *comment_lines(header),

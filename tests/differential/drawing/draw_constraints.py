@@ -26,14 +26,13 @@ def draw_constraints(rng: np.random.Generator, case: Case) -> Constraints:
     """None for half of the problems, else up to three rules."""
     rules = Constraints()
     for _ in range(int(rng.choice([0, 1, 2, 3], p=[0.5, 0.28, 0.14, 0.08]))):
-        rules = _with_one_more(rng, case, rules, str(rng.choice(_KINDS)))
+        rules = one_more_rule(rng, case, rules)
     return rules
 
 
-def _with_one_more(
-    rng: np.random.Generator, case: Case, rules: Constraints, kind: str
-) -> Constraints:
-    topology = case.topology
+def one_more_rule(rng: np.random.Generator, case: Case, rules: Constraints) -> Constraints:
+    """The rules and one more of any kind; as they are where a kind needs more tables."""
+    topology, kind = case.topology, str(rng.choice(_KINDS))
     if kind == "types":
         return replace(rules, sharding_types=_types(rng))
     if kind == "kernels":

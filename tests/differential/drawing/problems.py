@@ -20,6 +20,7 @@ from tests.differential.drawing.draw_constraints import draw_constraints
 from tests.differential.drawing.draw_system import draw_topology
 from tests.differential.drawing.draw_workload import draw_scenarios, draw_workload
 from tests.differential.drawing.options import placements
+from tests.differential.drawing.rare import rare
 from tests.differential.drawing.unusual import unusual, with_lost_shards
 from tests.differential.enumerator import Enumerator
 from tests.differential.judge import judge_of
@@ -62,6 +63,16 @@ def draw_unusual(seed: int) -> Case:
     """A small problem with settings that :func:`draw` leaves as they are."""
     rng = np.random.default_rng([seed, _VERSION, 2])
     case = unusual(rng, _drawn(rng, f"unusual seed {seed}", larger=False))
+    case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
+    return with_lost_shards(rng, _with_limits(rng, case))
+
+
+@lru_cache(maxsize=256)
+def draw_rare(seed: int) -> Case:
+    """A small problem with what neither :func:`draw` nor :func:`draw_unusual` has."""
+    rng = np.random.default_rng([seed, _VERSION, 3])
+    case = _drawn(rng, f"rare seed {seed}", larger=False)
+    case = rare(rng, unusual(rng, case) if rng.random() < 0.3 else case)
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return with_lost_shards(rng, _with_limits(rng, case))
 

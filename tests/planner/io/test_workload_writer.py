@@ -17,7 +17,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.workload import Feature, Table, Workload
+from costmodels.workload import Feature, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.workload.workload_writer import workload_text
@@ -238,6 +238,12 @@ def test_broken_bins_are_refused(law: str, words: str, tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidInputError, match=words):
         read_back(text, tmp_path)
+
+
+def test_a_pipeline_that_no_file_holds_is_refused() -> None:
+    """The reader wants a number of batches, so that the writer may not leave it out."""
+    with pytest.raises(InvalidInputError, match="lookahead with 1 batch or more"):
+        workload_text(make_workload(pipeline=Pipeline.LOOKAHEAD))
 
 
 def test_a_table_is_one_line() -> None:
