@@ -138,6 +138,9 @@ def solve(
 def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = None) -> Floor:
     """What no plan of a problem can go below, in seconds per iteration, without looking for one.
 
+    Where options are so many that host kernels are listed for uncut columns alone, it is about
+    plans of the listed options.
+
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other.
         InfeasibleError: proven that no plan fits.
@@ -156,6 +159,8 @@ def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = 
         free_bytes = best.memory.fullest.headroom_bytes
         return Floor(value=best.estimate.time.time_s, free_bytes=free_bytes)
     space = run.listed()
+    if not space.listing.bounds_hold_beyond and not space.listing.has_uncut_alone:
+        space = run.listed(every_kernel=True)
     return linear_floor(space, search_objective(SEARCH.objective, space, SEARCH.robust))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Final, cast
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -25,6 +25,9 @@ from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline
 from planner.torchrec_terms.space import torchrec_space
+
+BOUND_OF_LISTED: Final = "the bound does not hold for plans that have them"
+"""What is said of options that were left out and may be part of a plan below the bound."""
 
 
 def search_space(
@@ -111,10 +114,10 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             f"{topology.world_size} ranks; unequal pieces only where equal ones do not exist"
         )
     if listing.left_out_tables:
+        holds = "the bound holds for them too" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
             f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
-            f"{len(listing.tables)} tables, since device memory is far from full; the bound holds "
-            "for them too"
+            f"{len(listing.tables)} tables, since device memory is far from full; {holds}"
         )
     if listing.has_uncut_alone:
         lines.append(

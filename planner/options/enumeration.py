@@ -3,7 +3,8 @@
 Names that another one stands for are left out, see :mod:`planner.options.cuts`. Kernels that keep
 weights in host memory are left out of large problems, as long as device memory is far from full: a
 table is never looked up faster from host memory, so they could only help where device memory binds.
-A bound without any limit on memory then holds for them too.
+A bound without any limit on memory then holds for them too, unless other tables are listed with
+such kernels: see :attr:`Listing.bounds_hold_beyond`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ __all__ = [
 ]
 
 _EVERY: Final = 1000
-"""Up to this many options every kernel is listed whatever memory there is."""
+"""Up to this many options beside the first of each table every kernel is listed whatever memory
+there is."""
 
 _SMALL_RATIO: Final = 1e-3
 """Tables below this share of one device's memory free too little of it to be worth moving."""
@@ -69,7 +71,8 @@ class Listing:
         tables: options, some of them perhaps too large for any rank.
         names: sharding types that are listed under another name.
         left_out_tables: tables without the host kernels that they may have. Bounds hold for these
-            kernels too if they leave memory out.
+            kernels too if they leave memory out, and if no table is listed with such a kernel
+            (:attr:`bounds_hold_beyond`).
         has_uncut_alone: host kernels are listed for uncut columns and one cache size alone.
         is_pruned: options were dropped that are in no better plan than one already known.
     """
@@ -79,6 +82,18 @@ class Listing:
     left_out_tables: tuple[str, ...] = ()
     has_uncut_alone: bool = False
     is_pruned: bool = False
+
+    @property
+    def bounds_hold_beyond(self) -> bool:
+        """Whether no kernel that was left out can make a plan faster where memory does not bind.
+
+        Looked up from device memory beside all other tables, a table adds no more time than by a
+        call of its own from host memory. Where other tables have to be looked up from host memory,
+        one more may add less to their fused call than to a call from device memory: it needs no
+        launch, and what it writes to device memory is hidden behind the link to the host.
+        """
+        listed = {o.kernel for table in self.tables for o in table.options}
+        return not self.left_out_tables or listed.isdisjoint(HOST_KERNELS)
 
     @property
     def has_every_kernel(self) -> bool:
@@ -118,7 +133,7 @@ def enumerate_options(
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
     scarce = [t.table.weight_bytes for t in limits], pipeline.device_limits
-    if every_kernel or count <= _EVERY or not _prefers_device(problem, pipeline):
+    if every_kernel or count - len(limits) <= _EVERY or not _prefers_device(problem, pipeline):
         menus = [wide] * len(limits)
     elif surely_crowded(*scarce):
         menus = [_menu_of(limit, pipeline, wide) for limit in limits]

@@ -105,9 +105,8 @@ class Auto(AbstractStrategy):
     ) -> SearchOutcome:
         """Search until optimal, stuck, or out of budget."""
         record = Record(evaluate, progress, should_stop)
-        if SearchPart.EXHAUSTIVE not in self._without and can_price_all(
-            space, evaluate.meter.left_s
-        ):
+        has_all = SearchPart.EXHAUSTIVE not in self._without and space.listing.has_every_kernel
+        if has_all and can_price_all(space, evaluate.meter.left_s):
             price_all(space, record)
         else:
             start_under_rules(space, record, seed=seed)

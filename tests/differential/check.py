@@ -16,6 +16,7 @@ from planner.api import estimate, floor, plan
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_plan, plan_text
 from planner.options.torchrec_rules import layout_problems
+from planner.prepare import BOUND_OF_LISTED
 from planner.problem import PlanningProblem
 from planner.scenarios import ScenarioRule
 from planner.search.auto import Auto
@@ -67,7 +68,9 @@ class Kind(StrEnum):
 class Answer:
     """What the planner said. Without a plan, ``error`` is the exception it ended with.
 
-    ``plan`` is as read back from the written file; ``estimate_s`` is what ``estimate`` says of it.
+    ``bound`` is what was proven of every plan, None where the planner says that it is about listed
+    options alone. ``plan`` is as read back from the written file; ``estimate_s`` is what
+    ``estimate`` says of it.
     ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
     of the search apart. ``floor`` is what is known without a search (of the engine, about times),
     and ``free_bytes`` what the plan leaves of its fullest rank. ``withdrew`` says that the planner
@@ -217,6 +220,7 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
         written = _read_back(case, text)
         check_plan(written, case.workload, case.topology.world_size)
         found = estimate(case.workload, case.topology, written).estimate.time.time_s
+        is_of_every_plan = not any(BOUND_OF_LISTED in line for line in result.searched)
     except Exception as error:  # whatever it is: the judgement is faults_of's
         return Answer(
             run=run,
@@ -229,8 +233,8 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
         run=run,
         plan=written,
         value=result.solver.value,
-        bound=result.solver.bound,
-        is_optimal=result.solver.status is Status.OPTIMAL,
+        bound=result.solver.bound if is_of_every_plan else None,
+        is_optimal=result.solver.status is Status.OPTIMAL and is_of_every_plan,
         estimate_s=found,
         others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
         floor=_floor(case) if run is Run.ENGINE else None,

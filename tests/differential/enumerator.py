@@ -130,7 +130,10 @@ class Enumerator:
         sizes = [len(found) for found in self.choices]
         for start in range(0, self.num_plans, _PLACES):
             flat = np.arange(start, min(start + _PLACES, self.num_plans))
-            index = [np.asarray(i) for i in np.unravel_index(flat, sizes)]
+            index = []
+            for size in reversed(sizes):  # numpy.unravel_index takes no more than 64 tables
+                flat, choice = np.divmod(flat, size)
+                index.insert(0, choice)
             good = self._keep_rules(index)
             index = [i[good] for i in index]
             if good.any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -122,7 +122,7 @@ def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArr
     sizes = [len(c) for c in choices]
     for start in range(0, math.prod(sizes), _BATCH):
         stop = min(start + _BATCH, math.prod(sizes))
-        index = np.unravel_index(np.arange(start, stop), sizes)
+        index = _digits(np.arange(start, stop), sizes)
         if taken is not None:
             kept = taken.kept(index)
             if not kept.any():
@@ -130,6 +130,19 @@ def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArr
             index = tuple(i[kept] for i in index)
         total = sum((w[i] for w, i in zip(works, index, strict=True)), start=np.zeros(1))
         yield Assignments(choices=choices, index=index), total
+
+
+def _digits(numbers: IntArray, sizes: Sequence[int]) -> tuple[IntArray, ...]:
+    """The choice of each table in the assignments of these numbers, ``[N]`` for each table.
+
+    The last table changes fastest, as with ``numpy.unravel_index``, which takes no more than 64
+    tables.
+    """
+    digits = []
+    for size in reversed(sizes):
+        numbers, digit = np.divmod(numbers, size)
+        digits.append(digit)
+    return tuple(reversed(digits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

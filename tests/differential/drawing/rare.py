@@ -1,9 +1,9 @@
 """What makes a drawn problem rare: what neither the plain nor the unusual drawings have.
 
 The model in 2D groups, dense parts given by operators, measured laws with all that a profile can
-say, slow inputs, days that are trained in another way, ranks that are CPU cores, and many
-constraints at once. Each change keeps to what the planner documents as allowed together; a problem
-gets one to three of them.
+say, slow inputs, days that are trained in another way, ranks that are CPU cores, many constraints
+at once, and dozens of tables that are pinned. Each change keeps to what the planner documents as
+allowed together; a problem gets one to three of them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.operators import Operator, OperatorKind
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.units import MIB
 from costmodels.workload import (
     DataType,
     DenseArch,
     DenseParallelism,
+    Feature,
     OperatorList,
     Optimizer,
     Pipeline,
     Workload,
 )
 from planner import load_system
+from planner.problem import TableConstraint
 from planner.scenarios import ScenarioRule
 from planner.tuning.groups import group_topology
 from tests.differential.case import Case
 from tests.differential.drawing.draw_constraints import one_more_rule
+from tests.differential.drawing.options import placements
 
 Change = Callable[[np.random.Generator, Case], Case]
 
@@ -233,6 +238,36 @@ def _crowded(rng: np.random.Generator, case: Case) -> Case:
     return replace(case, constraints=rules)
 
 
+def _many_pinned(rng: np.random.Generator, case: Case) -> Case:
+    """Dozens of small tables more, of which each may be in one way alone."""
+    first = case.workload.tables[0]
+    names = [f"pinned{i}" for i in range(int(rng.integers(62, 70)))]
+    more = tuple(
+        replace(
+            first,
+            name=name,
+            num_embeddings=500,
+            embedding_dim=8,
+            features=(Feature(name=name, pooling_factor=float(rng.choice([0.3, 2.0]))),),
+            distribution=Uniform(num_embeddings=500),
+        )
+        for name in names
+    )
+    days = [replace(w, tables=(*more, *w.tables)) for w in (case.workload, *case.scenarios)]
+    kernel = ComputeKernel.FUSED_UVM if rng.random() < 0.5 else ComputeKernel.FUSED
+    rule = TableConstraint(
+        pattern="pinned*", sharding_types=(ShardingType.ROW_WISE,), kernels=(kernel,)
+    )
+    rules = case.constraints
+    made = replace(
+        case,
+        workload=days[0],
+        scenarios=tuple(days[1:]),
+        constraints=replace(rules, tables=(*rules.tables, rule)),
+    )
+    return made if all(placements(made, t) for t in more) else case
+
+
 _CHANGES: tuple[Change, ...] = (
     _grouped,
     _on_cores,
@@ -241,4 +276,5 @@ _CHANGES: tuple[Change, ...] = (
     _other_days,
     _profiled,
     _crowded,
+    _many_pinned,
 )

@@ -1,0 +1,111 @@
+"""Host kernels that are not listed: when a bound holds for them, and when they are listed.
+
+Tables named ``p0``, ``p1`` and so on are pinned to host memory; ``free0`` and so on may have any
+kernel. A free table is best looked up with the pinned ones, in their fused call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Feature, Pipeline
+from planner.api import estimate, floor, plan
+from planner.prepare import BOUND_OF_LISTED
+from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.result import PlanningResult
+from tests.strategies import make_placement, make_table, make_topology, make_workload
+
+IN_HOST = ComputeKernel.FUSED_UVM
+
+
+def problem(num_pinned: int, num_free: int, kind: ShardingType) -> PlanningProblem:
+    """Two ranks on which a fused call is dear, and tables that may be sharded in one way alone."""
+    names = [*(f"p{i}" for i in range(num_pinned)), *(f"free{i}" for i in range(num_free))]
+    tables = [
+        make_table(
+            name,
+            num_embeddings=40_000 if name[0] == "p" else 400,
+            embedding_dim=16,
+            features=(Feature(name=name, pooling_factor=30.0 if name[0] == "p" else 0.001),),
+        )
+        for name in names
+    ]
+    rule = TableConstraint(pattern="p*", kernels=(IN_HOST,))
+    return PlanningProblem(
+        workload=make_workload(*tables, local_batch_size=512, pipeline=Pipeline.NONE),
+        topology=_dear_calls(make_topology(1, 2)),
+        constraints=Constraints(tables=(rule,) if num_pinned else (), sharding_types=(kind,)),
+    )
+
+
+def _dear_calls(topology: Topology) -> Topology:
+    return replace(
+        topology, device=replace(topology.device, kernel_latency_s=1e-4, launch_latency_s=0.0)
+    )
+
+
+def solved(asked: PlanningProblem) -> PlanningResult:
+    return plan(
+        asked.workload,
+        asked.topology,
+        constraints=asked.constraints,
+        with_baselines=False,
+        max_evaluations=500,
+    )
+
+
+def in_host_memory(asked: PlanningProblem) -> Plan:
+    """Every table whole, in host memory, in turn on both ranks."""
+    placements = []
+    for i, table in enumerate(asked.workload.tables):
+        placements.append(
+            make_placement(
+                table, ShardingType.TABLE_WISE, asked.topology, kernel=IN_HOST, where=(i % 2,)
+            )
+        )
+    return Plan(placements=tuple(placements))
+
+
+def test_a_bound_that_others_may_beat_is_said_to_be_of_the_listed_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = problem(2, 2, ShardingType.TABLE_WISE)
+    known = estimate(asked.workload, asked.topology, in_host_memory(asked))
+    best_s = known.estimate.time.time_s
+    every = solved(asked)
+    assert every.solver.value <= best_s * (1 + 1e-9)
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    listed = solved(asked)
+    assert listed.solver.value > best_s
+    assert any(BOUND_OF_LISTED in line for line in listed.searched)
+    assert floor(asked).value <= best_s
+
+
+def test_a_bound_holds_for_kernels_that_no_table_is_listed_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = problem(0, 3, ShardingType.TABLE_WISE)
+    every = solved(free)
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    listed = solved(free)
+    assert any("the bound holds for them too" in line for line in listed.searched)
+    assert listed.bound is not None
+    assert listed.bound <= every.solver.value * (1 + 1e-9)
+
+
+def test_tables_with_one_option_each_leave_the_others_all_of_theirs() -> None:
+    """A thousand pinned tables are no reason to leave kernels of the one free table out."""
+    asked = problem(1001, 1, ShardingType.ROW_WISE)
+    found = solved(asked)
+    assert found.plan.placement("free0").kernel is IN_HOST
+    assert not any("not tried" in line for line in found.searched)
+
+
+def test_more_tables_than_an_array_has_axes_are_all_priced() -> None:
+    """Every plan is priced where tables have few choices, however many tables there are."""
+    asked = problem(70, 1, ShardingType.ROW_WISE)
+    assert solved(asked).solver.gap_ratio == pytest.approx(0.0)
