@@ -39,13 +39,14 @@ def test_rare_problems_have_what_others_lack(tmp_path: Path) -> None:
     workloads = [c.workload for c in cases]
     laws = [t.distribution for w in workloads for t in w.tables]
     assert any(c.topology.whole for c in cases)
-    assert any(c.topology.device.single_stream for c in cases)
+    assert any(c.topology.compute_device == "cpu" for c in cases)
     assert any(w.dense.operators for w in workloads)
     assert any(d.batch_share_ratio for c in cases for d in c.scenarios)
     assert any(d.pipeline is not c.workload.pipeline for c in cases for d in c.scenarios)
     assert any(law.ids_per_draw > 1 for law in laws if isinstance(law, Zipf))
     assert any(law.num_unique_curve for law in laws if isinstance(law, Empirical))
     assert max(len(c.constraints.tables) for c in cases) > 3
+    assert max(len(w.tables) for w in workloads) > 64
     for case in cases[::5]:
         save(case, tmp_path / "case.json", ["nothing"])
         assert load(tmp_path / "case.json") == case
