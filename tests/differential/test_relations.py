@@ -45,7 +45,8 @@ def test_rare_problems_have_what_others_lack(tmp_path: Path) -> None:
     assert any(d.pipeline is not c.workload.pipeline for c in cases for d in c.scenarios)
     assert any(law.ids_per_draw > 1 for law in laws if isinstance(law, Zipf))
     assert any(law.num_unique_curve for law in laws if isinstance(law, Empirical))
-    assert max(len(c.constraints.tables) for c in cases) > 3
+    keys = ("tables", "together", "apart", "counts", "memory")
+    assert max(sum(len(getattr(c.constraints, key)) for key in keys) for c in cases) > 3
     assert max(len(w.tables) for w in workloads) > 64
     for case in cases[::5]:
         save(case, tmp_path / "case.json", ["nothing"])
