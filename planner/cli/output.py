@@ -109,8 +109,8 @@ def write_run(
             for name in sorted(texts, key=lambda name: name == PLAN_FILE):
                 (staging / name).replace(folder / name)
             for path in folder.iterdir():
-                if _is_of_a_family(path.name) and path.name not in texts:
-                    path.unlink()  # of an earlier run, whose other plans are gone
+                if path.is_file() and _is_of_a_run(path.name) and path.name not in texts:
+                    path.unlink()  # of an earlier run, whose plan is gone
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     written = (*texts, TRACE_FOLDER) if traces else tuple(texts)

@@ -49,8 +49,8 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             problems.append(f"{place}: table {table.name!r}: {error}")
     if len(missing) == len(workload.tables):
         problems.append(
-            f"{place}: has statistics of {_some(list(stats.tables))}, and none of the workload's "
-            f"tables {_some(missing)}; 'shardplan profile --table-map' names tables after features"
+            f"{place}: has statistics of {some_names(list(stats.tables))}, and none of the workload's "
+            f"tables {some_names(missing)}; 'shardplan profile --table-map' names tables after features"
         )
     if problems:
         raise InvalidInputError(problems)
@@ -58,13 +58,13 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     if missing:
         notes.append(
             f"{place}: no statistics of {len(missing)} of {len(workload.tables)} tables "
-            f"({_some(missing)}): they keep the distribution and pooling factors of the workload"
+            f"({some_names(missing)}): they keep the distribution and pooling factors of the workload"
         )
     unused = [name for name in stats.tables if name not in used]
     if unused:
         notes.append(
             f"{place}: {len(unused)} of its {len(stats.tables)} tables are not in the workload "
-            f"({_some(unused)}): their statistics are not used"
+            f"({some_names(unused)}): their statistics are not used"
         )
     remark = undersampled_remark({name: stats.tables[name] for name in sorted(used)})
     if remark is not None:
@@ -88,6 +88,9 @@ def _measured(table: Table, found: TableStats) -> Table:
     return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
 
 
-def _some(names: Sequence[str]) -> str:
+def some_names(names: Sequence[str]) -> str:
+    """The first names of a list, for messages; "nothing" for an empty one."""
+    if not names:
+        return "nothing"
     shown = ", ".join(printable(name) for name in names[:_SHOWN])
     return f"{shown}, ..." if len(names) > _SHOWN else shown

@@ -138,13 +138,13 @@ def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.flags.inputs import load_plans, with_constraints
+    from planner.cli.flags.inputs import load_plans, with_constraints, with_notes
     from planner.cli.flags.stats_inputs import ordered, stats_of
     from planner.cli.printing import drift_show as show
 
     files, before = ordered(asked.days), asked.before
     inputs = with_constraints(load_plans(workload, (plan,), flags), asked.constraints)
-    problem, warnings = inputs.problem, list(inputs.warnings)
+    problem, warnings = inputs.problem, inputs.warnings
     from planner.drift.assess import assess
     from planner.drift.changes import workload_under
     from planner.problem import MoveLimit
@@ -153,7 +153,7 @@ def _drift(
     if before is not None:
         old = stats_of(before, problem.workload)
         then, _, notes = workload_under(problem.workload, old, str(before))
-        problem, warnings = replace(problem, workload=then), [*warnings, *notes]
+        problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
     limit = MoveLimit(
         start=inputs.plans[0],
         max_bytes=asked.max_moved_bytes,
@@ -175,4 +175,4 @@ def _drift(
         predicted_s=None if inputs.made_for is None else inputs.made_for.predicted_s,
         before=before,
     )
-    return drift, warnings
+    return drift, list(warnings)

@@ -342,6 +342,15 @@ def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
     return tuple(text for text in file.warnings if not any(word in text for word in words))
 
 
+def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
+    """The workload's warnings and those of statistics, which give tables the laws they lacked."""
+    bare = [text for text in warnings if "no distribution" in text]
+    kept = tuple(text for text in warnings if text not in bare)
+    if any("no statistics" in text for text in notes):
+        kept += tuple(f"{text}, where there are no statistics" for text in bare)
+    return kept + notes
+
+
 def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """``key=value`` texts, taken apart."""
     wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]

@@ -8,7 +8,7 @@ from pathlib import Path
 from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags.common import ProblemFlags
-from planner.cli.flags.inputs import Inputs, load_problem, with_constraints
+from planner.cli.flags.inputs import Inputs, load_problem, with_constraints, with_notes
 from planner.cli.flags.plan_flags import PlanFlags
 from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.applied import with_stats
@@ -38,14 +38,12 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
         InvalidInputError: a file or flag breaks a rule.
     """
     inputs = with_constraints(load_problem(source, flags), more.constraints)
-    moves, warnings = None, list(inputs.warnings)
+    moves, warnings = None, inputs.warnings
     problem = inputs.problem
     if more.stats is not None:
         measured, notes = with_stats(problem.workload, load_stats(more.stats), str(more.stats))
         problem = replace(problem, workload=measured)
-        if not any("no statistics" in text for text in notes):
-            warnings = [text for text in warnings if "no distribution" not in text]
-        warnings += notes
+        warnings = with_notes(warnings, notes)
     if more.plan_in_use is not None:
         saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
         moves = MoveLimit(
@@ -53,7 +51,7 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
         )
         warnings += saved.warnings
     scenarios, found = load_scenarios(more.scenarios, problem.workload, flags)
-    warnings += found
+    warnings += tuple(found)
     return PlanInputs(
         inputs=replace(inputs, problem=problem, warnings=tuple(dict.fromkeys(warnings))),
         moves=moves,

@@ -22,10 +22,14 @@ _STATS_SUFFIX: Final = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayFile:
-    """A file or folder, and the day that it is of: days since any origin, None if not said."""
+    """A file or folder, and the day that it is of: days since any origin, None if not said.
+
+    ``is_date`` says that the day was written as a date, whose origin is the calendar's.
+    """
 
     path: Path
     day: float | None = None
+    is_date: bool = False
 
     @property
     def name(self) -> str:
@@ -45,10 +49,12 @@ class DayFileType(click.ParamType[DayFile]):
         if isinstance(value, DayFile):
             return value
         before, equals, after = str(value).partition("=")
-        day = _day(before.strip())
+        text = before.strip()
+        date_day = _day_of_date(text)
+        day = _day_number(text) if date_day is None else date_day
         found = DayFile(path=Path(str(value)))
         if equals and day is not None:
-            found = DayFile(path=Path(after), day=day)
+            found = DayFile(path=Path(after), day=day, is_date=date_day is not None)
         if not found.path.exists():
             hint = (
                 "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
@@ -57,11 +63,14 @@ class DayFileType(click.ParamType[DayFile]):
         return found
 
 
-def _day(text: str) -> float | None:
+def _day_of_date(text: str) -> float | None:
     try:
         return float(date.fromisoformat(text).toordinal())
     except ValueError:
-        pass
+        return None
+
+
+def _day_number(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
@@ -69,11 +78,15 @@ def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
     """The files by day.
 
     Raises:
-        InvalidInputError: several files, and one without a day or two of the same day.
+        InvalidInputError: several files, and one without a day, two of the same day, or some days
+            as dates and others as numbers.
     """
     bare = [f.name for f in files if f.day is None]
     if len(files) > 1 and bare:
         message = f"--stats {bare[0]}: several statistics need their days, such as --stats 1=FILE"
+        raise InvalidInputError(message)
+    if len({f.is_date for f in files}) > 1:
+        message = "--stats: some days are dates and others numbers; give all days in one way"
         raise InvalidInputError(message)
     days = [f.day for f in files]
     if len(set(days)) < len(days):
@@ -88,6 +101,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: neither of both, or no feature of the data belongs to the workload.
     """
+    from planner.profiling.applied import some_names
     from planner.profiling.profiler import ProfileOptions, profile_files
     from planner.profiling.stats import load_stats
     from planner.profiling.table_map import ByFeature
@@ -101,8 +115,8 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     by_name = {t.name: t.name for t in workload.tables if t.name in names}
     if not tables and not by_name:
         message = (
-            f"{path}: has the features {', '.join(sorted(names)[:6])} ..., and none of them is a "
-            "feature or table of the workload; profile it with 'shardplan profile --table-map'"
+            f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
+            "or table of the workload; profile it with 'shardplan profile --table-map'"
         )
         raise InvalidInputError(message)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -121,11 +121,14 @@ def test_the_statistics_of_then_can_be_named(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
     asked = ("drift", *made, "--system", system_file, "--evaluations", 50, "--threshold", "99%")
+    bare = WORKLOAD.replace(", distribution: {kind: zipf, exponent: 0.4}", "")
+    made[0].write_text(bare.replace(", distribution: {kind: zipf, exponent: 1.3}", ""))
     same = run(*asked, "--before", days[1], "--stats", days[1], "--json")
     told = json.loads(same.out)
     assert told["days"][0]["tables"] == []
     assert told["days"][0]["before_s"] == told["days"][0]["now_s"]
     assert not any("--before" in text for text in told["warnings"])
+    assert "no distribution" not in same.err
     other = run(*asked, "--stats", days[1], "--batch-size", 1024)
     assert "with --before" in other.err  # the file tells of another batch
 
@@ -137,6 +140,7 @@ def test_the_statistics_of_then_can_be_named(
         (("monday=0.json",), "DAY is a number"),
         (("{0}", "{1}"), "need their days"),
         (("1={0}", "1={1}"), "of the same day"),
+        (("2026-11-20={0}", "2={1}"), "some days are dates and others numbers"),
     ],
 )
 def test_bad_days_are_refused(

@@ -38,4 +38,5 @@ def test_the_flag_changes_the_plan_and_tells_what_it_lacks(
     assert times[1] < times[0]  # one index per sample was measured, and not 90
     told = " ".join(json.loads(measured.out)["warnings"])
     assert "no statistics of 1 of 2 tables (other)" in told
+    assert "every row is taken as equally likely, where there are no statistics" in told
     assert run(*asked, "--stats", tmp_path / "none.json").code == 2
