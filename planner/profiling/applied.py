@@ -49,8 +49,9 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             problems.append(f"{place}: table {table.name!r}: {error}")
     if len(missing) == len(workload.tables):
         problems.append(
-            f"{place}: has statistics of {some_names(list(stats.tables))}, and none of the workload's "
-            f"tables {some_names(missing)}; 'shardplan profile --table-map' names tables after features"
+            f"{place}: has statistics of {some_names(list(stats.tables))}, and none of the "
+            f"workload's tables {some_names(missing)}; 'shardplan profile --table-map' names tables "
+            "after features"
         )
     if problems:
         raise InvalidInputError(problems)
@@ -58,7 +59,8 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     if missing:
         notes.append(
             f"{place}: no statistics of {len(missing)} of {len(workload.tables)} tables "
-            f"({some_names(missing)}): they keep the distribution and pooling factors of the workload"
+            f"({some_names(missing)}): they keep the distribution and pooling factors of the "
+            "workload"
         )
     unused = [name for name in stats.tables if name not in used]
     if unused:

@@ -55,13 +55,13 @@ def command(
     from planner.cli.flags.run_inputs import measured_runs, plans_of
 
     inputs = load_plans(workload, plans_of(runs), flags)
-    measured = measured_runs(runs, inputs.plans)
+    measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit
     from planner.io.system.fitted_system import write_fitted_system
 
     problem = inputs.problem
     found = fit(problem, measured)
-    warnings = [*inputs.warnings, *_doubts(found)]
+    warnings = [*inputs.warnings, *notes, *_doubts(found)]
     if found.topology is not problem.topology:
         warnings.append(
             "CPU ranks that were never calibrated: the runs correct the constants of other cores, "

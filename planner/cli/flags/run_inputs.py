@@ -61,7 +61,9 @@ def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(run.plan for run in given))
 
 
-def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple[Run, ...]:
+def measured_runs(
+    given: tuple[GivenRun, ...], plans: tuple[Plan, ...]
+) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """One run per plan: times of the same plan are averaged, traces of its ranks put together.
 
     Files that hold the same plan are one: a plan does not tell how well others are predicted.
@@ -72,13 +74,16 @@ def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple
         given: from the command line.
         plans: loaded, in the order of :func:`plans_of`.
 
+    Returns:
+        The runs, and a line for each of them whose time is a mean of several.
+
     Raises:
         InvalidInputError: a trace that cannot be read.
     """
     from planner.fit.evidence import Run, mean_iteration_s
     from planner.trace.reading import read_trace
 
-    runs = []
+    runs, notes = [], []
     paths: dict[Plan, list[Path]] = {}
     for path, plan in zip(plans_of(given), plans, strict=True):
         paths.setdefault(plan, []).append(path)
@@ -90,5 +95,12 @@ def measured_runs(given: tuple[GivenRun, ...], plans: tuple[Plan, ...]) -> tuple
             message = f"--run {path}: the time of an iteration must be above 0"
             raise InvalidInputError(message)
         time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
+        if len(times) > 1:
+            names = ", ".join(map(str, (path, *others)))
+            low, high, mean = map(units.format_time, (min(times), max(times), time_s))
+            notes.append(
+                f"{names}: one plan, whose {len(times)} times, {low} to {high}, count as one run of "
+                f"{mean}, their mean; intervals do not know how far they lie apart"
+            )
         runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
-    return tuple(runs)
+    return tuple(runs), tuple(notes)

@@ -43,7 +43,9 @@ def test_times_become_a_system(
     assert after_s == pytest.approx(1.5 * before_s, rel=0.02)
     copy = plans[0].with_name("copy.json")
     copy.write_bytes(plans[0].read_bytes())
-    assert "a single run" in run(*asked, given[0], f"--run={copy}={2e3 * before_s:.6f}ms").err
+    twice = " ".join(run(*asked, given[0], f"--run={copy}={2e3 * before_s:.6f}ms").err.split())
+    assert "a single run" in twice
+    assert f"{plans[0]}, {copy}: one plan, whose 2 times" in twice
     both = run(*asked, *given)
     assert both.code == 0, both.err
     for words in ("lookup", "collective", "Left out", "of 4 factors"):
