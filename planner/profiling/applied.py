@@ -50,8 +50,8 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
     if len(missing) == len(workload.tables):
         problems.append(
             f"{place}: has statistics of {some_names(list(stats.tables))}, and none of the "
-            f"workload's tables {some_names(missing)}; 'shardplan profile --table-map' names tables "
-            "after features"
+            f"workload's tables {some_names(missing)}; 'shardplan profile --table-map' names "
+            "tables after features"
         )
     if problems:
         raise InvalidInputError(problems)

@@ -99,8 +99,8 @@ def measured_runs(
             names = ", ".join(map(str, (path, *others)))
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
             notes.append(
-                f"{names}: one plan, whose {len(times)} times, {low} to {high}, count as one run of "
-                f"{mean}, their mean; intervals do not know how far they lie apart"
+                f"{names}: one plan, whose {len(times)} times, {low} to {high}, count as one run "
+                f"of {mean}, their mean; intervals do not know how far they lie apart"
             )
         runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
     return tuple(runs), tuple(notes)
