@@ -12,7 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
-from costmodels.dense.base import dense_layers, dense_parameters, is_sustained
+from costmodels.dense.base import dense_layers, dense_parameters, is_sustained, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -329,6 +329,9 @@ class CostPipeline:
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
             )
+        unrated = unrated_remark(self.workload, self.topology.device)
+        if unrated is not None and self.models.exchange is None:
+            notes.append(unrated)
         is_uncalibrated = self.topology.compute_device == "cpu" and self.models.exchange is None
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(

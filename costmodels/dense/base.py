@@ -12,11 +12,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datatypes import DataType
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
-from costmodels.topology import Topology
+from costmodels.topology import Device, Topology
 from costmodels.workload import DenseArch, HostProfile, Pooling, Workload
 
 FloatArray = NDArray[np.float64]
@@ -217,6 +218,24 @@ def dense_parameters(workload: Workload) -> int:
     """Trained elements of the dense part."""
     layers = dense_layers(workload)
     return layers.bottom_parameters + layers.top_parameters
+
+
+def unrated_remark(workload: Workload, device: Device) -> str | None:
+    """What to say where the device lists no rate for products of the dense part; None if it does.
+
+    Products in tf32 need no word: PyTorch runs them in fp32 on devices that do not have it.
+    """
+    before, after = dense_operators(workload)
+    kinds = (*PRODUCTS, OperatorKind.ATTENTION)
+    used = {o.dtype for o in (*before, *after) if o.kind in kinds} - {DataType.TF32}
+    unlisted = sorted(used - dict(device.flops_per_s).keys())
+    if not unlisted:
+        return None
+    slowest, _ = min(device.flops_per_s, key=lambda entry: entry[1])
+    return (
+        f"{device.name} lists no rate for products in {', '.join(unlisted)}: the dense part is "
+        f"priced at that of {slowest}, the slowest listed"
+    )
 
 
 def activation_bytes(workload: Workload) -> float:

@@ -50,12 +50,19 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
     sources = [p.source for p in topology.provenance if p.name == "device.flops_efficiency"]
     known = bool(sources) and sources[0] in (Source.MEASURED, Source.CALIBRATED)
     basis = Basis.CALIBRATED if known else Basis.ANALYTIC
-    return tuple(
-        row
-        if isinstance(row, Unmodelled)
-        else interval(product_s(row[0], row[1], topology.device), spread, basis)
-        for row in rows
-    )
+    return tuple(_on_device(row, topology, spread, basis) for row in rows)
+
+
+def _on_device(
+    row: tuple[Product, DataType] | Unmodelled, topology: Topology, spread: float, basis: Basis
+) -> Predicted | Unmodelled:
+    """A product at the rate of its element type; tf32 runs as fp32 where a device lacks it."""
+    if isinstance(row, Unmodelled):
+        return row
+    product, dtype = row
+    if dtype is not DataType.TF32 and dtype not in dict(topology.device.flops_per_s):
+        return Unmodelled(reason=f"{topology.device.name} lists no rate for products in {dtype}")
+    return interval(product_s(product, dtype, topology.device), spread, basis)
 
 
 def _on_cpu(

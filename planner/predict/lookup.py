@@ -60,6 +60,8 @@ _EXTRAPOLATED_SIGMA: Final = 0.3
 _PER_INDEX_SIGMA: Final = 0.15
 """Added for updates per index: their one constant comes from a single device."""
 _MOST: Final = 2**48
+_AGREEING: Final = 0.1
+"""Relative difference up to which indices that were counted agree with a mean pooling factor."""
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
 _Word = TypeVar("_Word")
 
@@ -257,11 +259,23 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
 
 
 def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> tuple[float, float]:
-    """(indices, bags) of one table; either follows from the other and the pooling factor."""
+    """(indices, bags) of one table; either follows from the other and the pooling factor.
+
+    Raises:
+        ValueError: all three are given and do not agree.
+    """
     bags = _optional(given, "batch_per_table", 0.0, low=1, high=_MOST)
     indices = bags * pooling_factor
     if "lookups_total" in given:
-        indices = number(given, "lookups_total", low=0, high=_MOST) / num_tables
+        counted = number(given, "lookups_total", low=0, high=_MOST) / num_tables
+        all_given = bags > 0 and "pooling_factor" in given
+        if all_given and not math.isclose(counted, indices, rel_tol=_AGREEING):
+            message = (
+                f"lookups_total {given['lookups_total']} is not num_tables x batch_per_table x "
+                f"pooling_factor = {num_tables * indices:.10g}; correct one or leave one out"
+            )
+            raise ValueError(message)
+        indices = counted
     return indices, bags or indices / max(pooling_factor, 1e-6)
 
 

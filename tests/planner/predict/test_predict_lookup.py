@@ -101,6 +101,14 @@ def test_the_kernel_of_the_update_may_be_said(tmp_path: Path) -> None:
     assert each > default
 
 
+def test_counts_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    given = written(tmp_path / "a.csv", {**BASE, "lookups_total": "90000"})
+    assert predict_lookups(read_table(given, LOOKUP_COLUMNS), H100)
+    wrong = written(tmp_path / "b.csv", {**BASE, "lookups_total": "1000"})
+    with pytest.raises(InvalidInputError, match=r":2: lookups_total 1000 is not .* = 81920; "):
+        predict_lookups(read_table(wrong, LOOKUP_COLUMNS), H100)
+
+
 def test_a_small_call_takes_at_least_a_kernel(tmp_path: Path) -> None:
     one, two = times(tmp_path / "a.csv", {"batch_per_table": "1"}, {"batch_per_table": "2"})
     assert H100.device.kernel_latency_s < one < two < 1.01 * H100.device.kernel_latency_s
@@ -221,6 +229,18 @@ def test_products_are_those_of_the_dense_model(tmp_path: Path) -> None:
     assert second.time_s == product_s(many, DataType.FP32, H100.device)
     assert third == Unmodelled(reason="K not given")
     assert predicted_text(table, (first, second, third)).endswith("K not given\n")
+
+
+def test_products_without_a_rate_of_their_type_have_no_time(tmp_path: Path) -> None:
+    """fp32's rate is not that of int8; only tf32 runs as fp32 where a device does not have it."""
+    kinds = ("fp16", "bf16", "int8", "tf32", "fp32")
+    rows = [{"M": "64", "K": "64", "N": "64", "dtype": kind} for kind in kinds]
+    table = read_table(written(tmp_path / "a.csv", *rows), DENSE_COLUMNS)
+    half, brain, integer, tf32, single = predict_products(table, load_system("v100_32gb_sxm"))
+    assert isinstance(half, Predicted)
+    assert brain == Unmodelled(reason="V100-SXM3-32GB lists no rate for products in bf16")
+    assert isinstance(integer, Unmodelled)
+    assert tf32 == single
 
 
 def test_the_dense_command(tmp_path: Path, run: Run) -> None:  # noqa: F811
