@@ -77,6 +77,11 @@ class AbstractReader(ABC):
             InvalidInputError: the file is not of this format.
         """
 
+    def left_out(self, path: Path) -> tuple[str, ...]:
+        """Columns of a file that are not taken as features, each with its type; most have none."""
+        del path
+        return ()
+
     @abstractmethod
     def num_positions(self, path: Path) -> int:
         """How many positions the file has; 1 if it cannot be split."""

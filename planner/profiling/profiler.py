@@ -100,11 +100,12 @@ def profile_files(
     tell = progress or _ignore
     check_output(output)
     sources = find_sources(paths, readers or default_readers(), options.format_name)
-    names = sources[0].reader.feature_names(sources[0].path)
+    first = sources[0]
+    names, others = first.reader.feature_names(first.path), first.reader.left_out(first.path)
     units = cut_units(sources, options.selection)
     jobs = options.jobs if options.dask else min(options.jobs, len(units))
     work_options = WorkOptions(
-        table_map=build_table_map(names, options.features, options.by_feature),
+        table_map=build_table_map(names, options.features, options.by_feature, left_out=others),
         batch_sizes=tuple(sorted(set(options.batch_sizes))),
         max_ind_range=options.max_ind_range,
         budget_bytes=options.memory_bytes / jobs,
@@ -228,6 +229,7 @@ def _summarise(
             sample_rows=options.selection.sample_rows,
             max_ind_range=work.max_ind_range,
             empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
+            left_out=[] if options.features else list(sources[0].reader.left_out(sources[0].path)),
         ),
         tables={table.name: result for table, result in zip(tables, results, strict=True)},
     )

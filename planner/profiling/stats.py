@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from costmodels.distribution.empirical import Empirical
 from planner.errors import InvalidInputError
+from planner.support.printable import printable
 
 SCHEMA_VERSION: Final = 1
 KIND: Final = "shardplan_stats"
@@ -230,7 +231,7 @@ class TableStats(_Part):
 
 
 class Source(_Part):
-    """Where the numbers come from."""
+    """Where the numbers come from; ``left_out`` are columns that were not taken as features."""
 
     formats: list[str]
     files: list[str]
@@ -240,6 +241,7 @@ class Source(_Part):
     sample_rows: Count | None
     max_ind_range: Count | None
     empty_is_zero: bool
+    left_out: list[str] = Field(default_factory=list)
 
 
 class Stats(_Part):
@@ -266,6 +268,19 @@ class Stats(_Part):
             "('shardplan profile --table-map' names tables after features)"
         )
         raise InvalidInputError(message)
+
+
+def left_out_remark(source: Source) -> str | None:
+    """What to say of columns that hold no indices; None where there are none."""
+    if not source.left_out:
+        return None
+    shown = ", ".join(map(printable, source.left_out[:_SHOWN_TABLES]))
+    more = ", ..." if len(source.left_out) > _SHOWN_TABLES else ""
+    return (
+        f"{len(source.left_out)} columns are left out ({shown}{more}): features are integers or "
+        "lists of integers, and not labels or weights; a column of ids with missing values that "
+        "became floating point has to be written as nullable integers"
+    )
 
 
 def undersampled_remark(tables: Mapping[str, TableStats]) -> str | None:

@@ -52,7 +52,11 @@ def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
 
 
 def build_table_map(
-    names: Sequence[str], wanted: Sequence[str], by_feature: ByFeature | None
+    names: Sequence[str],
+    wanted: Sequence[str],
+    by_feature: ByFeature | None,
+    *,
+    left_out: Sequence[str] = (),
 ) -> TableMap:
     """Tables of the data's features, in the data's order; without a map, one table per feature.
 
@@ -63,6 +67,8 @@ def build_table_map(
     unknown = [name for name in wanted if name not in names]
     missing = [name for name in mapping.tables if name not in names]
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    if left_out:
+        shown += f", and without indices {', '.join(left_out[:12])}"
     problems = []
     if unknown:
         problems.append(f"--features: the data has no {', '.join(unknown[:6])}; it has {shown}")

@@ -117,7 +117,9 @@ def _source(path: Path, readers: Sequence[AbstractReader]) -> Source:
     reader = readers[0] if len(readers) == 1 else _recognise(path, head, readers)
     if reader is None:
         known = ", ".join(reader.name for reader in readers)
-        message = f"{path}: not recognised as any of {known}; name one with --format"
+        message = (
+            f"{path}: not recognised as any of {known}; 'shardplan profile --format' names one"
+        )
         raise InvalidInputError(message)
     return Source(path, reader)
 

@@ -116,7 +116,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     SIGTERM).
     """
     from planner.profiling.profiler import profile_files
-    from planner.profiling.stats import undersampled_remark
+    from planner.profiling.stats import left_out_remark, undersampled_remark
 
     options = _options(flags)
     readers = _readers(skip_empty=flags["empty"] == "skip")
@@ -126,8 +126,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("run the same command again to continue")
         raise
-    undersampled = undersampled_remark(stats.tables)
-    warn(settings, () if undersampled is None else (undersampled,))
+    remarks = (left_out_remark(stats.source), undersampled_remark(stats.tables))
+    warn(settings, tuple(text for text in remarks if text is not None))
     if settings.json:
         from planner.profiling.stats import stats_text
 

@@ -56,6 +56,11 @@ class ParquetReader(AbstractReader):
             raise InvalidInputError(message)
         return names
 
+    def left_out(self, path: Path) -> tuple[str, ...]:
+        """All other columns."""
+        names = self.feature_names(path)
+        return tuple(f"{f.name}: {f.type}" for f in _open(path).schema_arrow if f.name not in names)
+
     def num_positions(self, path: Path) -> int:
         """Samples."""
         samples = int(_open(path).metadata.num_rows)

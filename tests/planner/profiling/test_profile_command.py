@@ -57,6 +57,24 @@ def test_the_table_of_results(day: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert lines[-1].split() == ["Wrote", "stats.json"]
 
 
+def test_columns_that_hold_no_indices_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column of ids with missing values is written as floating point by pandas."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(arrow.table({"x": [1, 2], "id": [3.0, None], "label": [0, 1]}), path)
+    asked = ("profile", path, "-o", tmp_path / "stats.json", "--jobs", 1)
+    assert shardplan(*asked) == 0
+    assert "2 columns are left out (id: double, label: int64)" in capsys.readouterr().err
+    assert load_stats(tmp_path / "stats.json").source.left_out == ["id: double", "label: int64"]
+    assert shardplan(*asked, "--features", "id") == 2
+    told = capsys.readouterr().err
+    assert "the data has no id; it has x, and without indices id: double, label: int64" in told
+    assert shardplan(*asked, "--features", "x") == 0
+    assert "left out" not in capsys.readouterr().err
+
+
 def test_json_is_the_file(day: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shardplan("profile", day, "-o", "s.json", "--json", "--features", "cat_2") == 0
     out = capsys.readouterr()

@@ -160,6 +160,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert read_bags(reader, path, halves(reader, path, 3)) == expected
     assert reader.cut(path, 10) == (10, 10)
     assert reader.num_samples(path) == count
+    assert reader.left_out(path) == ("label: int64", "price: double")
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
