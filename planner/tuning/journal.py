@@ -61,6 +61,27 @@ class Begun:
     goals: tuple[str, ...]
 
 
+def check_searches(kept: Effort, asked: Effort) -> None:
+    """Refuse searches of another size or seed than those that a journal holds.
+
+    Setups are compared with each other, and a plan that took more work would count as a gain of its
+    setup.
+
+    Raises:
+        InvalidInputError: says how the searches of the journal were asked for.
+    """
+    if (kept.trial_evaluations, kept.seed) == (asked.trial_evaluations, asked.seed):
+        return
+    size = "no --trial-evaluations"
+    if kept.trial_evaluations is not None:
+        size = f"--trial-evaluations {kept.trial_evaluations}"
+    message = (
+        f"the journal's setups were searched with {size} and --seed {kept.seed}, and compare with "
+        "no others; give the same, or name another file with --storage"
+    )
+    raise InvalidInputError(message)
+
+
 def stored(journal: Path) -> Begun:
     """What a journal says about its study.
 

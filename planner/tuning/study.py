@@ -22,7 +22,7 @@ from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status
 from planner.tuning.design import DesignSpace, Value
 from planner.tuning.goals import Facts, check_goals, front_of, usual_goals, values_of
-from planner.tuning.journal import FORMAT, Effort
+from planner.tuning.journal import FORMAT, Effort, check_searches
 from planner.tuning.known import Known, Look
 from planner.tuning.pricer import Outcome, Pricer, StopCallback, Tuned
 from planner.tuning.proofs import Proofs
@@ -397,3 +397,4 @@ class Study:
                 "objectives differ; name another file with --storage"
             )
             raise InvalidInputError(message)
+        check_searches(Effort(**self._trials.attributes["effort"]), self.effort)

@@ -206,7 +206,7 @@ def test_a_trial_that_is_stopped_is_given_back(
 
     monkeypatch.setattr("planner.api.require_feasible", listed)
     journal, space = tmp_path / "study.journal", design_space(problem)
-    effort = Effort(trials=2)
+    effort = Effort(trials=2, trial_evaluations=40)
     asked = [0]
 
     def in_the_search() -> bool:

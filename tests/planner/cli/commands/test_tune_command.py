@@ -47,6 +47,20 @@ def test_workers_do_the_rest_of_a_study(
     assert len(json.loads(again.out)["picks"]) == 3
 
 
+def test_a_journal_goes_on_with_the_searches_that_it_began_with(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Else a setup that was searched for longer would look better than the usual one."""
+    journal = tmp_path / "study.journal"
+    asked = ("tune", workload_file, "--system", system_file, "--storage", journal)
+    assert run(*asked, *QUICK, "--trials", 1).code == 0
+    for other in (("--trial-evaluations", 9), ("--seed", 7, *QUICK), ()):
+        refused = run(*asked, "--trials", 2, *other)
+        assert refused.code == 2
+        told = " ".join(refused.err.split())
+        assert f"were searched with {' '.join(QUICK[:2])} and --seed 0" in told
+
+
 def test_a_worker_refuses_a_changed_workload(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
