@@ -108,6 +108,19 @@ class Percent(click.ParamType[float]):
         return number / 100
 
 
+class PartShare(Percent):
+    """A percentage above 0 and below 100: of something, neither none nor all."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse 0 % and 100 %."""
+        ratio = super().convert(value, param, ctx)
+        if not 0 < ratio < 1:
+            self.fail(f"{value!r} must be above 0% and below 100%", param, ctx)
+        return ratio
+
+
 class AbstractName(click.ParamType[str], ABC):
     """One of a list of names that is looked up only when the flag is read."""
 

@@ -17,6 +17,7 @@ from planner.cli.flags.common import (
     Command,
     Count,
     Option,
+    PartShare,
     Percent,
     ProblemFlags,
     Quantity,
@@ -178,7 +179,7 @@ _OPTIONS: tuple[Option, ...] = (
         "fp8, int8, or two as fp16/bf16 (forward/backward).  [default: workload's]",
     ),
     click.option(
-        "--cache-sizes", "cache_menus", type=Several(Percent()), multiple=True,
+        "--cache-sizes", "cache_menus", type=Several(PartShare()), multiple=True,
         metavar="5%,20%",
         help="Shares of a cached table on the device that plans choose from; once per menu to "
         "try.  [default: the usual ones, and others where device memory is short]",

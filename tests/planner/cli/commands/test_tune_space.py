@@ -122,6 +122,7 @@ def test_a_folder_gets_plan_points_and_page(run: Run, demo: Path, tmp_path: Path
 
 
 WRONG = [
+    (("--cache-sizes", "100%"), "'100%' must be above 0% and below 100%"),
     (("--sync-interval", "1,10"), "add --groups"),
     (("--sync-interval", "10"), "add --groups"),
     (("--groups", "--set", "training.batch_shares=[1,2]"), "batch_shares per rank exclude"),
