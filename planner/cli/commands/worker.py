@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings
+from planner.cli.console import Settings, write_json
 from planner.cli.flags.common import FILE, output_options
 
 EXAMPLES = """\b
@@ -39,4 +39,7 @@ def command(settings: Settings, *, storage: Path) -> int:
     study = Study(space, begun.effort, goals=begun.goals, journal=storage)
     with StopOnInterrupt() as stop:
         tuning.run_study(settings, study, stop, storage, patient=False)
+    if settings.json:
+        progress = study.progress()
+        write_json({"done": progress.done, "trials": progress.trials})
     return tuning.stopped(settings, study, stop)

@@ -43,6 +43,7 @@ def test_workers_do_the_rest_of_a_study(
     assert "Setup" in first.out
     worked = run("worker", journal)
     assert worked.code == 0
+    assert json.loads(run("worker", journal, "--json").out) == {"done": 3, "trials": 3}
     again = run(*asked, "--trials", 3, "--json")
     assert len(json.loads(again.out)["picks"]) == 3
 
