@@ -20,10 +20,12 @@ _MORE_MEMORY_BYTES: Final = 2.0**30
 class ConstraintCost:
     """What dropping one constraint gains: time with it minus time without, from two searches.
 
-    ``time_s`` is None where no plan fits even so. ``is_cut``: the clock ended one of the searches.
+    ``kept_s`` is the time with all constraints, and ``time_s`` the one without this; each is None
+    where no plan fits. ``is_cut``: the clock ended one of the searches.
     """
 
     constraint: str
+    kept_s: float | None
     time_s: float | None
     gain_s: float | None
     is_cut: bool = False
@@ -78,7 +80,7 @@ def constraint_costs(
 def _gain(name: str, with_s: float | None, without_s: float | None) -> ConstraintCost:
     both = with_s is not None and without_s is not None
     gain = (with_s or 0.0) - (without_s or 0.0) if both else None
-    return ConstraintCost(constraint=name, time_s=without_s, gain_s=gain)
+    return ConstraintCost(constraint=name, kept_s=with_s, time_s=without_s, gain_s=gain)
 
 
 def _relaxed(given: Constraints) -> list[tuple[str, Constraints]]:

@@ -125,6 +125,6 @@ def command(
     if changes is not None:
         show.print_changes(explainer, changes)
     if costs is not None:
-        show.print_costs(explainer.plan_time_s, costs)
+        show.print_costs(costs)
     warn(settings, warnings)
     return 0

@@ -123,12 +123,17 @@ def _made_otherwise(
     workload: Workload,
     flags: ProblemFlags,
 ) -> list[str]:
-    """Plans that were made for another batch or training pipeline, where no flag asks for one."""
+    """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
     batch, pipeline = workload.local_batch_size, workload.pipeline.value
     asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
     asks_pipeline = "training.pipeline" in dict(override_pairs(flags.overrides))
     told = []
     for path, plan in zip(paths, saved, strict=True):
+        if flags.system is None and plan.system not in (None, saved[0].system):
+            told.append(
+                f"{path}: was made for {plan.system} and is priced on {saved[0].system}, as "
+                f"{paths[0]} is; --system says otherwise"
+            )
         if not asks_batch and plan.batch_size_per_rank not in (None, batch):
             told.append(
                 f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced "

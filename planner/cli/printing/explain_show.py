@@ -153,13 +153,15 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     )
 
 
-def print_costs(plan_time_s: float, costs: Sequence[ConstraintCost]) -> None:
-    """What dropping each constraint gains."""
-    rows = [
+def print_costs(costs: Sequence[ConstraintCost]) -> None:
+    """What dropping each constraint gains over a search that keeps them all, which comes first."""
+    kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
+    rows = [("nothing", "nothing fits" if kept_s is None else units.format_time(kept_s), "")]
+    rows += [
         (
             c.constraint,
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
-            "" if c.gain_s is None else _changed(-c.gain_s / plan_time_s),
+            "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
         )
         for c in costs
     ]

@@ -121,6 +121,20 @@ def test_estimate_of_a_bare_plan_needs_the_number_of_ranks(
 # ------------------------------------------------------------------ compare
 
 
+def test_a_plan_for_another_system_is_said(
+    run: Run, workload_file: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    """All are priced on the system of the first; unless a flag says what is meant."""
+    values = json.loads(plan_file.read_text())
+    paths = [tmp_path / f"{name}.json" for name in ("h100_sxm", "a100_80gb_sxm")]
+    for path in paths:
+        path.write_text(json.dumps({**values, "system": path.stem}))
+    asked = ("compare", workload_file, *paths)
+    words = f"{paths[1]}: was made for a100_80gb_sxm and is priced on h100_sxm, as {paths[0]} is"
+    assert words in " ".join(run(*asked).err.split())
+    assert "was made for" not in run(*asked, "--system", "h100_sxm").err
+
+
 def test_compare(
     run: Run, workload_file: Path, system_file: Path, plan_file: Path, fake_api: FakeApi
 ) -> None:

@@ -34,10 +34,20 @@ def test_ranks_are_those_that_hold_a_part_in_order(
 def test_a_constraint_that_costs_nothing_is_not_written_as_minus_zero(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cheap = ConstraintCost(constraint="free", time_s=0.99999, gain_s=1e-5)
-    dear = ConstraintCost(constraint="dear", time_s=0.9, gain_s=0.1)
-    print_costs(1.0, [cheap, dear])
+    cheap = ConstraintCost(constraint="free", kept_s=1.0, time_s=0.99999, gain_s=1e-5)
+    dear = ConstraintCost(constraint="dear", kept_s=1.0, time_s=0.9, gain_s=0.1)
+    print_costs([cheap, dear])
     shown = capsys.readouterr().out
     assert "as is" in shown
     assert "-10.00 %" in shown
     assert "0.00 %" not in shown.replace("-10.00 %", "")
+
+
+def test_gains_are_shares_of_the_search_with_all_constraints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not of the plan that is explained, which may break them and be faster."""
+    print_costs([ConstraintCost(constraint="dear", kept_s=2.0, time_s=1.5, gain_s=0.5)])
+    kept, dear = (line.split() for line in capsys.readouterr().out.splitlines() if " s " in line)
+    assert kept == ["nothing", "2", "s"]
+    assert dear == ["dear", "1.5", "s", "-25.00", "%"]
