@@ -71,7 +71,7 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
     warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
-    warnings += _made_otherwise(paths, saved, problem.workload, flags)
+    warnings += _made_otherwise(paths, saved, problem, flags)
     plans = tuple(plan.plan for plan in saved)
     for path, plan in zip(paths, plans, strict=True):
         broken = broken_constraints(problem, plan)
@@ -120,11 +120,13 @@ def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
 def _made_otherwise(
     paths: tuple[Path, ...],
     saved: tuple[io.SavedPlan, ...],
-    workload: Workload,
+    problem: PlanningProblem,
     flags: ProblemFlags,
 ) -> list[str]:
     """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
-    batch, pipeline = workload.local_batch_size, workload.pipeline.value
+    batch, pipeline = problem.workload.local_batch_size, problem.workload.pipeline.value
+    asks_system = flags.system is not None or flags.gpus_per_host is not None
+    priced_on = io.system_hash(problem.topology)
     asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
     asks_pipeline = "training.pipeline" in dict(override_pairs(flags.overrides))
     told = []
@@ -133,6 +135,11 @@ def _made_otherwise(
             told.append(
                 f"{path}: was made for {plan.system} and is priced on {saved[0].system}, as "
                 f"{paths[0]} is; --system says otherwise"
+            )
+        elif not asks_system and plan.system_hash not in (None, priced_on):
+            told.append(
+                f"{path}: was made for another {plan.system} than the shipped one, on which it is "
+                "priced; name its file with --system"
             )
         if not asks_batch and plan.batch_size_per_rank not in (None, batch):
             told.append(

@@ -35,6 +35,7 @@ class SavedPlan:
 
     plan: Plan
     system: str | None = None
+    system_hash: str | None = None
     world_size: int | None = None
     local_world_size: int | None = None
     whole: tuple[int, int] | None = None
@@ -108,6 +109,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     return SavedPlan(
         plan=plan,
         system=schema.system,
+        system_hash=schema.system_hash,
         world_size=schema.world_size,
         local_world_size=schema.local_world_size,
         whole=None if whole is None else (whole.world_size, whole.local_world_size),

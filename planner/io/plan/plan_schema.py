@@ -110,6 +110,7 @@ class PlanSchema(_Loose):
     inputs_hash: str | None = None
     workload: str | None = None
     system: str | None = None
+    system_hash: str | None = None
     world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     whole: WholeSchema | None = None

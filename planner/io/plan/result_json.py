@@ -45,6 +45,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "inputs_hash": inputs_hash(problem),
         "workload": problem.workload.name,
         "system": topology.name,
+        "system_hash": system_hash(topology),
         "world_size": topology.world_size,
         "local_world_size": topology.local_world_size,
         "whole": _whole(topology),
@@ -97,6 +98,18 @@ def inputs_hash(problem: PlanningProblem) -> str:
     text += measured_hash(problem.topology)
     if problem.models is not None:
         text += repr(problem.models)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def system_hash(topology: Topology) -> str:
+    """SHA-256 over what a system is beside its size and price.
+
+    It tells a file that was copied from a shipped system, and has its name, from that system.
+    """
+    links = (topology.host_link, topology.domain_link, topology.network_link)
+    shipped = [name for name in topology.collective_curves if not name.endswith(".csv")]
+    parts = [topology.device, topology.host, *links, topology.fitted, shipped]
+    text = json.dumps(_canonical(parts), sort_keys=True) + measured_hash(topology)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

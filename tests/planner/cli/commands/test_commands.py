@@ -135,6 +135,24 @@ def test_a_plan_for_another_system_is_said(
     assert "was made for" not in run(*asked, "--system", "h100_sxm").err
 
 
+def test_a_plan_for_a_changed_copy_of_a_shipped_system_is_said(
+    run: Run, workload_file: Path, tmp_path: Path, fake_api: FakeApi
+) -> None:
+    """The copy has the same name, and a plan tells no path."""
+    own = tmp_path / "my_box.yaml"
+    shown = run("systems", "show", "h100_sxm").out
+    own.write_text(shown.replace("launch_latency: 5 us", "launch_latency: 9 us"))
+    words = "was made for another h100_sxm than the shipped one"
+    for system, is_said in (("h100_sxm", False), (own, True)):
+        folder = tmp_path / Path(system).stem
+        made = run("plan", workload_file, "--system", system, "--gpus", 8, "-o", folder)
+        assert made.code == 0, made.err
+        asked = ("estimate", workload_file, folder / "plan.json")
+        priced = run(*asked, "--price", "9 USD/h")
+        assert (words in " ".join(priced.out.split())) is is_said
+        assert words not in " ".join(run(*asked, "--system", system).out.split())
+
+
 def test_compare(
     run: Run, workload_file: Path, system_file: Path, plan_file: Path, fake_api: FakeApi
 ) -> None:
