@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, TypedDict
 
+from planner.errors import InvalidInputError
 from planner.scenarios import ScenarioRule
 
 if TYPE_CHECKING:
@@ -36,6 +38,33 @@ class SearchSettings:
     max_evaluations: int | None = None
     seed: int = 0
     with_baselines: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values that no search could honour.
+
+        Raises:
+            InvalidInputError: lists them.
+        """
+        time_s, most, seed = self.time_limit_s, self.max_evaluations, self.seed
+        broken = []
+        if self.robust not in tuple(ScenarioRule):
+            broken.append(f"robust {self.robust!r} is not one of {', '.join(ScenarioRule)}")
+        if time_s is not None and not _is_positive(time_s):
+            broken.append(f"time_limit_s must be above 0, or None, got {time_s!r}")
+        if most is not None and not _is_whole(most, least=1):
+            broken.append(f"max_evaluations must be a whole number above 0, or None, got {most!r}")
+        if not _is_whole(seed, least=0):
+            broken.append(f"seed must be a whole number from 0, got {seed!r}")
+        if broken:
+            raise InvalidInputError(broken)
+
+
+def _is_whole(value: object, *, least: int) -> bool:
+    return isinstance(value, Integral) and int(value) >= least
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, Real) and float(value) > 0
 
 
 class SearchChanges(TypedDict, total=False):

@@ -85,6 +85,31 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         api.plan(model, system, objective="magic")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"robust": "best"}, "robust 'best' is not one of worst, mean"),
+        ({"time_limit_s": -1.0}, "time_limit_s must be above 0"),
+        ({"time_limit_s": float("nan")}, "time_limit_s must be above 0"),
+        ({"max_evaluations": 0}, "max_evaluations must be a whole number above 0"),
+        ({"max_evaluations": 1.5}, "max_evaluations must be a whole number above 0"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": 0.5}, "seed must be a whole number from 0"),
+    ],
+)
+def test_settings_that_no_search_could_honour_are_refused(
+    changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        planner.plan(*small(), **changes)  # type: ignore[arg-type]
+
+
+def test_ranks_are_whole_numbers() -> None:
+    for gpus in ("8", 2.0, 0):
+        with pytest.raises(InvalidInputError, match="both must be whole numbers from 1"):
+            planner.load_system("h100_sxm", gpus=gpus)  # type: ignore[arg-type]
+
+
 def test_a_table_too_large_for_every_option_is_named() -> None:
     model = cases.workload((cases.table("huge", 50_000_000, 64), cases.table("small")))
     only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +165,13 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     """(hosts, ranks per host)."""
     per_host = default if gpus_per_host is None else gpus_per_host
     total = per_host if gpus is None else gpus
-    if not 1 <= total <= _MOST_RANKS or per_host < 1:
-        message = f"--gpus {total} with {per_host} per host: both must be 1..{_MOST_RANKS}"
+    given: tuple[object, ...] = (total, per_host)
+    are_whole = all(isinstance(number, Integral) for number in given)
+    if not are_whole or not 1 <= total <= _MOST_RANKS or per_host < 1:
+        message = (
+            f"--gpus {total!r} with {per_host!r} per host: both must be whole numbers from 1 to "
+            f"{_MOST_RANKS}"
+        )
         raise InvalidInputError(message)
     if total < per_host:
         per_host = total
