@@ -236,6 +236,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         return "workload", _summary(file.workload), file.warnings
     if keys & {"device", "links", "base"}:
         topology = io.load_system(path)
+        _check_named(path, topology)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
         return "system", summary, ()
@@ -248,6 +249,16 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         "constraints (key constraints) nor a plan (a .json file)"
     )
     raise InvalidInputError(message)
+
+
+def _check_named(path: Path, topology: Topology) -> None:
+    """Read the curves and the calibration that a system names; plans read them only when needed."""
+    from planner.models import default_models
+
+    try:
+        default_models(topology)
+    except InvalidInputError as error:
+        raise InvalidInputError([f"{path}: {text}" for text in error.problems]) from error
 
 
 def _summary(workload: Workload) -> str:

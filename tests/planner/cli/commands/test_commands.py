@@ -205,6 +205,20 @@ def test_check_tells_the_kind(
     assert (data["ok"], data["kind"]) == (True, "workload")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"), [("h100_smx", "no set 'h100_smx'"), ("none.csv", "none.csv")]
+)
+def test_check_reads_the_curves_that_a_system_names(
+    run: Run, system_file: Path, name: str, words: str
+) -> None:
+    assert run("check", system_file).code == 0
+    system_file.write_text(f"{system_file.read_text()}collective_curves: [{name}]\n")
+    done = run("check", system_file)
+    assert done.code == 2
+    assert f"{system_file}: " in done.err
+    assert words in done.err
+
+
 def test_check_lists_every_error(run: Run, workload_file: Path) -> None:
     text = workload_file.read_text()
     workload_file.write_text(
