@@ -94,7 +94,7 @@ def command(
         write_json(show.sizings_json(target_qps, sizings))
     else:
         show.print_sizings(target_qps, sizings)
-    warn(settings, questions.file.warnings)
+    warn(settings, questions.warnings)
     cut = show.cut_points([result for sizing in sizings for result in sizing.tried])
     if cut is not None:
         remark(settings, cut)

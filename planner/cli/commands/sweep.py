@@ -97,7 +97,7 @@ def command(
             write_json(show.as_json(name, results))
         else:
             show.print_points(name, results)
-        warn(settings, questions.file.warnings)
+        warn(settings, questions.warnings)
         for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
             remark(settings, text)
     if stop():

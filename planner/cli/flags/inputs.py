@@ -358,9 +358,13 @@ def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
 
 
 def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
-    """What the file leaves open, but for what a flag settles."""
     batch = flags.batch_size or flags.global_batch_size
-    settled = {"memory.reserve": flags.reserve_bytes is not None, "batch size": batch is not None}
+    return left_open(file, reserve=flags.reserve_bytes is not None, batch=batch is not None)
+
+
+def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
+    """What the file leaves open, but for what flags settle: a reserve, a batch size."""
+    settled = {"memory.reserve": reserve, "batch size": batch}
     words = [word for word, is_settled in settled.items() if is_settled]
     return tuple(text for text in file.warnings if not any(word in text for word in words))
 

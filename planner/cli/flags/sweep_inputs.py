@@ -241,6 +241,22 @@ class Questions:
         )
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the file leaves open and no flag settles, and what the systems do not say."""
+        from costmodels.dense.base import unrated_remark
+        from planner.cli.flags.inputs import left_open
+
+        batch = bool(self.flags.batch_sizes or self.flags.global_batch_sizes)
+        found = left_open(self.file, reserve=self.flags.reserve_bytes is not None, batch=batch)
+        systems = [self.topology(name, self.flags.gpus_per_host) for name in self.flags.systems]
+        remarks = [
+            unrated_remark(self.file.workload, system.device)
+            for system in systems
+            if not system.calibration
+        ]
+        return (*found, *(text for text in remarks if text is not None))
+
+    @property
     def operation(self) -> Operation:
         """Failures and restarts."""
         from planner.sweep import Operation

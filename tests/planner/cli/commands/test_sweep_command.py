@@ -38,6 +38,20 @@ def test_a_sweep_prints_and_writes_every_point(
     assert len(json.loads(again.out)["points"]) == 4
 
 
+def test_warnings_are_of_what_no_flag_settles(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    tables = tmp_path / "tables.csv"
+    tables.write_text("name,rows,dim\nuser,1000,16\n")
+    asked = ("sweep", tables, "--system", system_file, "--gpus", 4, *QUICK)
+    open_ones = ("a CSV list has no batch size", "no memory.reserve")
+    bare, settled = run(*asked), run(*asked, "--batch-size", 64, "--reserve", "1 GiB")
+    assert all(words in bare.err and words not in settled.err for words in open_ones)
+    sized = ("size", workload_file, "--system", system_file, "--target-qps", "1k", *FEW)
+    brain = run(*sized, "--max-gpus", 4, "--set", "dense.dtype=bf16")
+    assert "lists no rate for products in bf16" in brain.err
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
