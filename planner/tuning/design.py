@@ -16,7 +16,7 @@ from planner.errors import InvalidInputError
 from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
 from planner.options.memory import surely_crowded
-from planner.problem import PlanningProblem, TableConstraint
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.tuning.groups import group_topology, least_sync_s
 from planner.tuning.setups import OWN_CODECS, Menu, Setup, changed, cluster_name, group_sizes
 
@@ -135,7 +135,7 @@ class DesignSpace:
 
     def loosest(self, setup: Setup) -> Setup:
         """The setup of the same family that allows most; see :func:`loosest_of`."""
-        return loosest_of(setup, self.menu)
+        return loosest_of(setup, self.menu, self.problem_of(setup).constraints)
 
     def build(self, pick: Pick) -> Setup:
         """A setup from one pick for everything that is free, asked one after the other."""
@@ -284,13 +284,16 @@ def design_space(
     )
 
 
-def loosest_of(setup: Setup, menu: Menu) -> Setup:
+def loosest_of(setup: Setup, menu: Menu, constraints: Constraints) -> Setup:
     """The least width, the least reserve, every cache size: it has all plans of its family.
 
     Setups of one family price a plan alike but for the averaging of copies, so that what no plan of
-    the loosest one goes below holds for each.
+    the loosest one goes below holds for each. Where a setup names no cache sizes, tables may have
+    those that constraints name for them.
     """
-    factors = {f for own in menu.cache_menus for f in own or CACHE_LOAD_FACTORS}
+    named = {f for rule in constraints.tables for f in rule.cache_load_factors}
+    unnamed = {*CACHE_LOAD_FACTORS, *named}
+    factors = {f for own in menu.cache_menus for f in own or unnamed}
     return replace(
         setup,
         sync_interval=1,

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.problem import Constraints, PlanningProblem
+from planner.prepare import search_space
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.quick import Floor
 from planner.tuning import DesignSpace, Effort, Menu, Pricer, Setup, Study, design_space
 from planner.tuning.design import plain
@@ -123,6 +125,21 @@ def test_no_plan_is_better_than_its_bound(
         assert bound is not None
         for goal in GOALS.values():
             assert goal.value(bound) <= goal.value(prices[setup]) + 1e-9 * abs(goal.value(bound))
+
+
+def test_the_loosest_setup_has_the_cache_sizes_that_constraints_name() -> None:
+    """Setups without sizes of their own leave tables those of the constraints."""
+    sizes = TableConstraint(pattern="*", cache_load_factors=(0.05, 0.37))
+    cached = Constraints(kernels=(ComputeKernel.FUSED_UVM_CACHING,), tables=(sizes,))
+    problem = replace(problem_on("a100_80gb_sxm", 2), constraints=cached)
+    space = design_space(problem, menu=Menu(cache_menus=((), (0.05, 0.2))))
+    assert {setup.cache_load_factors for setup in space.setups} == {(), (0.05, 0.2)}
+    for setup in space.setups:
+        own, loosest = (
+            {o for t in search_space(space.restricted(s), CostPipeline).tables for o in t.options}
+            for s in (setup, space.loosest(setup))
+        )
+        assert own <= loosest
 
 
 @pytest.mark.parametrize("goals", [("throughput",), ("cost",), ("throughput", "cost", "headroom")])
