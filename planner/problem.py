@@ -12,6 +12,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from planner.errors import InvalidInputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,26 @@ class PlanningProblem:
     scenarios: tuple[Workload, ...] = ()
     models: CostModels | None = None
     """What prices plans; None for the models that the system names."""
+
+    def __post_init__(self) -> None:
+        """Name what stands in the place of something else, such as the name of a workload.
+
+        Raises:
+            InvalidInputError: an argument of another class; the message says what makes one.
+        """
+        given = (
+            ("workload", self.workload, Workload, "load_workload"),
+            ("topology", self.topology, Topology, "load_system"),
+            ("constraints", self.constraints, Constraints, "load_constraints"),
+            *(("scenario", scenario, Workload, "load_workload") for scenario in self.scenarios),
+        )
+        for name, value, kind, loader in given:
+            if not isinstance(value, kind):
+                message = (
+                    f"{name}: {value!r} is no {kind.__name__}; planner.{loader}(...) reads one "
+                    "from a file or by the name of a shipped one"
+                )
+                raise InvalidInputError(message)
 
     @property
     def has_rules(self) -> bool:

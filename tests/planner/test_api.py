@@ -104,6 +104,19 @@ def test_settings_that_no_search_could_honour_are_refused(
         planner.plan(*small(), **changes)  # type: ignore[arg-type]
 
 
+def test_names_in_place_of_what_they_name_are_refused() -> None:
+    """With the function that reads it."""
+    model, system = small()
+    for given, loader in (
+        (("small_demo", system), "load_workload"),
+        ((model, "h100_sxm"), "load_system"),
+    ):
+        with pytest.raises(InvalidInputError, match=rf"planner\.{loader}\(\.\.\.\) reads one"):
+            planner.plan(*given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"scenario: 'day2\.yaml' is no"):
+        planner.plan(model, system, scenarios=("day2.yaml",))  # type: ignore[arg-type]
+
+
 def test_ranks_are_whole_numbers() -> None:
     for gpus in ("8", 2.0, 0):
         with pytest.raises(InvalidInputError, match="both must be whole numbers from 1"):
