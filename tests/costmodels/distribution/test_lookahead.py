@@ -34,9 +34,10 @@ def simulated(batches: int, steps: int = 400) -> tuple[float, float]:
             uses[row].append(step)
     begin, end = batches + 1, steps - batches - 1
     gaps = [(a, b) for seen in uses.values() for a, b in pairwise([-steps, *seen])]
-    fetched = sum(begin <= b < end and b - a > batches for a, b in gaps)
-    looked_at = range(begin, end, 7)
-    held = [sum(a < at < b <= a + batches for a, b in gaps) for at in looked_at]
+    before, at = np.array(gaps).T
+    fetched = int(((begin <= at) & (at < end) & (at - before > batches)).sum())
+    near = at <= before + batches
+    held = [int((near & (before < t) & (t < at)).sum()) for t in range(begin, end, 7)]
     return fetched / (end - begin), float(np.mean(held))
 
 

