@@ -66,7 +66,7 @@ _EARLY_SHARE: Final = 0.3
 """Share of the work left for a first cycle, before there is a bound for each set of types."""
 _GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
 """Shares of all work for starts from greedy planners and from rounding, once there is a plan."""
-_FIRST_BOXES_SHARE, _BOXES_SHARE = 0.1, 0.4
+_FIRST_BOXES_SHARE, _BOXES_SHARE = 0.06, 0.3
 """Share of all work for boxes before the first cycles; of the work done so far, during them."""
 _CYCLE_SHARE: Final = 0.25
 """Share of the work left that one of the first cycles may take."""
