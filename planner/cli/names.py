@@ -6,6 +6,7 @@ nothing that reads or checks files is imported.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,17 @@ class AnyFile(click.Path):
     def __init__(self) -> None:
         """Paths arrive as :class:`pathlib.Path`."""
         super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse the name that stands for a stream in other commands."""
+        if os.fspath(value) == "-":
+            self.fail("'-' names no file; streams are /dev/stdin and /dev/stdout", param, ctx)
+        return super().convert(value, param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

@@ -55,6 +55,8 @@ BAD = {
     "override without value": ((*PLAN, "--set", "tables.0.embedding_dim"), "tables.0"),
     "override of an unknown key": ((*PLAN, "--set", "tabels.0.embedding_dim=3"), "tabels"),
     "override out of range": ((*PLAN, "--set", "tables.99.embedding_dim=64"), "99"),
+    "output like a stream": ((*PLAN, "-o", "-"), "'-' names no file"),
+    "workload like a stream": (("plan", "-", *PLAN[2:]), "'-' names no file"),
     "output is a file": ((*PLAN, "-o", "WORKLOAD"), "is a file"),
     "output below a file": ((*PLAN, "-o", "WORKLOAD/run"), "is a file"),
     "output holds other files": ((*PLAN, "-o", "."), "--force"),
