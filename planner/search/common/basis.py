@@ -7,6 +7,7 @@ the pivots. A basis only says where to begin: what a program proves does not dep
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from planner.space.evaluation import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Basis:
-    """MathOpt's status of each variable, ``[size]``, and of each row, by the row's variables."""
+    """MathOpt's status of each variable, ``[size]``, and of each row, by its name."""
 
     variables: Sequence[int]
     rows: Mapping[bytes, int]
@@ -64,6 +65,12 @@ class Basis:
 
 
 def row_names(row: IntArray, column: IntArray, count: int) -> list[bytes]:
-    """The variables of each of ``count`` rows; ``row`` ascends, and ``column`` within a row."""
+    """A digest of the variables of each of ``count`` rows: every box keeps those of its program.
+
+    ``row`` ascends, and ``column`` within a row.
+    """
     ends = np.searchsorted(row, np.arange(count + 1))
-    return [column[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+    return [
+        hashlib.blake2b(column[a:b].tobytes(), digest_size=8).digest()
+        for a, b in itertools.pairwise(ends)
+    ]
