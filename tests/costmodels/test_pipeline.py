@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.datatypes import DataType
 from costmodels.dense.base import dense_layers
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.errors import InvalidValueError
@@ -28,7 +27,6 @@ from costmodels.uncertainty import KINDS, MACHINE, sampled_factors, sigmas
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
 from tests.networks import matrix_by_level
 from tests.strategies import (
-    make_dense,
     make_device,
     make_placement,
     make_table,
@@ -183,18 +181,6 @@ def test_a_slow_host_is_named_and_a_graph_takes_it_away() -> None:
     fast = CostPipeline(graph, topology).estimate(plan)
     assert not any(w.startswith("launch bound") for w in fast.warnings)
     assert fast.time.time_s < 0.1 * slow.time.time_s
-
-
-@pytest.mark.parametrize(
-    ("dtype", "is_named"),
-    [(DataType.FP8, True), (DataType.INT8, True), (DataType.TF32, False), (DataType.FP16, False)],
-)
-def test_a_rate_that_the_device_does_not_list_is_named(dtype: DataType, is_named: bool) -> None:
-    topology = make_topology()
-    workload = make_workload(*TABLES, local_batch_size=65536, dense=make_dense(dtype=dtype))
-    told = CostPipeline(workload, topology).estimate(plan_on(topology, 0, 1)).warnings
-    words = f"lists no rate for products in {dtype}: the dense part is priced at that of fp32"
-    assert any(words in text for text in told) is is_named
 
 
 def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:

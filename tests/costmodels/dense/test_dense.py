@@ -10,8 +10,10 @@ from costmodels.dense.base import (
     dense_layers,
     dense_parameters,
 )
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, DenseArch, Feature, Interaction, Pooling, Workload
-from tests.strategies import make_table, make_workload
+from tests.strategies import make_dense, make_placement, make_table, make_topology, make_workload
 
 MLPERF_POOLING = (
     *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1),
@@ -108,3 +110,17 @@ def test_a_product_counts_its_elements() -> None:
     product = Product(m=2, k=3, n=5, count=7)
     assert product.flops == 2 * 7 * 30
     assert product.num_elements == 7 * (6 + 15 + 10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_named"),
+    [(DataType.FP8, True), (DataType.INT8, True), (DataType.TF32, False), (DataType.FP16, False)],
+)
+def test_a_rate_that_the_device_does_not_list_is_named(dtype: DataType, is_named: bool) -> None:
+    topology = make_topology()
+    table = make_table("t0")
+    workload = make_workload(table, local_batch_size=65536, dense=make_dense(dtype=dtype))
+    whole = make_placement(table, ShardingType.TABLE_WISE, topology, where=(0,))
+    told = CostPipeline(workload, topology).estimate(Plan(placements=(whole,))).warnings
+    words = f"lists no rate for products in {dtype}: the dense part is priced at that of fp32"
+    assert any(words in text for text in told) is is_named
