@@ -39,7 +39,7 @@ from planner.problem import (
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, leave_of
 from tests.differential.check import OPTIMAL, SAME, Answer, Run, ask
-from tests.differential.drawing.problems import draw, draw_larger, draw_rare, draw_unusual
+from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.laws import better_machines
 from tests.differential.rules import broken_rules
 
@@ -359,20 +359,13 @@ MAKERS: tuple[Make, ...] = (
     _with_obeyed_rules,
 )
 
-_DRAWINGS: dict[str, Callable[[int], Case]] = {
-    "usual": draw,
-    "unusual": draw_unusual,
-    "rare": draw_rare,
-    "larger": draw_larger,
-}
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at drawn problems; 1 if any answers disagree."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=20, help="number of problems")
     parser.add_argument("--start", type=int, default=0, help="seed of the first")
-    parser.add_argument("--draw", choices=[*_DRAWINGS], default="usual", help="kind of problems")
+    parser.add_argument("--draw", choices=[*DRAWINGS], default="usual", help="kind of problems")
     parser.add_argument("--run", choices=[r.value for r in Run], default="plan", help="how to ask")
     parser.add_argument("--evaluations", type=int, default=300, help="most plans priced each")
     flags = parser.parse_args(arguments)
@@ -380,7 +373,7 @@ def main(arguments: list[str] | None = None) -> int:
     for seed in range(flags.start, flags.start + flags.count):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            case = _DRAWINGS[flags.draw](seed)
+            case = DRAWINGS[flags.draw](seed)
             lines = disagreements(case, seed, run=Run(flags.run), max_evaluations=flags.evaluations)
         broken += bool(lines)
         for line in lines:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from rich.table import Table
 from tests.differential.as_large import as_large
 from tests.differential.case import Case
 from tests.differential.check import Kind, Run, Verdict, check
-from tests.differential.drawing.problems import draw, draw_larger, draw_rare, draw_unusual
+from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.named import has_every_plan, named
 from tests.differential.show import verdict_text
 from tests.differential.stored import save
@@ -74,17 +75,18 @@ class Settings:
     max_evaluations: int = 2000
     most_wide: int = 0
     runs: tuple[Run, ...] = tuple(Run)
-    larger: bool = False
-    unusual: bool = False
-    rare: bool = False
+    kind: str = "usual"
     as_large: bool = False
     twice: bool = False
 
     def drawn(self, seed: int) -> Case:
         """The problem of a seed."""
-        if self.larger:
-            return draw_larger(seed)
-        return (draw_rare if self.rare else draw_unusual if self.unusual else draw)(seed)
+        return DRAWINGS[self.kind](seed)
+
+    @property
+    def prices_all(self) -> bool:
+        """Whether problems of this kind have so few plans that all are priced."""
+        return self.kind != "larger"
 
 
 def checked(case: Case, settings: Settings, *, exact: bool = True) -> Verdict:
@@ -105,7 +107,7 @@ def check_seed(seed: int, settings: Settings) -> Line:
     """Draw and check one problem."""
     case = settings.drawn(seed)
     with as_large(seed) if settings.as_large else nullcontext():
-        return Line.of(checked(case, settings, exact=not settings.larger))
+        return Line.of(checked(case, settings, exact=settings.prices_all))
 
 
 def lines_of(seeds: Iterable[int], settings: Settings, jobs: int) -> Iterator[Line]:
@@ -161,9 +163,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--evaluations", type=int, default=2000, help="most plans priced each")
     parser.add_argument("--wide", type=int, default=0, metavar="PLANS", help="price wide menus")
-    parser.add_argument("--larger", action="store_true", help="too many plans to price them all")
-    parser.add_argument("--unusual", action="store_true", help="settings seldom met together")
-    parser.add_argument("--rare", action="store_true", help="settings that the others lack")
+    kinds = parser.add_mutually_exclusive_group()
+    of_kind = partial(kinds.add_argument, action="store_const", dest="kind", default="usual")
+    of_kind("--larger", const="larger", help="too many plans to price them all")
+    of_kind("--unusual", const="unusual", help="settings seldom met together")
+    of_kind("--rare", const="rare", help="settings that the others lack")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")
     parser.add_argument("--only", choices=[r.value for r in Run], help="ask in one way only")
@@ -175,16 +179,14 @@ def main(arguments: list[str] | None = None) -> int:
         max_evaluations=flags.evaluations,
         most_wide=flags.wide,
         runs=(Run(flags.only),) if flags.only else tuple(Run),
-        larger=flags.larger,
-        unusual=flags.unusual,
-        rare=flags.rare,
+        kind=flags.kind,
         as_large=flags.as_large,
         twice=flags.twice,
     )
     console = Console(width=110)
     if flags.seed is not None or flags.case is not None:
         case = settings.drawn(flags.seed) if flags.case is None else named(flags.case)
-        exact = has_every_plan(flags.case) if flags.case else not flags.larger
+        exact = has_every_plan(flags.case) if flags.case else settings.prices_all
         with as_large(flags.seed) if flags.as_large and flags.case is None else nullcontext():
             verdict = checked(case, settings, exact=exact)
         console.print(verdict_text(verdict), highlight=False, markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ fault are therefore kept as files (:mod:`tests.differential.stored`), not as see
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -84,6 +85,15 @@ def draw_larger(seed: int) -> Case:
     """
     rng = np.random.default_rng([seed, _VERSION, 1])
     return _with_limits(rng, _drawn(rng, f"larger seed {seed}", larger=True), larger=True)
+
+
+DRAWINGS: dict[str, Callable[[int], Case]] = {
+    "usual": draw,
+    "unusual": draw_unusual,
+    "rare": draw_rare,
+    "larger": draw_larger,
+}
+"""Kinds of problems by name, each drawn by a seed."""
 
 
 def _drawn(rng: np.random.Generator, name: str, *, larger: bool) -> Case:
