@@ -133,9 +133,9 @@ def _sasrec(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
 
 def _hstu(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:
     heads, length = int(rng.choice([1, 2, 4])), int(rng.integers(20, 150))
-    hidden, batch = heads * int(rng.choice([16, 32, 48])), max(1, _log(rng, 800, 4800) // length)
-    module = families.Hstu(int(rng.integers(1, 5)), hidden, heads, length)
-    return module, (torch.randn(batch, length, hidden),)
+    width, batch = int(rng.choice([16, 32, 48])), max(1, _log(rng, 800, 4800) // length)
+    module = families.Hstu(int(rng.integers(1, 5)), heads * width, heads, (width, width))
+    return module, (torch.randn(batch, length, heads * width),)
 
 
 def _moe(rng: Random) -> tuple[nn.Module, tuple[Any, ...]]:

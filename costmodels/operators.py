@@ -86,11 +86,13 @@ class Operator:
     pass. With ``is_recomputed`` the backward pass runs the forward operator once more, since what
     it gave was not kept (activation checkpointing). ``flash_version`` is the generation of a fused
     attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
-    FlashAttention-3 and cuDNN's. ``deviation_ratio`` is the standard deviation of its work between
-    the batches of ranks over the mean, where sequences differ in length. Ranks that share a layer
-    add up ``shared_bytes`` after it, and again in the backward pass. ``function`` is PyTorch's name
-    of an operator that is no product, such as ``gelu``, where it is known: on a CPU core functions
-    of one kind differ in what an element takes.
+    FlashAttention-3 and cuDNN's. An attention that ``is_pointwise`` applies an activation to each
+    score in the place of softmax, by HSTU's kernels: Triton's as version 1, CUTLASS's otherwise.
+    ``deviation_ratio`` is the standard deviation of its work between the batches of ranks over the
+    mean, where sequences differ in length. Ranks that share a layer add up ``shared_bytes`` after
+    it, and again in the backward pass. ``function`` is PyTorch's name of an operator that is no
+    product, such as ``gelu``, where it is known: on a CPU core functions of one kind differ in what
+    an element takes.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Operator:
     backward_bytes: float | None = None
     is_recomputed: bool = False
     flash_version: int = 2
+    is_pointwise: bool = False
     deviation_ratio: float = 0.0
     shared_bytes: float = 0.0
     function: str = ""
@@ -143,6 +146,10 @@ class Operator:
             require(good, f"{where}: {key} must be 0 or more, got {value}")
         version = self.flash_version
         require(1 <= version <= 3, f"{where}: flash_version must be 1, 2 or 3, got {version}")
+        require(
+            not self.is_pointwise or self.kind is OperatorKind.ATTENTION,
+            f"{where}: is_pointwise belongs to kind attention, got {self.kind}; leave it out",
+        )
         given = self.backward_bytes
         good = given is None or (math.isfinite(given) and given >= 0)
         require(good, f"{where}: backward_bytes must be 0 or more, got {given}")

@@ -339,6 +339,8 @@ class CostPipeline:
                 "long as that of pooled ones, which only a calibrated system knows; run 'shardplan "
                 "calibrate'"
             )
+        if self.topology.compute_device != "cpu":
+            notes += filter(None, (layer.remark for layer in self.workload.dense.layers))
         if self.topology.device.single_stream and self.workload.between_steps_s:
             notes.append(
                 "between_steps is not counted on CPU cores: steps were calibrated one right after "

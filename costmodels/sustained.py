@@ -55,7 +55,7 @@ STEP_GROUPS: Final = (
 and its fine-tuning, BERT-base; MPT from 70b to 125m; GPT-2. The command prints them by model and
 device."""
 GENERATIONS: Final = ("V100", "A100", "H100", "B200")
-_SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "GB200": "B200"}
+_SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "B300": "B200"}
 
 
 _ATTENTION: Final = {(2, False): (0.75, 0.6), (2, True): (0.45, 0.4), (3, True): (0.8, 0.65)}
@@ -72,6 +72,48 @@ def attention_shares(version: int, device: Device, shares: Shares) -> tuple[floa
     forward, backward = _ATTENTION[version if is_late and version > 2 else 2, is_late]
     factor = shares.flash_1_ratio if version == 1 else 1.0
     return forward * factor, backward * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreWork:
+    """What a kernel of pointwise attention takes in one pass.
+
+    Its products reach ``product_ratio`` of the rate of large ones. The activation of a score takes
+    as long as ``score_flops`` of those, and a block ``block_s`` beside its scores, for its data to
+    arrive and leave.
+    """
+
+    product_ratio: float
+    score_flops: float
+    block_s: float
+
+
+POINTWISE: Final = {
+    "B200": (
+        ScoreWork(product_ratio=1.0, score_flops=274.0, block_s=5.55e-6),
+        ScoreWork(product_ratio=0.73, score_flops=701.0, block_s=1.147e-5),
+    ),
+    "H100": (
+        ScoreWork(product_ratio=0.891, score_flops=278.0, block_s=3.39e-6),
+        ScoreWork(product_ratio=0.558, score_flops=0.0, block_s=4.83e-6),
+    ),
+}
+"""Work of pointwise attention (HSTU), forward and backward, by generation of the device.
+``shardplan validate published --what attention --fit`` computes it from the times in
+configs/published/hstu_attention.csv and prints it; without ``--fit`` the command holds the model
+against them, also with a width of heads or a device left out."""
+_UNMEASURED: Final = "H100"
+"""Whose work is taken for generations that were not measured."""
+
+
+def score_works(device: Device) -> tuple[ScoreWork, ScoreWork]:
+    """Work of pointwise attention, forward and backward."""
+    return POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
+
+
+def generation_of(device: Device) -> str:
+    """The generation by which kernels of attention differ."""
+    return group_of(device, DataType.BF16).split()[0]
 
 
 def group_of(device: Device, dtype: DataType) -> str:

@@ -197,7 +197,7 @@ class DenseArch:
         """Check layer sizes, the cross network, and that there is one form."""
         sizes = (*self.bottom_mlp, *self.top_mlp)
         require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
-        require(0 <= self.num_dense_features <= 10**6, "num_dense_features must be 0..1e6")
+        require(0 <= self.num_dense_features <= 10**8, "num_dense_features must be 0..1e8")
         check_cross(self.interaction.value, self.dcn_num_layers, self.dcn_low_rank_dim)
         meets = self.interaction is not Interaction.DOT
         forms = {

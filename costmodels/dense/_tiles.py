@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Final
 
 from costmodels.datatypes import DataType
-from costmodels.operators import Operator, Product
-from costmodels.sustained import BURSTS, Shares, attention_shares
+from costmodels.operators import Product
+from costmodels.sustained import BURSTS, Shares
 from costmodels.topology import Device
 
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
@@ -25,7 +25,6 @@ _HALVINGS_PER_LOSS: Final = 2.0
 _SPLITS: Final = (1, 2, 4, 8, 16)
 _SHORTEST_SPLIT: Final = 256
 _FLOOR_S: Final = 4e-6
-_ATTENTION_ROWS: Final = 128
 
 
 @lru_cache(maxsize=2**16)
@@ -55,31 +54,6 @@ def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> flo
     room = device.l2_capacity_bytes / tensor_bytes - 1.0 if tensor_bytes > 0 else 1.0
     found = 0.5 * min(1.0, max(0.0, room))
     return num_bytes * (1.0 - found) / device.hbm_bandwidth_bytes_per_s
-
-
-def attention_time(
-    operator: Operator, device: Device, shares: Shares = BURSTS, *, is_backward: bool
-) -> float:
-    """Seconds of one fused attention, forward or backward.
-
-    Blocks of 128 queries of one head run in whole waves over the multiprocessors at a share of the
-    rate that large products reach (:func:`costmodels.sustained.attention_shares`). A causal
-    mask leaves the blocks on and below the diagonal.
-    """
-    heads, queries, keys, _, _ = operator.shape
-    forward, backward = attention_shares(operator.flash_version, device, shares)
-    rate = device.matrix_rate(operator.dtype) * device.flops_efficiency_ratio
-    rate *= shares.product_ratio * (backward if is_backward else forward)
-    flop = operator.gradient_flop if is_backward else operator.forward_flop
-    if operator.is_causal:
-        flop *= min(1.0, 0.5 + 0.5 * _ATTENTION_ROWS / max(keys, 1))
-    blocks = heads * math.ceil(queries / _ATTENTION_ROWS)
-    if device.num_multiprocessors and blocks:
-        flop *= math.ceil(blocks / device.num_multiprocessors)
-        flop *= device.num_multiprocessors / blocks
-    moved = operator.moved_bytes * (2.0 if is_backward else 1.0)
-    memory_s = moved / device.hbm_bandwidth_bytes_per_s
-    return math.hypot(flop / rate, memory_s) + _FLOOR_S
 
 
 def _tiled(

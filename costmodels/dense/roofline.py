@@ -7,7 +7,8 @@ from statistics import NormalDist
 from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
-from costmodels.dense._tiles import attention_time, product_time, streaming_time
+from costmodels.dense._attention import attention_time, pointwise_time
+from costmodels.dense._tiles import product_time, streaming_time
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseTimes,
@@ -16,7 +17,7 @@ from costmodels.dense.base import (
     is_sustained,
 )
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import BURSTS, Shares, shares_of
+from costmodels.sustained import BURSTS, ScoreWork, Shares, shares_of
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
@@ -31,7 +32,8 @@ of 27 vectors on V100 (Lin et al.'s trace of DLRM_MLPerf)."""
 class Roofline(AbstractDenseModel):
     """Matrix products by tiles, then other operators by memory, plus gaps between kernels.
 
-    Products and fused attention are timed by :mod:`costmodels.dense._tiles`. All other operators
+    Products are timed by :mod:`costmodels.dense._tiles`, fused attention by
+    :mod:`costmodels.dense._attention`. All other operators
     (activation, norm, softmax, concatenation) move their bytes at streaming bandwidth. The backward
     pass computes the products for the operands that need a gradient, moves the bytes that the other
     operators say (twice those of the forward pass where they do not), and runs again what was not
@@ -72,6 +74,13 @@ class Roofline(AbstractDenseModel):
 def product_s(product: Product, dtype: DataType, device: Device) -> float:
     """Seconds of one matrix product alone, as the layers are timed."""
     return product_time(product, dtype, device)
+
+
+def pointwise_s(
+    operator: Operator, device: Device, works: tuple[ScoreWork, ScoreWork], *, is_backward: bool
+) -> float:
+    """Seconds of one pointwise attention alone; ``works`` are those of its kernels, as timed."""
+    return pointwise_time(operator, device, BURSTS, works, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
+from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -121,6 +122,35 @@ def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow
     width = flow.num_elements + flow.width * flow.length
     copy = streamed(name, (flow.batch_size, width), flow.dtype)
     return (replace(copy, num_calls=2),), _without_vectors(flow, width)
+
+
+def positions(
+    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths
+) -> tuple[tuple[Operator, ...], Flow]:
+    """What reaches a layer of sequences, as positions of one width.
+
+    Args:
+        flow: reaches the layer.
+        name: of the layer.
+        widths: elements of a position that arrive, and that the layer takes; where they differ, a
+            linear layer brings one to the other.
+        lengths: of the sequences.
+
+    Raises:
+        InvalidValueError: as many elements as that do not arrive.
+    """
+    first, met = joined(flow)
+    elements, count = met.width * met.length, math.ceil(lengths.mean)
+    given, taken = widths
+    require(
+        elements == given * count,
+        f"layer {name}: needs {count} positions of {given} elements, but {elements} elements per "
+        "sample reach it; change seq, hidden or input_width",
+    )
+    if given != taken:
+        product = linear(f"{name}.input", lengths.rows(flow.batch_size), given, taken, flow.dtype)
+        first += lengths.uneven((product,), flow.batch_size)
+    return first, met.after(taken, count)
 
 
 def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:

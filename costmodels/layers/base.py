@@ -71,6 +71,11 @@ class AbstractLayer(ABC):
         """The name, or that of the kind."""
         return self.name or type(self).__module__.rpartition(".")[2]
 
+    @property
+    def remark(self) -> str:
+        """What its price on a GPU assumes that users may not expect, or nothing."""
+        return ""
+
     @abstractmethod
     def build(self, flow: Flow) -> Built:
         """Operators for what reaches the layer.

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _parts
 from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
-from costmodels.operators import Operator
+from costmodels.operators import Operator, OperatorKind
+
+
+class Kernel(StrEnum):
+    """Who wrote the kernel of a fused attention: FBGEMM's with CUTLASS, or Triton's."""
+
+    CUTLASS = "cutlass"
+    TRITON = "triton"
 
 
 @final
@@ -18,9 +25,17 @@ from costmodels.operators import Operator
 class Hstu(AbstractLayer):
     """``layers`` of split(silu(in(norm(x)))), silu(q k) v / n, and x + out(norm(that) * u).
 
-    ``seq`` positions of ``hidden`` elements in ``heads``; attention is not fused and not masked.
+    ``seq`` positions of ``hidden`` elements in ``heads``. A head has ``qk_width`` elements of
+    queries and keys, and ``value_width`` of values and gates u (0: hidden / heads). Where positions
+    arrive with ``input_width`` elements (0: hidden), a linear layer brings them to ``hidden``.
     ``lengths`` are equally likely lengths of the history, such as its quantiles: kernels then skip
     the padding, and pairs of positions follow the sum of squared lengths.
+
+    With ``fused_attention`` a layer runs as Meta's and NVIDIA's code does on GPUs: attention is one
+    ``kernel`` that writes no scores, activation and last sum are part of the products before them,
+    and norm and gate are one. Without it, scores are written, as PyTorch's own operators do.
+    ``causal`` positions attend to earlier ones only.
+
     Reference: Zhai et al. 2024 (arXiv 2402.17152), equations 1 to 3.
     """
 
@@ -28,75 +43,149 @@ class Hstu(AbstractLayer):
     hidden: int
     heads: int
     seq: int
+    qk_width: int = 0
+    value_width: int = 0
+    input_width: int = 0
+    causal: bool = False
+    fused_attention: bool = False
+    kernel: str = Kernel.CUTLASS.value
     lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the sizes."""
+        where = f"layer {self.prefix}"
         check_sizes(
             self.prefix, layers=self.layers, hidden=self.hidden, heads=self.heads, seq=self.seq
         )
+        for key in ("qk_width", "value_width", "input_width"):
+            value = getattr(self, key)
+            require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
         require(
-            self.hidden % self.heads == 0,
-            f"layer {self.prefix}: hidden must be a multiple of heads, got {self.hidden} and "
-            f"{self.heads}",
+            (self.qk_width > 0 and self.value_width > 0) or self.hidden % self.heads == 0,
+            f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
+            "give qk_width and value_width",
+        )
+        kinds = [k.value for k in Kernel]
+        require(
+            self.kernel in kinds,
+            f"{where}: kernel must be one of {', '.join(kinds)}, got {self.kernel!r}",
+        )
+        require(
+            self.fused_attention or self.kernel == Kernel.CUTLASS,
+            f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
+            "false; leave kernel out, or set fused_attention: true",
         )
         Lengths.of(self.prefix, self.lengths, self.seq)
+
+    @property
+    def remark(self) -> str:
+        """Scores that are written are seldom what runs on a GPU."""
+        if self.fused_attention:
+            return ""
+        return (
+            f"layer {self.prefix}: scores are written to memory, as PyTorch's own operators do; "
+            "with the fused kernels of FBGEMM or Triton, set fused_attention: true"
+        )
 
     @property
     def _lengths(self) -> Lengths:
         return Lengths.of(self.prefix, self.lengths, self.seq)
 
+    @property
+    def _queries(self) -> int:
+        """Elements of the queries of a position, in all heads."""
+        return (self.qk_width or self.hidden // self.heads) * self.heads
+
+    @property
+    def _values(self) -> int:
+        """Elements of the values of a position, in all heads."""
+        return (self.value_width or self.hidden // self.heads) * self.heads
+
     def build(self, flow: Flow) -> Built:
         """One layer's operators with their repeats."""
-        joined, met = _parts.joined(flow)
-        elements, positions = met.width * met.length, math.ceil(self._lengths.mean)
-        require(
-            elements == self.hidden * positions,
-            f"layer {self.prefix}: needs {positions} positions of {self.hidden} elements, but "
-            f"{elements} elements per sample reach it; change seq or hidden",
+        lengths = self._lengths
+        first, met = _parts.positions(
+            flow, self.prefix, (self.input_width or self.hidden, self.hidden), lengths
         )
-        met = met.after(self.hidden, positions)
-        rows = self._lengths.rows(flow.batch_size)
-        layer = (*self._inner(met, rows), *self._scores(met, rows), *self._outer(met, rows))
+        rows = lengths.rows(flow.batch_size)
+        layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
         repeated = tuple(replace(o, num_repeats=self.layers) for o in layer)
-        repeated = self._lengths.uneven(repeated, flow.batch_size)
-        return self.placed((*joined, *repeated), met)
+        return self.placed((*first, *lengths.uneven(repeated, flow.batch_size)), met)
 
     def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        name, wide, dtype = f"{self.prefix}.in", 4 * self.hidden, flow.dtype
+        """Norm, product and activation; fused, the product writes with and without activation."""
+        name, dtype = f"{self.prefix}.in", flow.dtype
+        wide = 2 * self._queries + 2 * self._values
+        active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
+        if self.fused_attention:
+            size = active.written_bytes
+            active = replace(active, num_kernels=0, num_calls=0, read_bytes=0.0)
+            active = replace(active, backward_bytes=3.0 * size)
         return (
             _parts.norm(name, rows, self.hidden, dtype),
             _parts.linear(name, rows, self.hidden, wide, dtype),
-            _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide),
+            active,
         )
 
-    def _scores(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        """Copies of queries, keys and values by head, two products, silu and the division."""
-        name, dtype = f"{self.prefix}.attention", flow.dtype
-        groups, width = flow.batch_size * self.heads, self.hidden // self.heads
-        long, seen = self.seq, self.seq
+    def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
+        """What every position sees of the others."""
+        groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
             groups, long, seen = self.heads, rows, self._lengths.seen
-        kept, pairs = rows * self.hidden, groups * long * seen
-        copy = _parts.streamed(name, (rows, self.hidden), dtype, saved_elements=kept)
-        score = _parts.streamed(name, (groups, long, seen), dtype, saved_elements=pairs)
+        if self.fused_attention:
+            return (self._attention(flow, rows, (groups, long, seen)),)
+        return self._scores(flow, rows, (groups, long, seen))
+
+    def _attention(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operator:
+        """One kernel; others keep what its backward pass reads."""
+        widths = self._queries // self.heads, self._values // self.heads
+        return Operator(
+            name=f"{self.prefix}.attention",
+            kind=OperatorKind.ATTENTION,
+            shape=(*pairs, *widths),
+            dtype=flow.dtype,
+            read_bytes=float(flow.dtype.num_bytes * rows * (2 * self._queries + self._values)),
+            written_bytes=float(flow.dtype.num_bytes * rows * self._values),
+            is_causal=self.causal,
+            is_pointwise=True,
+            flash_version=1 if self.kernel == Kernel.TRITON else 3,
+        )
+
+    def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
+        """Copies of queries, keys and values by head, two products, silu, division and mask."""
+        name, dtype, (groups, long, seen) = f"{self.prefix}.attention", flow.dtype, pairs
+
+        def copied(width: int, *, kept: bool = True) -> Operator:
+            saved = rows * width if kept else 0
+            return _parts.streamed(name, (rows, width), dtype, saved_elements=saved)
+
+        scores, (queries, values) = groups * long * seen, (self._queries, self._values)
+        score = _parts.streamed(name, pairs, dtype, saved_elements=scores)
+        mask = (_parts.streamed(name, pairs, dtype),) if self.causal else ()
         return (
-            copy,
-            copy,
-            _parts.batched(name, (groups, long, width, seen), dtype),
+            copied(queries),
+            copied(queries),
+            _parts.batched(name, (groups, long, queries // self.heads, seen), dtype),
             score,
             score,
-            copy,
-            _parts.batched(name, (groups, long, seen, width), dtype),
-            _parts.streamed(name, (rows, self.hidden), dtype),
+            *mask,
+            copied(values),
+            _parts.batched(name, (groups, long, seen, values // self.heads), dtype),
+            copied(values, kept=False),
         )
 
     def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        name, hidden, dtype = f"{self.prefix}.out", self.hidden, flow.dtype
-        kept = rows * hidden
-        return (
-            _parts.norm(name, rows, hidden, dtype),
-            _parts.streamed(name, (rows, hidden), dtype, reads=2.0, saved_elements=2 * kept),
-            _parts.linear_of_kept(name, rows, hidden, hidden, dtype),
-            _parts.streamed(name, (rows, hidden), dtype, reads=2.0),
-        )
+        """Norm, gate, product and sum; fused, norm and gate are one, and product and sum."""
+        name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
+        norm = _parts.norm(name, rows, wide, dtype)
+        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved_elements=2 * rows * wide)
+        product = _parts.linear_of_kept(name, rows, wide, hidden, dtype)
+        added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
+        if self.fused_attention:
+            size = norm.written_bytes
+            kept = norm.saved_bytes + gate.saved_bytes / 2
+            norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
+            added = replace(added, read_bytes=float(dtype.num_bytes * rows * hidden))
+            added = replace(added, written_bytes=0.0, num_kernels=0, num_calls=0)
+            return (norm, product, replace(added, backward_bytes=0.0))
+        return (norm, gate, product, added)

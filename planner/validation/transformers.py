@@ -126,13 +126,13 @@ class _Parts:
         return math.exp(product_s) + self.memory_s / shares.memory_ratio + flash_s + self.rest_s
 
 
-def load_cases() -> tuple[TransformerCase, ...]:
-    """Every shipped case, in file order.
+def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
+    """Every case of a shipped file, in file order.
 
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    path = configs_folder() / "published" / _FILE
+    path = configs_folder() / "published" / name
     rows = csv.DictReader(text_io.StringIO(path.read_text(encoding="utf-8")))
     return tuple(_case(row, path) for row in rows)
 

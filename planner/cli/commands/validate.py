@@ -24,6 +24,7 @@ Examples:
   shardplan validate published --json > errors.json
   shardplan validate published --what single-gpu
   shardplan validate published --what transformers
+  shardplan validate published --what attention
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
   shardplan validate torchrec --system my_cpu.yaml --skew
@@ -40,12 +41,17 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(["systems", "single-gpu", "transformers"]),
+    type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
     default="systems",
     show_default=True,
-    help="MLPerf systems; three models on one GPU (Lin et al. 2022); or steps of transformers.",
+    help="MLPerf systems; three models on one GPU (Lin et al. 2022); steps of transformers; or "
+    "kernels of HSTU's attention.",
 )
-@click.option("--fit", is_flag=True, help="Fit the shares of transformers again and print them.")
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="Fit the constants of transformers, or of attention, again and print them.",
+)
 @output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str, fit: bool) -> int:
@@ -56,13 +62,17 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
     that were fitted are fitted again without the model, or without the GPU, of each case.
     Transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100; the shares of
     the device's rates are fitted again without the model, or the whole family, of each case.
-    Sources of the measurements are in configs/published.
+    Attention: kernels of HSTU on an H100 and a GB200, fitted again without the width of heads, or
+    the device, of each case; and whole layers, to which nothing is fitted. Sources of the
+    measurements are in configs/published.
     """
-    if fit and what != "transformers":
-        message = "--fit fits the shares of transformers; add --what transformers"
+    if fit and what not in ("transformers", "attention"):
+        message = "--fit fits constants of transformers or attention; add --what transformers"
         raise InvalidInputError(message)
     if what == "transformers":
         return _transformers(settings, fit=fit)
+    if what == "attention":
+        return _attention(settings, fit=fit)
     if what == "single-gpu":
         return _single_gpu(settings)
     from planner.validation.published import load_cases, predict
@@ -95,6 +105,24 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
     else:
         show.print_cases(found, every=settings.verbose)
         show.print_errors(found)
+    return 0
+
+
+def _attention(settings: Settings, *, fit: bool) -> int:
+    from planner.cli.printing import validate_attention as show
+    from planner.validation.attention import fitted_works, layers, load_cases, predictions
+
+    cases = load_cases()
+    if fit:
+        show.print_works(settings, fitted_works(cases))
+        return 0
+    found = predictions(cases)
+    if settings.json:
+        write_json(show.as_json(cases, found, layers()))
+    else:
+        show.print_cases(cases, found)
+        show.print_errors(cases, found)
+        show.print_layers(layers())
     return 0
 
 

@@ -40,6 +40,7 @@ class OperatorSchema(Strict):
     backward_bytes: _Amount | None = None
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
+    is_pointwise: bool = False
     deviation_ratio: _Amount = 0.0
     function: Annotated[str, Field(max_length=64)] = ""
 

@@ -154,7 +154,7 @@ class DenseSchema(Strict):
     ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
     """
 
-    num_dense_features: Annotated[Count, Field(le=10**6)] = 0
+    num_dense_features: Annotated[Count, Field(le=10**8)] = 0
     bottom_mlp: list[Width] = Field(default_factory=list)
     top_mlp: list[Width] = Field(default_factory=list)
     interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT

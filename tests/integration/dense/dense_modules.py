@@ -94,26 +94,35 @@ class Bert(nn.Module):
 class Hstu(nn.Module):
     """Layers of Zhai et al. 2024, equations 1 to 3: pointwise attention without softmax."""
 
-    def __init__(self, layers: int, hidden: int, heads: int, seq: int) -> None:
+    def __init__(
+        self, layers: int, hidden: int, heads: int, widths: tuple[int, int], *, given: int = 0
+    ) -> None:
         super().__init__()
-        self.width, self.heads, self.seq = hidden // heads, heads, seq
-        self.inner = nn.ModuleList(nn.Linear(hidden, 4 * hidden) for _ in range(layers))
-        self.outer = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(layers))
+        self.widths, self.heads = widths, heads
+        asked, told = (heads * width for width in widths)
+        self.given = nn.Linear(given, hidden) if given else nn.Identity()
+        self.inner = nn.ModuleList(nn.Linear(hidden, 2 * asked + 2 * told) for _ in range(layers))
+        self.outer = nn.ModuleList(nn.Linear(told, hidden) for _ in range(layers))
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
-        self.lasts = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers))
+        self.lasts = nn.ModuleList(nn.LayerNorm(told) for _ in range(layers))
+        self.is_causal = bool(given)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, hidden = x.shape
+        x = self.given(x)
+        batch, length, _ = x.shape
+        asked, told = (self.heads * width for width in self.widths)
         for norm, inner, last, outer in zip(
             self.norms, self.inner, self.lasts, self.outer, strict=True
         ):
-            u, v, q, k = functional.silu(inner(norm(x))).chunk(4, dim=-1)
+            met = functional.silu(inner(norm(x)))
+            u, v, q, k = met.split([told, told, asked, asked], dim=-1)
             q, k, v = (
-                part.reshape(batch, length, self.heads, self.width).transpose(1, 2)
-                for part in (q, k, v)
+                part.reshape(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v)
             )
             scores = functional.silu(q @ k.transpose(-1, -2)) / length
-            seen = (scores @ v).transpose(1, 2).reshape(batch, length, hidden)
+            if self.is_causal:
+                scores = scores * torch.ones(length, length).tril()
+            seen = (scores @ v).transpose(1, 2).reshape(batch, length, told)
             x = x + outer(last(seen) * u)
         return x
 
@@ -276,7 +285,11 @@ PLAIN: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Any]]] = {
         lambda: Transformer(2, 48, 1, 48, 50, 700, causal=True),
         lambda n: tokens(n, 50, 2),
     ),
-    "HSTU": (lambda: Hstu(3, 64, 4, 50), lambda n: (torch.zeros(n, 50, 64),)),
+    "HSTU": (lambda: Hstu(3, 64, 4, (16, 16)), lambda n: (torch.zeros(n, 50, 64),)),
+    "HSTU, causal": (
+        lambda: Hstu(2, 96, 4, (16, 40), given=24),
+        lambda n: (torch.zeros(n, 60, 24),),
+    ),
     "GPT-2 small": (
         lambda: Transformer(12, 768, 12, 3072, 1024, 50257, causal=True),
         lambda n: tokens(n, 1024, 2),

@@ -31,6 +31,10 @@ LAYERS: dict[str, tuple[list[dict[str, Any]], int, int]] = {
     "MoE": ([{"kind": "moe", "experts": 4, "top": 2, "ffn": 64}], 32, 0),
     "two-tower": ([{"kind": "two_tower", "sizes": [128, 32]}], 128, 0),
     "HSTU": ([{"kind": "hstu", "layers": 3, "hidden": 64, "heads": 4, "seq": 50}], 3200, 0),
+    "HSTU, causal": (
+        [{"kind": "hstu", "layers": 2, "hidden": 96, "heads": 4, "seq": 60, "input_width": 24,
+          "qk_width": 16, "value_width": 40, "causal": True}], 1440, 0,
+    ),
     "DIN": (
         [{"kind": "attention_pooling", "seq": 50, "width": 32, "sizes": [80, 40]},
          {"kind": "mlp", "sizes": [32, 1]}], 1632, 0,

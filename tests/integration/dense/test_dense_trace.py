@@ -95,7 +95,7 @@ def counted(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[float, float, f
     return first, float(whole.get_total_flops()) - first, float(sum(saved.values()))
 
 
-WITHOUT_ATTENTION = ("DeepFM", "DIN", "MMoE", "two-tower", "HSTU", "MoE")
+WITHOUT_ATTENTION = ("DeepFM", "DIN", "MMoE", "two-tower", "HSTU", "HSTU, causal", "MoE")
 
 
 @pytest.mark.parametrize("name", [n for n in PLAIN if n not in LARGE])

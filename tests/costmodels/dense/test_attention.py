@@ -1,0 +1,159 @@
+"""Fused attention: what a layer of HSTU lists with it, and how long its kernels take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.dense._attention import attention_time, pointwise_time
+from costmodels.dense.base import dense_operators
+from costmodels.dense.roofline import Roofline
+from costmodels.errors import InvalidValueError
+from costmodels.layers.base import Flow
+from costmodels.layers.hstu import Hstu
+from costmodels.operators import Operator, OperatorKind
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan
+from costmodels.sustained import BURSTS, POINTWISE
+from costmodels.units import GB
+from costmodels.workload import DataType, DenseArch, Workload
+from tests.strategies import make_device, make_topology
+
+UNFUSED = Hstu(layers=2, hidden=256, heads=4, seq=2048)
+FUSED = replace(UNFUSED, fused_attention=True)
+H100 = make_device(
+    name="H100-SXM5-80GB",
+    num_multiprocessors=132,
+    hbm_bandwidth_bytes_per_s=2970 * GB,
+    flops_per_s=((DataType.BF16, 989e12), (DataType.FP16, 989e12)),
+    flops_efficiency_ratio=0.8,
+)
+
+
+def workload(layer: Hstu) -> Workload:
+    """A batch of 8 histories, without tables."""
+    positions = round(fmean(layer.lengths or (layer.seq,)))
+    features = positions * (layer.input_width or layer.hidden)
+    dense = DenseArch(num_dense_features=features, layers=(layer,), dtype=DataType.BF16)
+    return Workload(name="w", tables=(), local_batch_size=8, dense=dense)
+
+
+def operators(layer: Hstu) -> tuple[Operator, ...]:
+    """Those of a batch of 8 histories."""
+    return dense_operators(workload(layer))[1]
+
+
+def total(layer: Hstu, figure: str) -> float:
+    """Over all repeats."""
+    return float(sum(o.num_repeats * getattr(o, figure) for o in operators(layer)))
+
+
+def step_s(layer: Hstu, name: str = H100.name) -> float:
+    """Forward and backward."""
+    topology = make_topology(device=replace(H100, name=name))
+    times = Roofline().times(workload(layer), topology)
+    return times.top_forward_s + times.top_backward_s
+
+
+def attention(batch: int, length: int, width: int, *, is_causal: bool = True) -> Operator:
+    """One head of ``batch`` sequences."""
+    size = 2.0 * batch * length * width
+    return Operator(
+        name="a",
+        kind=OperatorKind.ATTENTION,
+        shape=(batch, length, length, width, width),
+        dtype=DataType.BF16,
+        read_bytes=3 * size,
+        written_bytes=size,
+        is_causal=is_causal,
+        is_pointwise=True,
+        flash_version=3,
+    )
+
+
+def test_fused_layers_do_the_same_products_and_keep_no_scores() -> None:
+    assert total(FUSED, "forward_flop") == total(UNFUSED, "forward_flop")
+    assert total(FUSED, "num_parameters") == total(UNFUSED, "num_parameters")
+    scores = 2 * 2 * 8 * 4 * 2048 * 2048
+    assert total(UNFUSED, "saved_bytes") - total(FUSED, "saved_bytes") >= 2 * scores
+    rows = 2 * 8 * 2048
+    kept = 2 * (1 + 1 + 2 * 4 + 2) * 256 * rows  # input, normed, twice what is active, gate's both
+    assert total(FUSED, "saved_bytes") == pytest.approx(kept, rel=0.07)  # and statistics of norms
+    assert total(FUSED, "moved_bytes") < 0.1 * total(UNFUSED, "moved_bytes")
+
+
+def test_what_a_layer_says_changes_its_time_as_it_should() -> None:
+    causal = replace(FUSED, causal=True)
+    assert step_s(causal) < step_s(FUSED) < step_s(UNFUSED) < step_s(replace(UNFUSED, causal=True))
+    assert step_s(causal) < step_s(replace(causal, kernel="triton"))
+    assert step_s(replace(causal, qk_width=128)) > step_s(causal)
+    assert step_s(replace(causal, value_width=128)) > step_s(causal)
+    assert step_s(replace(causal, input_width=8)) > step_s(causal)
+    assert step_s(replace(causal, lengths=(64, 2048))) < step_s(causal)
+
+
+def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
+    own = step_s(FUSED, "some device")
+    assert own == step_s(FUSED, "H100") != step_s(FUSED, "B200-SXM")
+
+
+@given(
+    st.integers(1, 512), st.integers(1, 9000), st.sampled_from([32, 64, 128, 256]), st.booleans()
+)
+@settings(max_examples=60, deadline=None)
+def test_no_kernel_beats_the_device_and_more_work_takes_longer(
+    batch: int, length: int, width: int, is_backward: bool
+) -> None:
+    one = attention(batch, length, width)
+    time_s = attention_time(one, H100, is_backward=is_backward)
+    flop = one.gradient_flop if is_backward else one.forward_flop
+    assert time_s >= flop / 2 / (H100.matrix_rate(DataType.BF16) * H100.flops_efficiency_ratio)
+    assert time_s >= one.moved_bytes / H100.hbm_bandwidth_bytes_per_s
+    for more in (
+        attention(2 * batch, length, width),
+        attention(batch, 2 * length, width),
+        attention(batch, length, 2 * width),
+        replace(one, is_causal=False),
+        replace(one, flash_version=1),
+    ):
+        assert attention_time(more, H100, is_backward=is_backward) >= time_s
+    for works in POINTWISE.values():
+        named = pointwise_time(one, H100, BURSTS, works, is_backward=is_backward)
+        assert named == time_s or works is not POINTWISE["H100"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qk_width": -1}, "qk_width must be 0..1e6, got -1"),
+        ({"hidden": 10}, "hidden must be a multiple of heads, got 10 and 4; or give qk_width"),
+        ({"kernel": "cuda"}, "kernel must be one of cutlass, triton, got 'cuda'"),
+        ({"fused_attention": False, "kernel": "triton"}, "kernel triton is one of fused attention"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        replace(FUSED, **changes)  # type: ignore[arg-type]
+
+
+def test_widths_of_heads_need_no_hidden_elements_that_divide() -> None:
+    layer = Hstu(layers=1, hidden=10, heads=4, seq=3, qk_width=2, value_width=3)
+    assert layer.build(Flow(batch_size=2, width=30)).flow.width == 10
+
+
+def test_only_attention_is_pointwise() -> None:
+    with pytest.raises(InvalidValueError, match="is_pointwise belongs to kind attention"):
+        Operator(name="a", kind=OperatorKind.NORM, shape=(2,), is_pointwise=True)
+
+
+def test_written_scores_are_told_on_a_gpu() -> None:
+    def warnings(layer: Hstu) -> str:
+        estimate = CostPipeline(workload(layer), make_topology()).estimate(Plan(placements=()))
+        return " ".join(estimate.warnings)
+
+    assert "set fused_attention: true" in warnings(UNFUSED)
+    assert "fused_attention" not in warnings(FUSED)

@@ -1,0 +1,64 @@
+"""Kernels of pointwise attention that others measured, and what is fitted to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+
+import pytest
+
+from costmodels.sustained import POINTWISE
+from planner.validation import attention
+from planner.validation.attention import AS_SHIPPED, LEFT_OUT, AttentionCase
+from tests.planner.cli.command_line import Run
+from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
+
+
+@pytest.fixture(scope="module")
+def cases() -> tuple[AttentionCase, ...]:
+    return attention.load_cases()
+
+
+def test_rows_are_times_that_a_device_can_reach(cases: tuple[AttentionCase, ...]) -> None:
+    """Below the peak, and at least 0.85 times as fast with twice as long sequences."""
+    assert len({(c.device.name, c.width) for c in cases}) == 5
+    rates = {}
+    for c in cases:
+        flop = c.operator.gradient_flop if c.is_backward else c.operator.forward_flop
+        rate = flop / 2 / c.measured_s
+        assert rate < c.device.matrix_rate(c.operator.dtype)
+        rates[c.device.name, c.width, c.batch, c.is_backward, c.positions] = rate
+    for (*case, positions), rate in rates.items():
+        assert rates.get((*case, 2 * positions), rate) >= 0.85 * rate
+
+
+def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]) -> None:
+    found = attention.fitted_works(cases)
+    assert set(found) == set(POINTWISE)
+    for name, works in found.items():
+        for ours, theirs in zip(POINTWISE[name], works, strict=True):
+            given = astuple(theirs)
+            for value, fitted, at_least in zip(astuple(ours), given, (0, 1.1, 0), strict=True):
+                assert value == pytest.approx(fitted, rel=5e-3, abs=at_least)
+
+
+def test_who_is_left_out(cases: tuple[AttentionCase, ...]) -> None:
+    case = next(c for c in cases if c.width == 64)
+    width, device = ([c for c in cases if is_kept(case, c)] for is_kept in LEFT_OUT.values())
+    assert width
+    assert all(c.device == case.device and c.width != 64 for c in width)
+    assert device
+    assert all(c.device != case.device for c in device)
+
+
+def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
+    printed = json.loads(run("validate", "published", "--what", "attention", "--json").out)
+    assert len(printed["cases"]) == printed["errors"][AS_SHIPPED]["count"] == 470
+    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < 0.1
+    left = [printed["errors"][name]["mean_error_ratio"] for name in LEFT_OUT]
+    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < left[1]
+    assert all(x["low_s"] <= x["measured_s"] <= x["high_s"] for x in printed["layers"])
+    shown = run("validate", "published", "--what", "attention").out
+    assert "GB200" in shown
+    assert "hstu-layer-s8192" in shown
+    assert "H100 backward" in run("validate", "published", "--what", "attention", "--fit").out
