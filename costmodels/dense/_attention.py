@@ -23,10 +23,10 @@ _ROWS: Final = 128
 """Queries of a block, and keys."""
 _FLOOR_S: Final = 4e-6
 _BACKWARD_MOVED: Final = 17.0 / 4.0
-"""What the backward pass of pointwise attention moves over what the forward pass moves, which is 4
-tensors. Its code comes from FlashAttention-2, which reads queries, keys and values (3), the result
-(1) and its gradient (2), writes three gradients (3), and adds up that of the queries in fp32:
-zeroed (2), read and written (4), converted (2)."""
+"""What a backward pass moves over what the forward pass moves, which is 4 tensors. FlashAttention-2
+and what came from its code read queries, keys and values (3), the result (1) and its gradient (2),
+write three gradients (3), and add up that of the queries in fp32: zeroed (2), read and written (4),
+converted (2)."""
 _TRITON_RATIO: Final = 0.46
 """Rate of Triton's kernels over CUTLASS's. With them a layer of HSTU with 4 heads of 256 elements
 takes so much longer on an H100 that its attention must take 2.13 to 2.24 times as long, at 1024 to
@@ -44,7 +44,7 @@ def attention_time(
     rate = _product_rate(operator, device, shares) * (backward if is_backward else forward)
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     flop *= _seen_ratio(operator) * _waves_ratio(operator, device)
-    moved = operator.moved_bytes * (2.0 if is_backward else 1.0)
+    moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
     memory_s = moved / device.hbm_bandwidth_bytes_per_s
     return math.hypot(flop / rate, memory_s) + _FLOOR_S
 
