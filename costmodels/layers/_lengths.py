@@ -12,20 +12,28 @@ from costmodels.operators import BATCHED, Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Equally likely lengths of a sequence, such as its quantiles; none are empty."""
+    """Equally likely lengths of a sequence, such as its quantiles; none are empty.
+
+    Where they are balanced, the data loader hands sequences out so that ranks have equal work.
+    """
 
     values: tuple[int, ...]
+    is_balanced: bool = False
 
     @classmethod
-    def of(cls, where: str, values: tuple[int, ...], seq: int) -> Lengths:
+    def of(cls, where: str, values: tuple[int, ...], seq: int, *, is_balanced: bool) -> Lengths:
         """Those of a layer of ``seq`` positions; without values all sequences have that many.
 
         Raises:
-            InvalidValueError: a length is not 1 to ``seq``.
+            InvalidValueError: a length is not 1 to ``seq``, or there are none to balance.
         """
         wrong = [v for v in values if not 1 <= v <= seq]
         require(not wrong, f"layer {where}: lengths must be 1..seq ({seq}), got {wrong[:3]}")
-        return cls(values=values or (seq,))
+        require(
+            bool(values) or not is_balanced,
+            f"layer {where}: balanced sequences need lengths; without, all have seq positions",
+        )
+        return cls(values=values or (seq,), is_balanced=is_balanced)
 
     @property
     def mean(self) -> float:
@@ -47,7 +55,7 @@ class Lengths:
         Attention follows the sum of squared lengths, all else the sum of lengths; of independent
         sequences the deviation of a sum falls with the root of their number.
         """
-        if len(self.values) == 1:
+        if len(self.values) == 1 or self.is_balanced:
             return operators
         root = math.sqrt(batch_size)
         squares = [float(v * v) for v in self.values]

@@ -29,7 +29,8 @@ class Hstu(AbstractLayer):
     queries and keys, and ``value_width`` of values and gates u (0: hidden / heads). Where positions
     arrive with ``input_width`` elements (0: hidden), a linear layer brings them to ``hidden``.
     ``lengths`` are equally likely lengths of the history, such as its quantiles: kernels then skip
-    the padding, and pairs of positions follow the sum of squared lengths.
+    the padding, and pairs of positions follow the sum of squared lengths; the rank with the most
+    work sets the pace, unless the data loader hands histories out ``balanced``.
 
     With ``fused_attention`` a layer runs as Meta's and NVIDIA's code does on GPUs: attention is one
     ``kernel`` that writes no scores, activation and last sum are part of the products before them,
@@ -50,6 +51,7 @@ class Hstu(AbstractLayer):
     fused_attention: bool = False
     kernel: str = Kernel.CUTLASS.value
     lengths: tuple[int, ...] = ()
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -75,7 +77,7 @@ class Hstu(AbstractLayer):
             f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
             "false; leave kernel out, or set fused_attention: true",
         )
-        Lengths.of(self.prefix, self.lengths, self.seq)
+        _ = self._lengths  # refuses lengths that do not fit
 
     @property
     def remark(self) -> str:
@@ -89,7 +91,7 @@ class Hstu(AbstractLayer):
 
     @property
     def _lengths(self) -> Lengths:
-        return Lengths.of(self.prefix, self.lengths, self.seq)
+        return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
 
     @property
     def _queries(self) -> int:

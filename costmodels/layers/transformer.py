@@ -46,7 +46,8 @@ class Transformer(AbstractLayer):
     kernel of a fused attention: 1, 2 or 3 (:class:`costmodels.operators.Operator`). ``lengths``
     are equally likely lengths of the sequences, such as their quantiles: padding is then left out,
     fused attention follows the sum of squared lengths, and the rank with the most work sets the
-    pace. Without them every sequence counts as ``seq`` positions, as padded ones do.
+    pace, unless the data loader hands sequences out ``balanced``. Without them every sequence
+    counts as ``seq`` positions, as padded ones do.
 
     ``autocast`` keeps weights and residuals in fp32 and casts before products; otherwise all have
     the type of the dense part. ``compiled`` joins the kernels between products, as torch.compile
@@ -85,6 +86,7 @@ class Transformer(AbstractLayer):
     compiled: bool = False
     checkpoint: str = Checkpoint.NONE.value
     lengths: tuple[int, ...] = ()
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -119,7 +121,7 @@ class Transformer(AbstractLayer):
             f"{where}: checkpoint must be one of {', '.join(kinds)}, got {self.checkpoint!r}",
         )
 
-        Lengths.of(self.prefix, self.lengths, self.seq)
+        _ = self._lengths  # refuses lengths that do not fit
         require(
             not self.lengths or self.fused_attention,
             f"{where}: lengths need fused_attention; scores that are written are padded to seq",
@@ -153,7 +155,7 @@ class Transformer(AbstractLayer):
 
     @property
     def _lengths(self) -> Lengths:
-        return Lengths.of(self.prefix, self.lengths, self.seq)
+        return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
 
     @property
     def _shares_evenly(self) -> bool:

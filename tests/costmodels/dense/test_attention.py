@@ -93,7 +93,8 @@ def test_what_a_layer_says_changes_its_time_as_it_should() -> None:
     assert step_s(replace(causal, qk_width=128)) > step_s(causal)
     assert step_s(replace(causal, value_width=128)) > step_s(causal)
     assert step_s(replace(causal, input_width=8)) > step_s(causal)
-    assert step_s(replace(causal, lengths=(64, 2048))) < step_s(causal)
+    drawn = replace(causal, lengths=(64, 2048))
+    assert step_s(replace(drawn, balanced=True)) < step_s(drawn) < step_s(causal)
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
@@ -131,6 +132,7 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
     [
         ({"qk_width": -1}, "qk_width must be 0..1e6, got -1"),
         ({"hidden": 10}, "hidden must be a multiple of heads, got 10 and 4; or give qk_width"),
+        ({"balanced": True}, "balanced sequences need lengths; without, all have seq positions"),
         ({"kernel": "cuda"}, "kernel must be one of cutlass, triton, got 'cuda'"),
         ({"fused_attention": False, "kernel": "triton"}, "kernel triton is one of fused attention"),
     ],
