@@ -76,7 +76,8 @@ class Operator:
     columns of a query, columns of a value)`` of a fused attention, and the shape of the largest
     tensor of any other operator.
 
-    ``left_gradient`` and ``right_gradient`` say which operands of a product need a gradient. A
+    ``left_gradient`` and ``right_gradient`` say which operands of a product need a gradient; an
+    attention without both has no backward pass. A
     ``is_causal`` attention skips the half of the scores that its mask hides; its FLOP still count
     them, as ``torch.utils.flop_counter`` does. ``parameter_bytes`` are those of the trained
     elements, ``saved_bytes`` what is kept for the backward pass. The device runs ``num_kernels``
@@ -155,6 +156,13 @@ class Operator:
         require(good, f"{where}: backward_bytes must be 0 or more, got {given}")
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether the backward pass does anything for it; not for frozen parts of a model."""
+        if self.kind in PRODUCTS or self.kind is OperatorKind.ATTENTION:
+            return self.left_gradient or self.right_gradient
+        return self.backward_bytes != 0
+
+    @property
     def product(self) -> Product | None:
         """The matrix product of the kinds that are one."""
         if self.kind not in PRODUCTS:
@@ -194,7 +202,7 @@ class Operator:
     @property
     def gradient_flop(self) -> float:
         """FLOP of the gradients alone."""
-        if self.kind is OperatorKind.ATTENTION:
+        if self.kind is OperatorKind.ATTENTION and self.has_gradient:
             heads, queries, keys, width, value_width = self.shape
             return 2.0 * heads * queries * keys * (3.0 * width + 2.0 * value_width)
         return sum(p.flops for p in self.backward_products)

@@ -122,7 +122,7 @@ def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
     missed = _missed(held)
     for operator in operators:
         name = class_of(operator)
-        if operator.product is None:
+        if operator.product is None and operator.has_gradient:
             _add(found, name, operator.num_repeats * _gradient(operator, missed))
         needed = {"left": operator.left_gradient, "right": operator.right_gradient}
         sides = [side for side, is_needed in needed.items() if is_needed]

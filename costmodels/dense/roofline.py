@@ -139,6 +139,8 @@ def _operator_s(operator: Operator, run: _Run) -> float:
 def _gradient_s(operator: Operator, run: _Run) -> float:
     """Gradients of one repeat without the gaps between its kernels."""
     device, shares = run.device, run.shares
+    if not operator.has_gradient:
+        return 0.0
     if operator.product is not None:
         found = operator.backward_products
         return sum(product_time(p, operator.dtype, device, shares) for p in found)

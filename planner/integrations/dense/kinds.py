@@ -19,32 +19,40 @@ _TYPES: Final = {
     torch.int8: DataType.INT8,
     torch.uint8: DataType.INT8,
     torch.bool: DataType.INT8,
+    torch.float8_e4m3fn: DataType.FP8,
+    torch.float8_e5m2: DataType.FP8,
 }
 _FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty_strided
     is_same_size
     lift_fresh new_empty new_empty_strided size stride storage_offset sym_numel sym_size sym_stride
-    view_as zero_numel _local_scalar_dense"""
+    view_as zero_numel _local_scalar_dense unsafe_chunk unsafe_split unsafe_split_with_sizes
+    transpose_ t_ squeeze_ unsqueeze_ as_strided_"""
 _NO_WORK: Final = frozenset(_FREE_NAMES.split())
 """Operators that compute nothing on the device, beside views."""
-PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
+PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 """Matrix products, and which argument is the left operand."""
+CONVOLUTION: Final = "convolution"
 _NAMES: Final = {
     OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
-        _native_batch_norm_legit _fused_rms_norm rms_norm batch_norm_with_update""",
+        _native_batch_norm_legit _fused_rms_norm rms_norm batch_norm_with_update
+        _weight_norm_interface""",
     OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
     OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
         index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
         triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss""",
     OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
         linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss
-        smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero""",
+        smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero
+        mv dot vdot _trilinear
+        max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
+        _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
     OperatorKind.ELEMENTWISE: """cat stack clone copy copy_ _to_copy fill fill_ zeros ones full
         full_like zeros_like ones_like arange linspace native_dropout constant_pad_nd where
         masked_fill masked_fill_ repeat gelu silu relu relu_ threshold hardtanh leaky_relu elu
         bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor new_zeros new_ones
         new_full roll flip zero_ slice_scatter select_scatter one_hot repeat_interleave
-        glu _prelu_kernel native_channel_shuffle log_sigmoid_forward""",
-    OperatorKind.OTHER: "topk sort argsort",
+        glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward""",
+    OperatorKind.OTHER: "topk sort argsort _fft_r2c _fft_c2r _fft_c2c",
 }
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
@@ -97,9 +105,15 @@ def data_type(tensor: torch.Tensor) -> DataType:
 
 
 def product(
-    name: str, path: str, left: torch.Tensor, right: torch.Tensor, **figures: Any
+    name: str,
+    path: str,
+    pair: tuple[torch.Tensor, torch.Tensor],
+    *,
+    has_gradient: bool,
+    **figures: Any,
 ) -> Operator:
-    """A matrix product of two or three axes."""
+    """A matrix product of two or three axes; without ``has_gradient`` its operands need none."""
+    left, right = pair
     is_batched = name in ("bmm", "baddbmm")
     count = int(left.shape[0]) if is_batched else 1
     m, k = left.shape[-2:]
@@ -108,14 +122,49 @@ def product(
         kind=OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL,
         shape=(count, int(m), int(k), int(right.shape[-1])),
         dtype=data_type(left),
-        left_gradient=bool(left.requires_grad),
-        right_gradient=bool(right.requires_grad),
+        left_gradient=has_gradient and bool(left.requires_grad),
+        right_gradient=has_gradient and bool(right.requires_grad),
+        **figures,
+    )
+
+
+def convolution(
+    path: str,
+    tensors: tuple[torch.Tensor, ...],
+    groups: int,
+    *,
+    is_transposed: bool,
+    has_gradient: bool,
+    **figures: Any,
+) -> Operator:
+    """A convolution as the matrix product that it is of patches and filters.
+
+    Args:
+        path: names it.
+        tensors: ``[samples, channels, ...]`` that comes in, ``[out, in / groups, ...]`` filters (in
+            and out change places where it is transposed), and what comes out.
+        groups: of channels, each with filters of its own.
+        is_transposed: each position that comes in, not that goes out, is one row of the product.
+        has_gradient: whether its operands may need a gradient.
+        figures: bytes and parameters.
+    """
+    given, filters, made = tensors
+    rows = given if is_transposed else made
+    outer, inner = int(filters.shape[0]) // groups, math.prod(int(n) for n in filters.shape[1:])
+    columns = (outer, inner) if is_transposed else (inner, outer)
+    return Operator(
+        name=path,
+        kind=OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL,
+        shape=(groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns),
+        dtype=data_type(given),
+        left_gradient=has_gradient and bool(given.requires_grad),
+        right_gradient=has_gradient and bool(filters.requires_grad),
         **figures,
     )
 
 
 def attention(
-    path: str, tensors: list[torch.Tensor], *, is_causal: bool, **figures: Any
+    path: str, tensors: list[torch.Tensor], *, is_causal: bool, has_gradient: bool, **figures: Any
 ) -> Operator:
     """A fused attention from queries, keys and values ``[samples, heads, positions, width]``."""
     query, key, value = tensors[:3]
@@ -131,6 +180,8 @@ def attention(
         ),
         dtype=data_type(query),
         is_causal=is_causal,
+        left_gradient=has_gradient,
+        right_gradient=has_gradient,
         **figures,
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from planner.integrations.dense import kinds
 
 Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
 """Operators of a module that is known as a whole, from its arguments."""
+_Place = tuple[list[Operator], int]
+"""A list of operators and a place in it."""
 
 
 class Recorder(TorchDispatchMode):
@@ -42,6 +46,7 @@ class Recorder(TorchDispatchMode):
         self._path: list[str] = []
         self._silent = 0
         self._alive: list[Any] = []
+        self._places: dict[tuple[object, ...], list[_Place]] | None = None
 
     # -- what the tracer tells ----------------------------------------------------------------
 
@@ -56,6 +61,8 @@ class Recorder(TorchDispatchMode):
         handles: list[Any] = []
         for child in names:
             enter = self._entering(names, known)
+            if isinstance(child, torch.jit.ScriptModule):
+                continue  # takes no hooks
             handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
             handles.append(child.register_forward_hook(self._leave, always_call=True))
         try:
@@ -63,6 +70,33 @@ class Recorder(TorchDispatchMode):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def again(self, operator: Operator) -> None:
+        """The backward pass ran an operator of the forward pass once more.
+
+        Of equal ones it does not matter which is marked. Which operands need a gradient is known
+        only now where the forward pass ran without gradients.
+        """
+        if self._places is None:
+            self._places = self._by_work()
+        places = self._places.get(_work(operator))
+        if places:
+            listed, place = places.pop()
+            listed[place] = replace(
+                listed[place],
+                is_recomputed=True,
+                left_gradient=operator.left_gradient,
+                right_gradient=operator.right_gradient,
+            )
+
+    def end(self) -> None:
+        """The forward pass is over: what is kept since its last operator belongs to that."""
+        listed = self.after or self.before
+        if listed and self._pending_bytes:
+            listed[-1] = replace(
+                listed[-1], saved_bytes=listed[-1].saved_bytes + self._pending_bytes
+            )
+            self._pending_bytes = 0.0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that the backward pass needs; each storage counts once, parameters never."""
@@ -103,6 +137,16 @@ class Recorder(TorchDispatchMode):
 
     # -- private --------------------------------------------------------------------------------
 
+    def _by_work(self) -> dict[tuple[object, ...], list[_Place]]:
+        """Where operators of equal work are listed; last those that ran without gradients."""
+        found: dict[tuple[object, ...], list[_Place]] = {}
+        for listed in (self.before, self.after):
+            for place, known in enumerate(listed):
+                found.setdefault(_work(known), []).append((listed, place))
+        for places in found.values():
+            places.sort(key=lambda at: at[0][at[1]].left_gradient, reverse=True)
+        return found
+
     def _operator(
         self,
         func: Any,
@@ -129,10 +173,19 @@ class Recorder(TorchDispatchMode):
         path = self._path[-1] if self._path else name
         if name in kinds.PRODUCTS:
             first = kinds.PRODUCTS[name]
-            return kinds.product(name, path, args[first], args[first + 1], **figures)
+            pair = args[first], args[first + 1]
+            return kinds.product(name, path, pair, has_gradient=_has_gradient(), **figures)
+        if name == kinds.CONVOLUTION:
+            is_transposed, groups = (
+                _named(func, args, kwargs, x) for x in ("transposed", "groups")
+            )
+            tensors = (args[0], args[1], out)
+            figures |= {"is_transposed": is_transposed, "has_gradient": _has_gradient()}
+            return kinds.convolution(path, tensors, groups, **figures)
         if kinds.is_attention(name):
             causal = _named(func, args, kwargs, "is_causal")
-            return kinds.attention(path, read, is_causal=bool(causal), **figures)
+            figures |= {"is_causal": bool(causal), "has_gradient": _has_gradient()}
+            return kinds.attention(path, read, **figures)
         if kind is None:
             self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
         largest = max((*read, *made) if kind is not OperatorKind.GATHER else made, key=_numel)
@@ -142,6 +195,7 @@ class Recorder(TorchDispatchMode):
             shape=tuple(int(n) for n in largest.shape),
             dtype=kinds.data_type(largest),
             function=name,
+            backward_bytes=None if _has_gradient() else 0.0,
             **figures,
         )
 
@@ -179,6 +233,72 @@ class Recorder(TorchDispatchMode):
         del module, args, output
         self._path.pop()
         self._silent = max(0, self._silent - 1)
+
+
+def _has_gradient() -> bool:
+    """Whether what runs now can have a gradient: not under ``torch.no_grad`` and the like.
+
+    The forward pass of a ``torch.autograd.Function`` runs without gradients too, but has a backward
+    pass of its own.
+    """
+    if torch.is_grad_enabled():
+        return True
+    own = {code for kind in _below(torch.autograd.Function) if (code := _code(kind)) is not None}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code in own:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _below(kind: type) -> Iterator[type]:
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield child
+        yield from _below(child)
+
+
+def _code(kind: type) -> CodeType | None:
+    return getattr(getattr(kind, "forward", None), "__code__", None)
+
+
+class Recomputing(TorchDispatchMode):
+    """A dispatch mode for the backward pass that finds what a checkpoint computes once more.
+
+    Gradients are computed without gradients of their own, and what is computed again with them.
+
+    Args:
+        recorder: of the forward pass, which is told.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Nothing is seen yet."""
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, then tell the recorder if it is one of the forward pass."""
+        del types
+        seen = Recorder({}) if torch.is_grad_enabled() else contextlib.nullcontext()
+        with seen:
+            out = func(*args, **(kwargs or {}))
+        if isinstance(seen, Recorder):
+            for operator in (*seen.before, *seen.after):
+                self._recorder.again(operator)
+        return out
+
+
+def _work(operator: Operator) -> tuple[object, ...]:
+    """What it does, whatever module it belongs to and whatever it keeps."""
+    return (
+        operator.kind,
+        operator.shape,
+        operator.dtype,
+        operator.function,
+        operator.read_bytes,
+        operator.written_bytes,
+    )
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 import torch
@@ -20,7 +20,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.dense.fold import folded
 from planner.integrations.dense.kinds import bytes_of, cpu_attention_flop, data_type
 from planner.integrations.dense.lookups import Lookup, known_operators
-from planner.integrations.dense.recorder import Recorder
+from planner.integrations.dense.recorder import Recomputing, Recorder
 
 _SAME: Final = 1e-9
 
@@ -97,25 +97,73 @@ def trace_dense(
     forward = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
     both = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
     names = {child: path for path, child in module.named_modules()}
+
+    @contextlib.contextmanager
+    def recording() -> Iterator[None]:
+        with (
+            _autocast(autocast),
+            torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
+            forward,
+            recorder.inside(names, known_operators),
+            recorder,
+        ):
+            yield
+        recorder.end()
+
+    step = _Step(module, recording, Recomputing(recorder))
     try:
         args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
-        with fake, _stand_ins(module, found, recorder, fake), both:
-            with (
-                _autocast(autocast),
-                torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
-                forward,
-                recorder.inside(names, known_operators),
-                recorder,
-            ):
-                output = functional_call(module, tensors, args, kwargs)
-            outputs = _differentiable(output)
-            if outputs:
-                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+        # Without oneDNN, which has recurrent layers as one operator, they are made of products.
+        with fake, _stand_ins(module, found, recorder, fake), both, _without_onednn():
+            outputs = functional_call(step, _prefixed(tensors), args, kwargs)
     except InvalidInputError:
         raise
     except Exception as error:
         raise _untraceable(module, error) from error
     return _trace(recorder, outputs, forward, both, found, batch_size, source)
+
+
+class _Step(nn.Module):
+    """Forward and backward of a module in one call, for its fake parameters must last for both.
+
+    A backward pass reads them where it computes again what a checkpoint did not keep.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        forward: Callable[[], contextlib.AbstractContextManager[None]],
+        backward: contextlib.AbstractContextManager[object],
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._during = forward, backward
+
+    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        """Results that a gradient starts from."""
+        forward, backward = self._during
+        with forward():
+            output = self.module(*args, **kwargs)
+        outputs = _differentiable(output)
+        if outputs:
+            with backward:
+                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+        return outputs
+
+
+def _prefixed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Names as :class:`_Step` has them."""
+    return {f"module.{name}": tensor for name, tensor in tensors.items()}
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def _untraceable(module: nn.Module, error: Exception) -> InvalidInputError:
@@ -250,8 +298,13 @@ def _stand_ins(
 
 
 def _differentiable(output: Any) -> list[torch.Tensor]:
-    leaves = tree_leaves(output)
-    return [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+    found: list[torch.Tensor] = []
+    for leaf in tree_leaves(output):
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            found += _differentiable([getattr(leaf, field.name) for field in fields(leaf)])
+        elif isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            found.append(leaf)
+    return found
 
 
 def _loss(output: torch.Tensor) -> Operator:

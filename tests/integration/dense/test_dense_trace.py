@@ -20,6 +20,7 @@ from costmodels.layers.transformer import Transformer as TransformerLayer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DenseArch, OperatorList, Workload
 from planner.errors import InvalidInputError
+from planner.integrations.dense import kinds
 from planner.integrations.dense.fold import folded
 from planner.integrations.dense.lookups import lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
@@ -204,7 +205,8 @@ class Odd(nn.Module):
         return self.conv(x)
 
 
-def test_unknown_operators_and_unused_parameters_are_told() -> None:
+def test_unknown_operators_and_unused_parameters_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "CONVOLUTION", "none")
     trace = trace_dense(Odd(), torch.zeros(2, 4, 10), batch_size=2)
     words = "; ".join(trace.remarks)
     assert "aten.convolution is not known: it counts as the bytes it moves" in words
