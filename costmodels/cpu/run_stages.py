@@ -28,18 +28,24 @@ _STARTS: Final = (
     ("gradient all-reduce", "update"),
     ("gradient", "gradients"),
     ("lookup backward", "lookup_backward"),
-    ("bottom MLP backward", "update"),
     ("last gradient", "update"),
     ("dense optimizer", "update"),
-    ("interaction and top MLP backward", "dense_backward"),
 )
-"""How the names of predicted steps begin; the others are the forward pass of dense layers."""
+"""How the names of predicted steps begin; those of dense layers differ from model to model, and the
+others are their forward pass."""
 
 
-def predicted_stages(steps: Sequence[StageTime]) -> tuple[float, ...]:
-    """Seconds of the slowest rank per stage, in the order of ``STAGES``."""
+def predicted_stages(steps: Sequence[StageTime], dense_names: tuple[str, str]) -> tuple[float, ...]:
+    """Seconds of the slowest rank per stage, in the order of ``STAGES``.
+
+    Args:
+        steps: of an iteration.
+        dense_names: of the two sides of the dense part (:func:`costmodels.dense.base.dense_names`).
+    """
+    before, after = dense_names
+    starts = (*_STARTS, (f"{before} backward", "update"), (f"{after} backward", "dense_backward"))
     found = dict.fromkeys(STAGES, 0.0)
     for step in steps:
-        stage = next((s for start, s in _STARTS if step.name.startswith(start)), STAGES[0])
+        stage = next((s for start, s in starts if step.name.startswith(start)), STAGES[0])
         found[stage] += max(step.duration_s)
     return tuple(found[stage] for stage in STAGES)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from costmodels.datatypes import DataType
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
+from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Device, Topology
@@ -72,6 +73,10 @@ class Layer:
         return sum(o.num_calls for o in self.operators)
 
 
+_DLRM = "bottom MLP", "interaction and top MLP"
+"""The dense part of a DLRM, before and after the looked-up vectors arrive."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayers:
     """Layers before and after the pooled embeddings arrive."""
@@ -126,6 +131,17 @@ def dense_layers(workload: Workload) -> DenseLayers:
     """
     before, after = dense_operators(workload)
     return DenseLayers(bottom=_grouped(before), top=_grouped(after))
+
+
+def dense_names(workload: Workload) -> tuple[str, str]:
+    """What people call the layers before, and those after, the looked-up vectors arrive."""
+    arch = workload.dense
+    is_dlrm = all(isinstance(layer, Dlrm) for layer in arch.layers) and arch.operators is None
+    if is_dlrm and not (arch.layers and not workload.tables):
+        return _DLRM
+    has_before = any(layer.before_tables for layer in arch.layers)
+    has_before |= arch.operators is not None and bool(arch.operators.before_tables)
+    return "dense part before tables", "dense part after tables" if has_before else "dense part"
 
 
 def is_sustained(workload: Workload) -> bool:

@@ -347,6 +347,7 @@ def _nothing(times: StageTimes) -> StageTimes:
         top_host_s=none,
         lookup_host_s=none,
         collective_host_s=none,
+        dense_names=times.dense_names,
         overlap_slowdown_ratio=0.0,
         floor_s=0.0,
         single_stream=times.single_stream,

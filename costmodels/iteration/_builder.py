@@ -129,7 +129,7 @@ class ProgramBuilder:
         for i in range(count):
             before = (lookup, *arrived) if i == 0 else ()
             step = self.add(
-                _numbered("interaction and top MLP forward", i, count),
+                _numbered(f"{t.dense_names[1]} forward", i, count),
                 Stream.COMPUTE,
                 self._share(t.top_forward_s, i, count),
                 after=(*before, *gathered[i : i + 1]),
@@ -165,9 +165,8 @@ class ProgramBuilder:
     def bottom_forward(self) -> int:
         """Dense features through the bottom MLP."""
         t = self.times
-        return self.add(
-            "bottom MLP forward", Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s
-        )
+        name = f"{t.dense_names[0]} forward"
+        return self.add(name, Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
 
     def lookup_forward(self, after: tuple[int, ...]) -> int:
         """Rows looked up and pooled."""
@@ -195,7 +194,7 @@ class ProgramBuilder:
         """Gradients of the bottom MLP."""
         t = self.times
         return self.add(
-            "bottom MLP backward",
+            f"{t.dense_names[0]} backward",
             Stream.COMPUTE,
             t.bottom_backward_s,
             host_s=t.bottom_backward_host_s,
@@ -248,7 +247,7 @@ class ProgramBuilder:
             if t.gather_s and last:
                 arrived.append(self._gather("backward", last - 1, (step,) if i else after))
             step = self.add(
-                _numbered("interaction and top MLP backward", i, count),
+                _numbered(f"{t.dense_names[1]} backward", i, count),
                 Stream.COMPUTE,
                 self._share(t.top_backward_s, last, count),
                 after=before,

@@ -118,7 +118,8 @@ class StageTimes:
     sharded over the ranks runs in pieces, each with its share of the dense part (``piece_ratio``):
     ``gather_s`` brings its parameters before its forward and again before its backward pass, whose
     gradients take ``bucket_s``, and those of the last piece ``last_scatter_s``. ``earlier_s`` are
-    the micro-batches of a step before the last one.
+    the micro-batches of a step before the last one. ``dense_names`` are the two sides of the dense
+    part, for people.
     """
 
     bottom_forward_s: FloatArray
@@ -139,6 +140,7 @@ class StageTimes:
     collective_host_s: FloatArray
     overlap_slowdown_ratio: float
     floor_s: float
+    dense_names: tuple[str, str]
     single_stream: bool = False
     has_tables: bool = True
     top_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))

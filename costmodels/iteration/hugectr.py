@@ -50,14 +50,14 @@ class HugeCtr(AbstractPipeline):
         builder.input_copy(Stream.COPY)
         builder.bottom_forward()
         builder.add(
-            "interaction and top MLP forward",
+            f"{t.dense_names[1]} forward",
             Stream.COMPUTE,
             t.top_forward_s,
             after=builder.dequantized(arrived),
             host_s=t.top_host_s,
         )
         top = builder.add(
-            "interaction and top MLP backward",
+            f"{t.dense_names[1]} backward",
             Stream.COMPUTE,
             t.top_backward_s,
             host_s=t.top_backward_host_s,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.dense.base import DenseTimes, dense_layers
+from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.errors import require
 from costmodels.iteration.base import FloatArray, StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
@@ -247,6 +247,7 @@ class StageModel:
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
+            dense_names=dense_names(self.workload),
         )
 
     @staticmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.cpu.run_stages import predicted_stages
+from costmodels.dense.base import dense_names
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
@@ -171,7 +172,7 @@ def _outcome(
         foreign_ratio=run.foreign_ratio,
         lookup_predicted_s=float(forward.max() + backward.max()),
         lookup_measured_s=max(run.forward_s) + max(run.backward_s),
-        stages_predicted_s=predicted_stages(estimate.stages),
+        stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         stages_measured_s=run.stages_s,
         network_measured_s=run.network_s,
         iterations_inside_ratio=run.share_between(time.low_s, time.high_s),

@@ -33,8 +33,8 @@ _RULES = (
     ("lookup", r"^lookup"),
     ("output", r"^output"),
     ("gradient", r"^gradient"),
-    ("dense-b", r"MLP.*backward|interaction.*backward|optimizer"),
-    ("dense", r"MLP|interaction"),
+    ("dense-b", r"(MLP|^dense part).*backward|optimizer"),
+    ("dense", r"MLP|^dense part"),
 )
 _PART = re.compile(r"( \d+/\d+| \d+)$")
 

@@ -28,6 +28,7 @@ from costmodels.cpu.features import (
 from costmodels.cpu.gloo import FRESH_BYTES, Gloo
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES, predicted_stages
+from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.exchange import Traffic
 from costmodels.pipeline import CostPipeline
@@ -296,7 +297,7 @@ def test_intervals_follow_the_calibration() -> None:
 def test_predicted_steps_fall_into_stages() -> None:
     plan = plan_of(KINDS, (0, 1, 0, 1))
     estimate = CostPipeline(workload(), cpu_topology(), MODELS).estimate(plan)
-    stages = predicted_stages(estimate.stages)
+    stages = predicted_stages(estimate.stages, dense_names(workload()))
     assert len(stages) == len(STAGES)
     assert min(stages) > 0
     assert sum(stages) >= estimate.time.time_s * (1 - 1e-9)

@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.dense._attention import attention_time, pointwise_time
-from costmodels.dense.base import dense_operators
+from costmodels.dense.base import dense_names, dense_operators
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import Flow
 from costmodels.layers.hstu import Hstu
+from costmodels.layers.mlp import Mlp
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.sustained import BURSTS, POINTWISE
 from costmodels.units import GB
-from costmodels.workload import DataType, DenseArch, Workload
+from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from tests.strategies import make_device, make_topology
 
 UNFUSED = Hstu(layers=2, hidden=256, heads=4, seq=2048)
@@ -150,6 +151,21 @@ def test_widths_of_heads_need_no_hidden_elements_that_divide() -> None:
 def test_only_attention_is_pointwise() -> None:
     with pytest.raises(InvalidValueError, match="is_pointwise belongs to kind attention"):
         Operator(name="a", kind=OperatorKind.NORM, shape=(2,), is_pointwise=True)
+
+
+def test_steps_are_named_after_what_the_dense_part_is() -> None:
+    def names(given: Workload) -> set[str]:
+        estimate = CostPipeline(given, make_topology()).estimate(Plan(placements=()))
+        return {stage.name for stage in estimate.stages if any(stage.duration_s)}
+
+    own = workload(FUSED)
+    assert {"dense part forward", "dense part backward"} <= names(own)
+    first = replace(own.dense, layers=(Mlp(sizes=(4,), before_tables=True), FUSED))
+    assert dense_names(replace(own, dense=first))[1] == "dense part after tables"
+    dlrm = DenseArch(num_dense_features=4, bottom_mlp=(8,), top_mlp=(4,))
+    assert dense_names(replace(own, dense=dlrm)) == ("bottom MLP", "interaction and top MLP")
+    listed = OperatorList(local_batch_size=8, after_tables=operators(FUSED))
+    assert dense_names(replace(own, dense=DenseArch(operators=listed)))[1] == "dense part"
 
 
 def test_written_scores_are_told_on_a_gpu() -> None:

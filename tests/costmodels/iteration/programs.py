@@ -84,6 +84,7 @@ def stage_times(**changes: Any) -> StageTimes:
         "bucket_s": (),
         "overlap_slowdown_ratio": 0.0,
         "floor_s": 0.0,
+        "dense_names": ("bottom MLP", "interaction and top MLP"),
     }
     for name, value in changes.items():
         (fixed if name in fixed else values)[name] = value
