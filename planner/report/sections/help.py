@@ -34,7 +34,7 @@ class HelpSection(AbstractReportSection):
         """A row per change that matters, the most samples per second first."""
         problem = result.problem
         work = len(problem.workload.tables) * problem.topology.world_size
-        if problem.models is not None or problem.topology.calibration or not 0 < work < _MOST_WORK:
+        if problem.models is not None or problem.topology.calibration or work >= _MOST_WORK:
             return None
         before = result.estimate.samples_per_s
         priced = _priced(problem.workload, problem.topology, result.plan)
@@ -91,6 +91,9 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
         yield "twice the bandwidth inside a host", workload, topology.with_links(faster)
     memory = replace(device, hbm_bandwidth_bytes_per_s=_TWICE * device.hbm_bandwidth_bytes_per_s)
     yield "twice the memory bandwidth", workload, replace(topology, device=memory)
+    rates = tuple((dtype, _TWICE * rate) for dtype, rate in device.flops_per_s)
+    products = replace(device, flops_per_s=rates)
+    yield "twice the rate of matrix products", workload, replace(topology, device=products)
     quick = replace(device, launch_latency_s=device.launch_latency_s / _TWICE)
     yield "half the host time per launch", workload, replace(topology, device=quick)
     if workload.dense.operators is None:
