@@ -97,6 +97,7 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
             f"a dot interaction of {vectors:,} vectors hands {pairs:,} products to the top MLP: "
             "use interaction cat or dcn, or fewer features"
         )
+    lines += filter(None, (layer.remark for layer in workload.dense.layers))
     lines.append("reduce the memory reserve, the batch size or the layers of the dense part")
     lines.append("use devices with more memory")
     return tuple(lines)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.layers.hstu import Hstu
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
@@ -84,6 +85,15 @@ def test_a_dense_part_that_fills_the_device_is_refused_without_listing(
         "4,501,500 products" not in line and "cat or dcn" in line for line in found.value.advice
     )
     assert found.value.shortfall_bytes > 0
+
+
+def test_scores_that_fused_kernels_do_not_write_are_named() -> None:
+    layer = Hstu(layers=4, hidden=64, heads=4, seq=4096, before_tables=True)
+    dense = DenseArch(num_dense_features=4096 * 64, layers=(layer,))
+    workload = Workload(name="w", tables=(cases.table("t"),), local_batch_size=8, dense=dense)
+    with pytest.raises(InfeasibleError, match="the dense part and the reserve alone") as found:
+        refuse_hopeless(*asked(workload))
+    assert any("set fused_attention: true" in line for line in found.value.advice)
 
 
 def test_a_few_tables_under_a_dot_interaction_are_no_reason() -> None:
