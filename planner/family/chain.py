@@ -26,10 +26,11 @@ from planner.family.telling import checkpoint, notes
 from planner.problem import PlanningProblem
 from planner.result import Candidate, FamilyMember, HostLoss, PlanFamily, PlanningResult
 from planner.search.auto import Auto
-from planner.search.base import AbstractStrategy
+from planner.search.base import OPTIMALITY_GAP, AbstractStrategy
 from planner.search.common.leave_out import SearchPart
 from planner.settings import SearchSettings
 from planner.space.objective import MakePipeline
+from planner.support.status import Status
 
 _BUDGETS: Final = (1.0, 1.5, 3.0)
 """Bytes that a search from a larger plan may move, in those that the lost host forces."""
@@ -290,11 +291,21 @@ class _Maker:
 
 
 def _with_plan(result: PlanningResult, other: Candidate) -> PlanningResult:
-    """A result with another plan of the same problem, held against the same bound."""
+    """A result with another plan of the same problem, held against the same bound.
+
+    That plan need not be as good as the one that was proven optimal. It may also be better than the
+    bound, where it keeps a cut of a larger plan that no listed option has.
+    """
     others = (c for c in (result.best, *result.runners_up) if c.plan != other.plan)
+    value, found = other.estimate.time.time_s, result.solver
     solver = replace(
-        result.solver, value=other.estimate.time.time_s, separable_value=None, balanced_value=None
+        found,
+        value=value,
+        bound=None if found.bound is None else min(found.bound, value),
+        separable_value=None,
+        balanced_value=None,
     )
-    return replace(
-        result, best=replace(other, name=result.best.name), solver=solver, runners_up=tuple(others)
-    )
+    if solver.status is Status.OPTIMAL and (solver.gap_ratio or 0.0) > OPTIMALITY_GAP:
+        solver = replace(solver, status=Status.GAP)
+    best = replace(other, name=result.best.name)
+    return replace(result, best=best, solver=solver, runners_up=tuple(others))

@@ -14,15 +14,16 @@ from costmodels.sharding import Plan, Shard, check_plan
 from costmodels.workload import Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.family.chain import with_family
+from planner.family.chain import _with_plan, with_family
 from planner.family.losses import after_a_loss, host_losses
 from planner.family.request import FamilyRequest, check, fewer_hosts
 from planner.family.telling import notes
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
-from planner.result import FamilyMember, PlanningResult
+from planner.result import FamilyMember, PlanningResult, SolverReport
 from planner.rules.moved_bytes import cell_bytes
 from planner.search.random import random_assignment
 from planner.settings import SearchSettings
+from planner.support.status import Status
 from tests.planner import cases
 
 SEARCH = SearchSettings(max_evaluations=60, with_baselines=False)
@@ -249,6 +250,25 @@ def test_it_says_whether_slower_steps_are_worth_it(family: tuple[FamilyMember, .
             for found in ([m.losses for m in family[1:]], [m.alone for m in family[1:]])
         )
         assert ("takes no less time" in told) == (own >= alone)
+
+
+def test_a_plan_in_the_place_of_another_is_not_called_optimal_for_it() -> None:
+    """Nor is a bound told that it is below, because it keeps a cut of a larger plan."""
+    result = solved(0)
+    time_s = result.estimate.time.time_s
+    proven = replace(result.solver, status=Status.OPTIMAL, value=time_s, bound=time_s)
+    result = replace(result, solver=proven)
+
+    def taking(ratio: float) -> SolverReport:
+        times = replace(result.estimate.time, time_s=ratio * time_s)
+        other = replace(result.best, estimate=replace(result.estimate, time=times))
+        return _with_plan(result, other).solver
+
+    slower, same, faster = taking(1.01), taking(1.0 + 5e-5), taking(0.99)
+    assert (slower.status, slower.bound) == (Status.GAP, time_s)
+    assert slower.gap_ratio == pytest.approx(0.01 / 1.01)
+    assert same.status is Status.OPTIMAL
+    assert faster.bound == faster.value
 
 
 def test_a_stop_leaves_the_plan_without_a_family() -> None:
