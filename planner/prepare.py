@@ -156,16 +156,17 @@ def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
         result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
-        start = problem.move_limit.start
-        before_s = float(pipeline.iteration_times(pipeline.plan_work(start)))
+        limit = problem.move_limit
+        before_s = float(pipeline.iteration_times(pipeline.plan_work(limit.start)))
         after_s = float(pipeline.iteration_times(pipeline.plan_work(result.plan)))
         move = reshard(
-            start,
+            limit.start,
             result.plan,
             problem.workload,
             problem.topology,
             before_s=before_s,
             after_s=after_s,
+            held=limit.held,
         )
         result = replace(result, reshard=move)
     if isinstance(pipeline, ScenarioPipeline):

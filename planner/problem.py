@@ -143,6 +143,11 @@ class MoveLimit:
     max_tables: int | None = None
     held: Plan | None = None
 
+    @property
+    def present(self) -> Plan:
+        """The shards that ranks have now: ``held``, or all of ``start`` where none is lost."""
+        return self.held or self.start
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:

@@ -24,13 +24,14 @@ def reshard(
     *,
     before_s: float,
     after_s: float,
+    held: Plan | None = None,
 ) -> Reshard:
     """Price the move from ``before`` to ``after``.
 
-    Every rank receives the cells that it did not hold, weights with optimizer state, from the rank
-    that did. All ranks send and receive at once, each direction and link level at its bandwidth;
-    the slowest rank sets the time. Start-up of the transfers and copies to and from host memory are
-    left out.
+    Every rank receives the cells that it does not hold, weights with optimizer state, from the
+    ranks that do, and from a checkpoint where none does. All ranks send and receive at once, each
+    direction and link level at its bandwidth; the slowest rank sets the time. Reading a checkpoint,
+    start-up of the transfers and copies to and from host memory are left out of that time.
 
     Args:
         before: the plan in use.
@@ -39,16 +40,18 @@ def reshard(
         topology: ranks and links.
         before_s: iteration time of the plan in use.
         after_s: iteration time of the new one.
+        held: the shards of ``before`` that ranks still have; None for all of them.
     """
-    flows, moved = _flows(before, after, workload, topology.world_size)
+    flows, restored, moved = _flows(held or before, after, workload, topology.world_size)
     changed = {p.table for p in after.placements if _differs(before.placement(p.table), p)}
+    received = flows.sum(axis=0) + restored
     time_s = transfer_s(flows, topology)
     saved_s = before_s - after_s
     return Reshard(
         moved_tables=len(moved),
         recut_tables=len(changed - moved),
-        moved_bytes=float(flows.sum()),
-        most_received_bytes=float(flows.sum(axis=0).max()),
+        moved_bytes=float(received.sum()),
+        most_received_bytes=float(received.max()),
         time_s=time_s,
         before_s=before_s,
         saved_s=saved_s,
@@ -66,24 +69,31 @@ def _differs(one: TablePlacement, other: TablePlacement) -> bool:
 
 
 def _flows(
-    before: Plan, after: Plan, workload: Workload, world_size: int
-) -> tuple[FloatArray, set[str]]:
-    """Bytes from each rank to each other, ``[W, W]``, and the tables that move."""
-    flows = np.zeros((world_size, world_size))
+    held: Plan, after: Plan, workload: Workload, world_size: int
+) -> tuple[FloatArray, FloatArray, set[str]]:
+    """Bytes from each rank to each other, ``[W, W]``, to each from a checkpoint, ``[W]``.
+
+    Beside them the tables of which some rank receives any.
+    """
+    flows, restored = np.zeros((world_size, world_size)), np.zeros(world_size)
     moved: set[str] = set()
     for table in workload.tables:
-        old, new = before.placement(table.name), after.placement(table.name)
-        if old.sharding_type is ShardingType.DATA_PARALLEL:
-            continue  # every rank holds every cell
+        old, new = held.placement(table.name), after.placement(table.name)
         sources = np.array([s.rank for s in old.shards], dtype=np.int64)
         targets = np.array([s.rank for s in new.shards], dtype=np.int64)
-        cells = overlaps(rectangles(old.shards), rectangles(new.shards))
-        cells[sources[:, None] == targets[None]] = 0.0
-        if cells.any():
+        areas = rectangles(new.shards)
+        cells = overlaps(rectangles(old.shards), areas)
+        is_own = sources[:, None] == targets[None]
+        missing = overlaps(areas, areas).diagonal() - np.where(is_own, cells, 0.0).sum(axis=0)
+        cells = np.where(is_own, 0.0, cells)
+        if old.sharding_type is ShardingType.DATA_PARALLEL:  # each source has all of the table
+            cells = np.where(is_own.any(axis=0), 0.0, cells) / max(len(sources), 1)
+        if missing.any():
             moved.add(table.name)
-            where = (sources[:, None], targets[None])
-            np.add.at(flows, where, cells * cell_bytes(table, workload))
-    return flows, moved
+            size = cell_bytes(table, workload)
+            np.add.at(flows, (sources[:, None], targets[None]), cells * size)
+            np.add.at(restored, targets, np.maximum(missing - cells.sum(axis=0), 0.0) * size)
+    return flows, restored, moved
 
 
 def transfer_s(flows: FloatArray, topology: Topology) -> float:

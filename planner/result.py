@@ -106,7 +106,8 @@ class Candidate:
 class Reshard:
     """What going from the plan in use to this one takes, once, and what it saves per iteration.
 
-    Bytes are weights and optimizer state that ranks receive. ``moved_tables`` are those of which
+    Bytes are weights and optimizer state that ranks receive, from others or, where a host was lost,
+    from a checkpoint; ``time_s`` leaves out reading that. ``moved_tables`` are those of which
     some rank receives any; ``recut_tables`` change too, but every rank keeps a part of what it
     holds, such as a replicated table that becomes column-wise. ``payback_iterations`` is None where
     the new plan is not faster.

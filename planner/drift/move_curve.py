@@ -131,12 +131,12 @@ def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
         return None
     problem = result.problem
     budget = MoveBudget(limit, problem.workload, problem.topology)
-    unlimited = MoveLimit(start=limit.start)
+    unlimited = replace(limit, max_bytes=None, max_tables=None)
     explainer = Explainer(replace(problem, move_limit=unlimited), result.plan)
     names = [t.name for t in problem.workload.tables]
 
     def received(name: str, after: TablePlacement) -> float:
-        before, table = limit.start.placement(name), problem.workload.table(name)
+        before, table = limit.present.placement(name), problem.workload.table(name)
         return received_bytes(before, after, table, problem.workload)
 
     moved = np.array([received(n, result.plan.placement(n)) for n in names])

@@ -80,7 +80,7 @@ class Explainer:
         """Enumerate the options and price the plan."""
         problem = replace(problem, topology=problem.constraints.limited(problem.topology))
         self.problem, self.plan = problem, plan
-        self._counted_from = plan if problem.move_limit is None else problem.move_limit.start
+        self._counted_from = plan if problem.move_limit is None else problem.move_limit.present
         in_use = replace(problem, move_limit=MoveLimit(start=plan))
         self.space: SearchSpace = search_space(in_use, CostPipeline, every_name=True)
         self._pipeline = self.space.pipeline
