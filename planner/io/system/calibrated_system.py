@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.operators import memory_s
 from planner.io.system.calibration_file import write_calibration
+from planner.io.workload.yaml_lines import scalar_text
 from planner.support.atomic import write_text_atomic
 
 _HEADER = """\
@@ -15,6 +18,9 @@ _HEADER = """\
 # What the models use stands in the calibration file; the numbers here are for people and for
 # commands that know nothing of it.
 """
+
+_NOT_IN_NOTES: Final = re.compile(r"[,:#\"']")
+"""What separates the parts of a value in the file, or ends it."""
 
 
 def write_calibrated_system(
@@ -34,15 +40,15 @@ def write_calibrated_system(
 
 def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
     ranks = constants.world_size
-    note = f"(calibrated, {constants.machine.replace(',', '')})"
+    note = f"(calibrated, {_NOT_IN_NOTES.sub('', constants.machine)})"
     guess = "(default, not measured; the calibrated models do not use it)"
     crossing = 0.5 / max(constants.collective.all_to_all_s[1], 1e-15)
     flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
     sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
     share = f"{memory_bytes / 2**30 / ranks:.1f} GiB"
     call_us = 1e6 * constants.kernel_latency_s
-    return f"""{_HEADER}name: {name}
-description: {constants.machine}
+    return f"""{_HEADER}name: {scalar_text(name)}
+description: {scalar_text(constants.machine)}
 device:
   name: cpu
   hbm_capacity: {share} {note}
@@ -68,7 +74,7 @@ links:
     latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
     bandwidth: {crossing / 1e9:.3f} GB/s {note}
 layout: {{gpus_per_host: {ranks}}}
-calibration: {calibration}
+calibration: {scalar_text(calibration)}
 """
 
 

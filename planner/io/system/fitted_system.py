@@ -15,6 +15,7 @@ from planner.io.library import configs_folder, locate
 from planner.io.system.calibration_file import load_constants
 from planner.io.system.inherited import own_base, read_system
 from planner.io.system.residual_file import residual_path
+from planner.io.workload.yaml_lines import scalar_text
 from planner.support.atomic import write_text_atomic
 
 _SETTLED: Final = 0.5
@@ -97,11 +98,11 @@ def _on_calibrated_cores(
     lines = (
         f"# The cores of one machine over gloo, by the calibration of another ({machine}), which",
         "# the factors below correct; rates of the base that are no memory sizes are not used.",
-        f"name: {path.stem}",
-        f"base: {name}",
+        f"name: {scalar_text(path.stem)}",
+        f"base: {scalar_text(name)}",
         "device:",
         f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {calibration.name}",
+        f"calibration: {scalar_text(calibration.name)}",
     )
     return "\n".join(lines) + "\n", tuple(written)
 
@@ -121,7 +122,7 @@ def _with_copies(
         copy = path.with_suffix(".base.yaml")
         inner, more = _with_copies(copy, below, read_text(below), topology)
         write_text_atomic(copy, inner)
-        text = _BASE.sub(f"base: {copy.name}", text)
+        text = _BASE.sub(lambda _: f"base: {scalar_text(copy.name)}", text)
         written += [copy, *more]
     copies: dict[str, Path] = {}
     for name in (topology.calibration, *topology.collective_curves):

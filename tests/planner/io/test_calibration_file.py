@@ -52,6 +52,17 @@ OPERATORS = OperatorConstants(
 """50 ps a byte beyond all caches: 20 GB/s."""
 
 
+@pytest.mark.parametrize("stem", ["2026", "on", "a: b", "# mine"])
+def test_any_name_of_a_file_and_a_machine_is_read_back(tmp_path: Path, stem: str) -> None:
+    """Also those that mean something else to YAML: numbers, switches, keys and comments."""
+    machine = replace(MACHINE, machine=f'Intel(R) "Xeon": {stem}, 2 cores')
+    path, beside = write_calibrated_system(
+        tmp_path / f"{stem}.yaml", replace(CALIBRATION, constants=machine), memory_bytes=2**30
+    )
+    topology = io.load_system(path)
+    assert (topology.name, topology.calibration) == (stem, str(beside))
+
+
 def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     path, beside = write_calibrated_system(
         tmp_path / "my_cpu.yaml", CALIBRATION, memory_bytes=16 * 2**30
