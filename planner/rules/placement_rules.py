@@ -88,6 +88,20 @@ class PlacementRules:
         """Whether there is any rule."""
         return bool(self.caps or self.unions or self.budget)
 
+    def tied(self, level: Level) -> list[BoolArray]:
+        """Tables ``[T]`` that have to share one rank, or one host: each group of two and more.
+
+        Rules that have a table in common tie all of their tables, and one rank is one host.
+        """
+        groups: list[BoolArray] = []
+        for union in self.unions:
+            if union.level not in (level, Level.RANK):
+                continue
+            met = [g for g in groups if (g & union.members).any()]
+            groups = [g for g in groups if not (g & union.members).any()]
+            groups.append(np.logical_or.reduce([union.members, *met]))
+        return [g for g in groups if g.sum() > 1]
+
     def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
         """Shards of one placed table on each rank, ``[W]``."""
         if option.is_uniform:

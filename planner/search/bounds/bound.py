@@ -7,7 +7,8 @@ uniform options put on every rank; ``t``, the objective. Every plan that fits sa
 tangent c of phase k:
 
 - the mean over ranks is at most the maximum: ``sum_o mean[o, c] y[o] <= z[k]``;
-- the largest shard of a table lies on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``;
+- the largest shard of a table lies on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``,
+  and so do all shards of tables that rules tie together (:mod:`planner.search.bounds.one_place`);
 - uniform options alone load every rank: ``sum_o load[o, r, c] y[o] <= z[k]``;
 
 the same for memory with its limit in place of z, and ``t >= base + slopes @ z`` for each cut of the
@@ -340,15 +341,14 @@ class RankFreeBound:
         return new or len(self._table_rows) + len(self._rank_rows) > before
 
     def _peaks(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Largest shard of each table, uniform options on each rank, and the peaks of both.
+        """What is on one place, uniform options on each rank, and the peaks of both.
 
-        Loads ``[T, P + 2]``, ``[ranks, P + 2]`` and ``[P + 2]``, where ranks that are alike are
+        Loads ``[rows, P + 2]``, ``[ranks, P + 2]`` and ``[P + 2]``, where ranks that are alike are
         looked at once; the peaks are no less than the means.
         """
         uniform = np.where(self._uniform, y, 0.0)
         base = uniform @ self.model.extreme(np.minimum)
-        single = np.where(self._uniform, 0.0, y)[:, None] * self.model.extreme(np.maximum)
-        largest = np.add.reduceat(single, self.space.first[:-1], axis=0) + base
+        largest = self._made.one_place.all_loads(y) + base
         everywhere = self._uniform_loads(uniform)
         peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))
         return largest, everywhere, np.maximum(peaks, y @ self.model.mean)

@@ -19,6 +19,7 @@ import numpy as np
 from costmodels.sharding import ComputeKernel
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.every_rank import EveryRank
+from planner.search.bounds.one_place import OnePlace
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.special_ranks import SpecialRanks
 from planner.search.common.linear import LinearModel
@@ -31,8 +32,8 @@ _LIMIT_SLACK = 1e-9
 
 
 Name = tuple[int, int, int]
-"""Which table or rank; which phase in use, the one after the last being memory; which of the
-phase's tangents."""
+"""Which row of :class:`OnePlace`, or which rank; which phase in use, the one after the last being
+memory; which of the phase's tangents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +89,7 @@ class RankFreeProgram:
         alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
         self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
         self._special = SpecialRanks(model, self.uniform)
+        self.one_place = OnePlace(model, self.uniform)
         self.every_rank = EveryRank(model)
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
@@ -139,7 +141,7 @@ class RankFreeProgram:
 
         Args:
             types: the set of sharding types, None for all.
-            rows: tables whose largest shard is looked at, with the load.
+            rows: of :class:`OnePlace`, tables and tied groups, with the load.
             rank_rows: ranks on which uniform options are looked at, with the load.
             cuts: of the objective.
             whole: options are whole.
@@ -299,12 +301,10 @@ class RankFreeProgram:
         return self._special.rows(table, first, phase, base, self.scale)
 
     def _largest(self, name: Name, unit: FloatArray) -> Rows:
-        start, stop = self.space.first[name[0]], self.space.first[name[0] + 1]
         p = self.tangent(name)
-        largest = self.model.extreme(np.maximum)[start:stop, p] / unit[p]
-        single = np.where(self.uniform[start:stop], 0.0, largest)
+        options, loads = self.one_place.options(name[0]), self.one_place.loads(name[0], p)
         most = self._most(p, self.rank_limits.max(axis=0))
-        return self._below(np.arange(start, stop), single, p, base=True, most=most)
+        return self._below(options, loads / unit[p], p, base=True, most=most)
 
     def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
         p, options = self.tangent(name), np.flatnonzero(self.uniform)

@@ -1,0 +1,66 @@
+"""What has to be on one rank, or one host: a table's largest shard, and tables tied together.
+
+In every plan some rank has the largest shard of a table, so its load is at least that shard's,
+beside what uniform options put on every rank. Where rules tie tables to one rank, that rank has all
+of their shards at once. Where they tie them to one host, its ranks share all of their shards, and
+the rank with the largest load has the mean over the host at least.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.problem import Level
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import BoolArray, FloatArray, IntArray
+
+
+class OnePlace:
+    """Least loads of the fullest rank: one row for each table, then one for each tied group."""
+
+    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
+        """Find the groups.
+
+        Args:
+            model: tangents and options.
+            uniform: ``[n]`` options that load every rank, which have no largest shard.
+        """
+        self._model, self._uniform = model, uniform
+        space = model.space
+        self._groups = [
+            (level, np.flatnonzero(members[space.table_of]))
+            for level in Level
+            for members in space.rules.tied(level)
+        ]
+
+    def options(self, row: int) -> IntArray:
+        """The options that a row is about, flat."""
+        return self._row(row)[1]
+
+    def loads(self, row: int, load: int) -> FloatArray:
+        """What each of these options adds to one load of that rank; nothing if it is uniform."""
+        level, options = self._row(row)
+        return np.where(self._uniform[options], 0.0, self._least(level)[options, load])
+
+    def all_loads(self, shares: FloatArray) -> FloatArray:
+        """Each row's loads where the options have these shares ``[n]``: ``[rows, P + 2]``."""
+        own = np.where(self._uniform, 0.0, shares)[:, None]
+        each = own * self._least(Level.RANK)
+        tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
+        groups = [
+            (own[options] * self._least(level)[options]).sum(axis=0)
+            for level, options in self._groups
+        ]
+        return np.stack([*tables, *groups])
+
+    def _row(self, row: int) -> tuple[Level, IntArray]:
+        space = self._model.space
+        if row < space.num_tables:
+            return Level.RANK, np.arange(space.first[row], space.first[row + 1])
+        return self._groups[row - space.num_tables]
+
+    def _least(self, level: Level) -> FloatArray:
+        """``[n, P + 2]`` what an option adds at least to the fullest rank, or rank of its host."""
+        if level is Level.RANK:
+            return self._model.extreme(np.maximum)
+        return np.asarray(self._model.mean * self._model.space.num_hosts)
