@@ -1,8 +1,8 @@
 """Small problems planned in the ways of large ones: limits of size lowered for a while.
 
 From certain numbers of tables or options on, a search leaves options unlisted, takes sets of
-sharding types together, or proves its bounds by other programs. No problem that is small enough to
-price all of its plans would ever come there.
+sharding types together, proves its bounds by other programs, or has a second process search for
+plans as well. No problem that is small enough to price all of its plans would ever come there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ LOWERED: Final[tuple[tuple[str, str, float], ...]] = (
     ("planner.search.bounds.relaxation", "_FEW_OPTIONS", 0),
     ("planner.search.bounds.relaxation", "_MOST_SETS", 2),
     ("planner.search.construct.packing_exact", "_MOST_VARIABLES", 20),
+    ("planner.search.improve.second_search", "_FEWEST", 0),
+    ("planner.search.improve.second_search", "_LEAST_WORK_S", 0.0),
     ("planner.space.evaluation", "_MOST_ENTRIES", 50),
 )
 """Modules, their limits, and what each is lowered to (a share of memory is raised)."""

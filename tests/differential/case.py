@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
 from planner.scenarios import ScenarioRule
+
+FloatArray = NDArray[np.float64]
 
 CACHE_LOAD_FACTORS = (0.05, 0.1, 0.2, 0.4)
 """The documented menu of cache load factors where no constraint names others."""
@@ -137,28 +142,39 @@ def limited_topology(case: Case) -> Topology:
 
 
 def received_bytes(case: Case, placement: TablePlacement) -> float:
-    """Bytes that ranks have to receive to go from the plan in use to this placement of a table.
+    """Bytes that all ranks have to receive, see :func:`received_bytes_by_rank`."""
+    return float(received_bytes_by_rank(case, placement).sum())
+
+
+def received_bytes_by_rank(case: Case, placement: TablePlacement) -> FloatArray:
+    """Bytes that ranks ``[W]`` receive to go from the plan in use to this placement of a table.
 
     Each rank receives the cells that it did not hold, or that were lost: their weights, and their
     share of the row's optimizer state.
     """
+    received = np.zeros(case.topology.world_size)
     if case.moves is None:
-        return 0.0
+        return received
     table = case.workload.table(placement.table)
-    state = case.workload.optimizer.state_bytes_per_row(table.embedding_dim)
-    cell = table.dtype.num_bytes + state / table.embedding_dim
     before = (case.moves.held or case.moves.start).placement(placement.table).shards
-    received = 0
     for new in placement.shards:
-        received += new.num_rows * new.num_cols
-        for old in before:
-            if old.rank != new.rank:
-                continue
-            rows = min(old.row_offset + old.num_rows, new.row_offset + new.num_rows) - max(
-                old.row_offset, new.row_offset
-            )
-            cols = min(old.col_offset + old.num_cols, new.col_offset + new.num_cols) - max(
-                old.col_offset, new.col_offset
-            )
-            received -= max(rows, 0) * max(cols, 0)
-    return received * cell
+        kept = sum(common_cells(old, new) for old in before if old.rank == new.rank)
+        received[new.rank] += new.num_rows * new.num_cols - kept
+    return received * cell_bytes(case.workload, table)
+
+
+def cell_bytes(workload: Workload, table: Table) -> float:
+    """Bytes of one weight and of its share of the row's optimizer state."""
+    state = workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    return table.dtype.num_bytes + state / table.embedding_dim
+
+
+def common_cells(one: Shard, other: Shard) -> int:
+    """Cells of a table that two shards both have."""
+    rows = min(one.row_offset + one.num_rows, other.row_offset + other.num_rows) - max(
+        one.row_offset, other.row_offset
+    )
+    cols = min(one.col_offset + one.num_cols, other.col_offset + other.num_cols) - max(
+        one.col_offset, other.col_offset
+    )
+    return max(rows, 0) * max(cols, 0)

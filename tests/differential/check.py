@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
 import time
-import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-from costmodels.sharding import Plan, check_plan
-from planner.api import estimate, floor, plan
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.io import load_plan, plan_text
+import numpy as np
+
+from costmodels.sharding import TablePlacement
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.torchrec_rules import layout_problems
-from planner.prepare import BOUND_OF_LISTED
-from planner.problem import PlanningProblem
-from planner.scenarios import ScenarioRule
-from planner.search.auto import Auto
-from planner.search.base import AbstractStrategy
-from planner.search.bounds.quick import Floor
-from planner.search.common.leave_out import SearchPart
-from planner.support.status import Status
-from tests.differential.case import Case
+from planner.result import Reshard
+from tests.differential.asking import UNCUT, Answer, Run, ask
+from tests.differential.case import Case, received_bytes_by_rank
 from tests.differential.descent import FEW, best_known
 from tests.differential.enumerator import Enumerator, Optimum
-from tests.differential.rules import broken_rules
+from tests.differential.rules import MOVED_BYTES, broken_rules
 
 SAME = 1e-9
 """Relative difference of two prices of one plan; how far a bound may be above the optimum."""
 
 OPTIMAL = 1e-4
 """A plan called optimal is at most this share above the optimum."""
-
-TIME_LIMIT_S = 60.0
-"""Only a safety: a run that reaches it is as good as hung."""
-
-
-class Run(StrEnum):
-    """How the planner is asked: as users ask it, or without pricing every plan of tiny spaces."""
-
-    USERS = "plan"
-    ENGINE = "engine"
 
 
 class Kind(StrEnum):
@@ -54,6 +35,7 @@ class Kind(StrEnum):
     WITHDRAWN = "bound above a plan, and therefore not told"
     BELOW = "value below the optimum"
     PRICE = "written price differs"
+    MOVE = "the price of the move differs"
     INFEASIBLE = "feasible called infeasible"
     REFUSED = "feasible refused as bad input"
     NOT_FOUND = "feasible, no plan found"
@@ -62,36 +44,6 @@ class Kind(StrEnum):
     LAYOUT = "not legal in TorchRec"
     REPEAT = "another answer when asked again"
     CRASH = "crash"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What the planner said. Without a plan, ``error`` is the exception it ended with.
-
-    ``bound`` is what was proven of every plan, None where the planner says that it is about listed
-    options alone. ``plan`` is as read back from the written file; ``estimate_s`` is what
-    ``estimate`` says of it.
-    ``others`` are the runners-up and the baselines' plans; ``text`` is all that was said, times
-    of the search apart. ``floor`` is what is known without a search (of the engine, about times),
-    and ``free_bytes`` what the plan leaves of its fullest rank. ``withdrew`` says that the planner
-    itself saw its bound to be wrong (:mod:`planner.search.common.guard`).
-    """
-
-    run: Run
-    plan: Plan | None = None
-    value: float = math.inf
-    bound: float | None = None
-    is_optimal: bool = False
-    estimate_s: float | None = None
-    others: tuple[Plan, ...] = ()
-    floor: Floor | None = None
-    free_bytes: float = math.inf
-    withdrew: bool = False
-    text: str = ""
-    error: Exception | None = None
-    trace: str = ""
-    seconds: float = 0.0
-    evaluations: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +104,7 @@ class Verdict:
 def check(
     case: Case,
     *,
-    runs: tuple[Run, ...] = tuple(Run),
+    runs: tuple[Run, ...] = UNCUT,
     max_evaluations: int = 2000,
     most_wide: int = 0,
     exact: bool = True,
@@ -193,89 +145,6 @@ def check(
     )
 
 
-# ------------------------------------------------------------------ asking
-
-
-def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
-    """Plan a case, write the plan, and read it back."""
-    without = Auto(frozenset({SearchPart.EXHAUSTIVE}))
-    strategy: str | AbstractStrategy = "auto" if run is Run.USERS else without
-    started = time.perf_counter()
-    try:
-        result = plan(
-            case.workload,
-            case.topology,
-            constraints=case.constraints,
-            strategy=strategy,
-            objective=case.objective,
-            time_limit_s=TIME_LIMIT_S,
-            max_evaluations=max_evaluations,
-            with_baselines=run is Run.USERS,
-            moves=case.moves,
-            scenarios=case.scenarios,
-            robust=case.robust,
-        )
-        seconds = time.perf_counter() - started
-        text = plan_text(result)
-        written = _read_back(case, text)
-        check_plan(written, case.workload, case.topology.world_size)
-        found = estimate(case.workload, case.topology, written).estimate.time.time_s
-        is_of_every_plan = not any(BOUND_OF_LISTED in line for line in result.searched)
-    except Exception as error:  # whatever it is: the judgement is faults_of's
-        return Answer(
-            run=run,
-            error=error,
-            text=f"{type(error).__name__}: {error}",
-            trace=traceback.format_exc(),
-            seconds=time.perf_counter() - started,
-        )
-    return Answer(
-        run=run,
-        plan=written,
-        value=result.solver.value,
-        bound=result.solver.bound if is_of_every_plan else None,
-        is_optimal=result.solver.status is Status.OPTIMAL and is_of_every_plan,
-        estimate_s=found,
-        others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
-        floor=_floor(case) if run is Run.ENGINE else None,
-        free_bytes=result.best.memory.fullest.headroom_bytes,
-        withdrew=result.solver.status is Status.NO_PROOF,
-        text=_without_times(text),
-        seconds=seconds,
-        evaluations=result.solver.evaluations,
-    )
-
-
-def _floor(case: Case) -> Floor | None:
-    """What no plan can go below, which is told of iteration times alone."""
-    if case.objective != "iteration" or case.robust is not ScenarioRule.WORST:
-        return None
-    problem = PlanningProblem(
-        workload=case.workload,
-        topology=case.topology,
-        constraints=case.constraints,
-        move_limit=case.moves,
-        scenarios=case.scenarios,
-    )
-    return floor(problem)
-
-
-def _without_times(text: str) -> str:
-    """A plan file without the wall-clock times of the search."""
-    values = json.loads(text)
-    for key in ("seconds", "progress"):
-        values["solver"].pop(key, None)
-    return json.dumps(values, indent=1)
-
-
-def _read_back(case: Case, text: str) -> Plan:
-    """The plan as a file holds it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.json"
-        path.write_text(text, encoding="utf-8")
-        return load_plan(path, case.workload, case.topology).plan
-
-
 # ------------------------------------------------------------------ judging
 
 
@@ -297,6 +166,8 @@ def faults_of(case: Case, optimum: Optimum, answer: Answer, space: Enumerator) -
 
 def _faults_without_plan(optimum: Optimum, answer: Answer) -> list[tuple[Kind, str]]:
     error = answer.error
+    if answer.run is Run.CUT and isinstance(error, NoPlanFoundError | StoppedError):
+        return []
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     kinds = {
         InfeasibleError: Kind.INFEASIBLE,
@@ -342,10 +213,28 @@ def _faults_of_plan(
     alone = case.objective == "iteration" and not case.scenarios
     if alone and answer.estimate_s is not None and not same(answer.estimate_s, value):
         faults.append((Kind.PRICE, f"{value:.9g}, estimate says {answer.estimate_s:.9g}"))
+    faults += [(Kind.MOVE, line) for line in _unlike_moves(case, found.placements, answer.reshard)]
     faults += [(Kind.RULE, line) for line in broken_rules(case, found)]
     faults += [(Kind.RULE, line) for line in space.judge.overfull(found)]
     faults += [(Kind.LAYOUT, line) for line in layout_problems(found, case.workload, case.topology)]
     return faults
+
+
+def _unlike_moves(
+    case: Case, placements: Sequence[TablePlacement], told: Reshard | None
+) -> Iterator[str]:
+    """Lines where bytes and tables that move are told otherwise than they are counted."""
+    if case.moves is None or told is None:
+        return
+    received = np.array([received_bytes_by_rank(case, p) for p in placements])
+    pairs = (
+        ("tables", told.moved_tables, float((received.sum(axis=1) > MOVED_BYTES).sum())),
+        ("bytes", told.moved_bytes, float(received.sum())),
+        ("bytes to one rank", told.most_received_bytes, float(received.sum(axis=0).max())),
+    )
+    for name, said, counted in pairs:
+        if abs(said - counted) > MOVED_BYTES + SAME * counted:
+            yield f"{name} that move: {said:.9g}, counted {counted:.9g}"
 
 
 def same(one: float, other: float) -> bool:

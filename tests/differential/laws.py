@@ -33,7 +33,7 @@ from planner.objectives.iteration import IterationTime
 from tests.differential.case import Case, limited_topology
 from tests.differential.descent import FEW
 from tests.differential.drawing.options import placements
-from tests.differential.drawing.problems import draw_rare, draw_unusual
+from tests.differential.drawing.problems import DRAWINGS
 
 FloatArray = NDArray[np.float64]
 
@@ -242,12 +242,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=100, help="number of problems")
     parser.add_argument("--start", type=int, default=0, help="seed of the first")
-    parser.add_argument("--rare", action="store_true", help="rare settings, see the other command")
+    parser.add_argument("--draw", choices=[*DRAWINGS], default="unusual", help="kind of problems")
     flags = parser.parse_args(arguments)
-    drawn = draw_rare if flags.rare else draw_unusual
     out, broken = Console(highlight=False, soft_wrap=True, markup=False), 0
     for seed in range(flags.start, flags.start + flags.count):
-        lines = broken_laws(drawn(seed), seed)
+        lines = broken_laws(DRAWINGS[flags.draw](seed), seed)
         broken += bool(lines)
         for line in lines:
             out.print(f"seed {seed}: {line}")

@@ -10,8 +10,8 @@ from costmodels.sharding import ShardingType
 from costmodels.workload import DenseArch, Feature, Optimizer, Pipeline, Table, Workload
 from planner import load_system
 from planner.problem import Constraints, TableConstraint, TableGroup
+from tests.differential.asking import Run
 from tests.differential.case import Case
-from tests.differential.check import Run
 from tests.differential.stored import FOLDER, faults_found, load, stored_names
 
 

@@ -37,8 +37,9 @@ from planner.problem import (
     TableGroup,
 )
 from planner.scenarios import ScenarioRule
+from tests.differential.asking import Answer, Run, ask
 from tests.differential.case import Case, leave_of
-from tests.differential.check import OPTIMAL, SAME, Answer, Run, ask
+from tests.differential.check import OPTIMAL, SAME
 from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.laws import better_machines
 from tests.differential.rules import broken_rules

@@ -16,7 +16,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1.0 + 1e-9
-_MOVED_BYTES = 0.5
+MOVED_BYTES = 0.5
+"""A table moves if ranks receive more than this of it; less is rounding."""
 
 
 # ------------------------------------------------------------------ one plan
@@ -70,7 +71,7 @@ def _broken_moves(case: Case, plan: Plan) -> list[str]:
     if case.moves is None:
         return []
     received = [received_bytes(case, p) for p in plan.placements]
-    moved = sum(size > _MOVED_BYTES for size in received)
+    moved = sum(size > MOVED_BYTES for size in received)
     broken = []
     if case.moves.max_bytes is not None and sum(received) > case.moves.max_bytes * _ROUNDING:
         broken.append(f"moves {sum(received):.6g} bytes, at most {case.moves.max_bytes:.6g}")
@@ -133,5 +134,5 @@ def kept(case: Case, counts: Sequence[IntArray], received: Sequence[FloatArray])
     if case.moves is not None and case.moves.max_bytes is not None:
         good &= np.sum(received, axis=0) <= case.moves.max_bytes * _ROUNDING
     if case.moves is not None and case.moves.max_tables is not None:
-        good &= sum((r > _MOVED_BYTES).astype(int) for r in received) <= case.moves.max_tables
+        good &= sum((r > MOVED_BYTES).astype(int) for r in received) <= case.moves.max_tables
     return good

@@ -27,8 +27,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.differential.as_large import as_large
+from tests.differential.asking import UNCUT, Run
 from tests.differential.case import Case
-from tests.differential.check import Kind, Run, Verdict, check
+from tests.differential.check import Kind, Verdict, check
 from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.named import has_every_plan, named
 from tests.differential.show import verdict_text
@@ -74,7 +75,7 @@ class Settings:
 
     max_evaluations: int = 2000
     most_wide: int = 0
-    runs: tuple[Run, ...] = tuple(Run)
+    runs: tuple[Run, ...] = UNCUT
     kind: str = "usual"
     as_large: bool = False
     twice: bool = False
@@ -123,14 +124,14 @@ def lines_of(seeds: Iterable[int], settings: Settings, jobs: int) -> Iterator[Li
 def summary(lines: list[Line]) -> Table:
     """One table of counts."""
     table = Table(title="Answers held against every plan (or the best known)")
+    runs = [run for run in Run if any(run in line.excess for line in lines)]
     table.add_column("")
-    for run in Run:
+    for run in runs:
         table.add_column(run.value, justify="right")
 
     def row(title: str, counts: dict[Run, str]) -> None:
-        table.add_row(title, *(counts.get(run, "") for run in Run))
+        table.add_row(title, *(counts.get(run, "") for run in runs))
 
-    runs = [run for run in Run if any(run in line.excess for line in lines)]
     row("problems", {run: str(len(lines)) for run in runs})
     fitting = [line for line in lines if line.num_fitting]
     row("of them with a plan that fits", {run: str(len(fitting)) for run in runs})
@@ -168,6 +169,8 @@ def main(arguments: list[str] | None = None) -> int:
     of_kind("--larger", const="larger", help="too many plans to price them all")
     of_kind("--unusual", const="unusual", help="settings seldom met together")
     of_kind("--rare", const="rare", help="settings that the others lack")
+    of_kind("--calibrated", const="calibrated", help="cores of machines with measured constants")
+    of_kind("--replanned", const="replanned", help="a plan in use, and rules that couple tables")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")
     parser.add_argument("--only", choices=[r.value for r in Run], help="ask in one way only")
@@ -178,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings(
         max_evaluations=flags.evaluations,
         most_wide=flags.wide,
-        runs=(Run(flags.only),) if flags.only else tuple(Run),
+        runs=(Run(flags.only),) if flags.only else UNCUT,
         kind=flags.kind,
         as_large=flags.as_large,
         twice=flags.twice,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tests.differential.check import Run, ask
+from tests.differential.asking import Run, ask
 from tests.differential.drawing.problems import draw, draw_larger
 
 SAME_RATIO: Final = 1e-12

@@ -9,8 +9,9 @@ from costmodels.sharding import Plan, TablePlacement
 from costmodels.units import format_bytes
 from planner.errors import PlannerError
 from planner.problem import NO_CONSTRAINTS
+from tests.differential.asking import Answer
 from tests.differential.case import Case
-from tests.differential.check import Answer, Verdict
+from tests.differential.check import Verdict
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -19,10 +19,12 @@ from costmodels.layers.mmoe import Mmoe
 from costmodels.layers.moe import Moe
 from costmodels.layers.transformer import Transformer
 from costmodels.layers.two_tower import TwoTower
+from costmodels.topology import Topology
 from costmodels.training import communication
 from planner import problem
 from planner import scenarios as robust
 from tests.differential.case import Case
+from tests.differential.drawing.calibrated import calibration_path
 
 FOLDER = Path(__file__).resolve().parent / "found"
 
@@ -75,6 +77,8 @@ def faults_found(path: Path) -> list[str]:
 def _encoded(value: object) -> Any:
     if isinstance(value, Enum):
         return {_KEY: type(value).__name__, "value": value.value}
+    if isinstance(value, Topology) and value.calibration:
+        value = dataclasses.replace(value, calibration=Path(value.calibration).name)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             f.name: _encoded(getattr(value, f.name))
@@ -94,5 +98,8 @@ def _decoded(value: Any) -> Any:
         cls = _KNOWN[value[_KEY]]
         if issubclass(cls, Enum):
             return cls(value["value"])
-        return cls(**{k: _decoded(v) for k, v in value.items() if k != _KEY})
+        given = {k: _decoded(v) for k, v in value.items() if k != _KEY}
+        if cls is Topology and given.get("calibration"):
+            given["calibration"] = str(calibration_path(given["calibration"]))
+        return cls(**given)
     return value

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from tests.differential import named
-from tests.differential.check import Run, Verdict, check
+from tests.differential.asking import UNCUT, Run
+from tests.differential.check import Verdict, check
 from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
@@ -33,7 +34,7 @@ def complaints(verdicts: list[Verdict]) -> str:
 def test_random_problems(chunk: int) -> None:
     verdicts = []
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        runs = tuple(Run) if seed % ENGINE_EVERY == 0 else (Run.USERS,)
+        runs = UNCUT if seed % ENGINE_EVERY == 0 else (Run.USERS,)
         verdicts.append(check(draw(seed), runs=runs, max_evaluations=EVALUATIONS))
     found = complaints(verdicts)
     assert not found, f"\n{found}\nsee python -m tests.differential.run --seed N"
@@ -56,7 +57,7 @@ def test_named_cases(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", named.names())
 def test_named_cases_asked_in_both_ways(name: str) -> None:
-    _check_named(name, tuple(Run))
+    _check_named(name, UNCUT)
 
 
 def _check_named(name: str, runs: tuple[Run, ...]) -> None:

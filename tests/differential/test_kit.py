@@ -17,8 +17,9 @@ from planner.models import default_models
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
 from tests.differential import same
+from tests.differential.asking import Run
 from tests.differential.case import Case, limited_topology
-from tests.differential.check import Kind, Run
+from tests.differential.check import Kind
 from tests.differential.drawing.options import arrangements, documented_cuts, placements
 from tests.differential.drawing.problems import MOST_PLANS, draw
 from tests.differential.drawing.small_cases import FUSED_ONLY, case_of

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.problem import TableConstraint
+from planner.problem import MoveLimit, TableConstraint
 from tests.differential import check as checking
+from tests.differential.asking import Answer, Run, ask
 from tests.differential.case import Case
-from tests.differential.check import Answer, Kind, Run, ask, check, faults_of
+from tests.differential.check import Kind, check, faults_of
 from tests.differential.descent import best_known
 from tests.differential.drawing.problems import draw
 from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
@@ -118,6 +119,42 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Record, "outcome", raised)
     monkeypatch.setattr("planner.answer.guarded", lambda outcome, *_: (outcome, ()))
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
+
+
+def test_a_move_priced_as_though_nothing_were_lost_is_seen(
+    honest: tuple[Case, Enumerator, Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner import prepare
+
+    case, _, answer = honest
+    assert answer.plan is not None
+    held = tuple(
+        replace(p, shards=tuple(s for s in p.shards if s.rank != 0)) for p in answer.plan.placements
+    )
+    lost = replace(
+        case, moves=MoveLimit(start=answer.plan, held=replace(answer.plan, placements=held))
+    )
+    assert check(lost, runs=(Run.USERS,)).faults == ()
+    usual = prepare.reshard
+
+    def forgetful(*plans: Plan, held: Plan, **more: object) -> object:
+        return usual(*plans, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepare, "reshard", forgetful)
+    assert {f.kind for f in check(lost, runs=(Run.USERS,)).faults} == {Kind.MOVE}
+
+
+def test_an_interrupted_search_may_find_nothing_but_not_prove_it(
+    honest: tuple[Case, Enumerator, Answer],
+) -> None:
+    from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError
+
+    for error, found in (
+        (NoPlanFoundError("ended"), set[Kind]()),
+        (StoppedError("stopped"), set[Kind]()),
+        (InfeasibleError("nothing fits", shortfall_bytes=1.0), {Kind.INFEASIBLE}),
+    ):
+        assert kinds(Answer(run=Run.CUT, error=error), honest) == found
 
 
 def test_another_answer_the_second_time_is_seen(

@@ -14,8 +14,9 @@ from costmodels.distribution.zipf import Zipf
 from planner.errors import InfeasibleError
 from tests.differential import relations
 from tests.differential.as_large import LOWERED, as_large
+from tests.differential.asking import Answer, Run
 from tests.differential.case import Case
-from tests.differential.check import Answer, Run, check
+from tests.differential.check import check
 from tests.differential.drawing.problems import draw, draw_larger, draw_rare
 from tests.differential.drawing.small_cases import case_of
 from tests.differential.stored import load, save

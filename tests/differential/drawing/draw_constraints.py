@@ -18,6 +18,8 @@ from planner.problem import (
 from tests.differential.case import Case
 
 _KINDS = ("types", "kernels", "table", "table", "table", "together", "apart", "count", "memory")
+COUPLING = ("together", "apart", "count", "pin")
+"""Kinds of rules that couple tables or tie them to ranks."""
 _WIDTHS = (4, 8, 10, 16, 32, 64, 128)
 _FACTORS = (0.01, 0.05, 0.2, 0.5, 0.9)
 
@@ -30,13 +32,21 @@ def draw_constraints(rng: np.random.Generator, case: Case) -> Constraints:
     return rules
 
 
-def one_more_rule(rng: np.random.Generator, case: Case, rules: Constraints) -> Constraints:
-    """The rules and one more of any kind; as they are where a kind needs more tables."""
-    topology, kind = case.topology, str(rng.choice(_KINDS))
+def one_more_rule(
+    rng: np.random.Generator,
+    case: Case,
+    rules: Constraints,
+    kinds: tuple[str, ...] = _KINDS,
+) -> Constraints:
+    """The rules and one more of one of the kinds; as they are where a kind needs more tables."""
+    topology, kind = case.topology, str(rng.choice(kinds))
     if kind == "types":
         return replace(rules, sharding_types=_types(rng))
     if kind == "kernels":
         return replace(rules, kernels=_kernels(rng))
+    if kind == "pin":
+        rule = TableConstraint(pattern=_one_name(rng, case), ranks=_some(rng, topology.world_size))
+        return replace(rules, tables=(*rules.tables, rule))
     if kind == "table":
         return replace(rules, tables=(*rules.tables, _table_rule(rng, case)))
     if kind == "count":

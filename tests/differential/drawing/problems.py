@@ -17,14 +17,16 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
 from tests.differential.descent import FEW
-from tests.differential.drawing.draw_constraints import draw_constraints
+from tests.differential.drawing.calibrated import calibrated_topology
+from tests.differential.drawing.draw_constraints import COUPLING, draw_constraints, one_more_rule
 from tests.differential.drawing.draw_system import draw_topology
 from tests.differential.drawing.draw_workload import draw_scenarios, draw_workload
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.rare import rare
-from tests.differential.drawing.unusual import unusual, with_lost_shards
+from tests.differential.drawing.unusual import fitted, unusual, with_lost_shards
 from tests.differential.enumerator import Enumerator
 from tests.differential.judge import judge_of
+from tests.differential.rules import broken_rules
 
 MOST_PLANS = 60_000
 """Plans of one problem, before memory and rules rule any out."""
@@ -78,6 +80,34 @@ def draw_rare(seed: int) -> Case:
     return with_lost_shards(rng, _with_limits(rng, case))
 
 
+@lru_cache(maxsize=256)
+def draw_replanned(seed: int) -> Case:
+    """A small problem with a plan in use, a limit on moves, and rules that couple tables.
+
+    Often one rank's shards of the plan in use are lost.
+    """
+    rng = np.random.default_rng([seed, _VERSION, 4])
+    case = _drawn(rng, f"replanned seed {seed}", larger=False)
+    rules = case.constraints
+    for _ in range(int(rng.integers(1, 4))):
+        rules = one_more_rule(rng, case, rules, COUPLING)
+    case = _small_enough(rng, replace(case, constraints=rules), _CAPS[1])
+    case = with_lost_shards(rng, _with_plan_in_use(rng, case, legal=bool(rng.random() < 0.8)))
+    return _with_tight_memory(rng, case, few=None) if rng.random() < 0.3 else case
+
+
+@lru_cache(maxsize=256)
+def draw_calibrated(seed: int) -> Case:
+    """A small problem whose ranks are cores of a machine with measured constants of its own."""
+    rng = np.random.default_rng([seed, _VERSION, 5])
+    case = _drawn(rng, f"calibrated seed {seed}", larger=False)
+    hosts, local = case.topology.num_hosts, case.topology.local_world_size
+    case = replace(case, topology=calibrated_topology(seed, hosts, local))
+    case = fitted(rng, case) if rng.random() < 0.2 else case
+    case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
+    return _with_limits(rng, case)
+
+
 def draw_larger(seed: int) -> Case:
     """A problem with too many plans to price: four to twenty tables on four ranks or eight.
 
@@ -91,6 +121,8 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "usual": draw,
     "unusual": draw_unusual,
     "rare": draw_rare,
+    "replanned": draw_replanned,
+    "calibrated": draw_calibrated,
     "larger": draw_larger,
 }
 """Kinds of problems by name, each drawn by a seed."""
@@ -178,8 +210,11 @@ def _fewer_tables(case: Case) -> Case:
 # ------------------------------------------------------------------ what depends on the plans
 
 
-def _with_plan_in_use(rng: np.random.Generator, case: Case) -> Case:
-    """A random plan in use, often cut as no option is, and a limit on what moves from it."""
+def _with_plan_in_use(rng: np.random.Generator, case: Case, *, legal: bool = False) -> Case:
+    """A random plan in use, often cut as no option is, and a limit on what moves from it.
+
+    With ``legal`` it is one that keeps the rules, where such a plan is soon found.
+    """
     tables = case.workload.tables
     own = [placements(case, t) for t in tables]
     if not all(own):
@@ -188,7 +223,10 @@ def _with_plan_in_use(rng: np.random.Generator, case: Case) -> Case:
         free = replace(case, constraints=Constraints())
         wide = bool(rng.random() < 0.5)
         own = [placements(free, t, wide=wide) for t in tables]
-    start = Plan(placements=tuple(found[int(rng.integers(len(found)))] for found in own))
+    for _ in range(_SAMPLE):
+        start = Plan(placements=tuple(found[int(rng.integers(len(found)))] for found in own))
+        if not legal or not broken_rules(case, start):
+            break
     total = sum(t.weight_bytes for t in tables)
     max_bytes = float(total * rng.choice([0.0, 0.2, 0.6, 1.2])) if rng.random() < 0.6 else None
     max_tables = int(rng.integers(0, len(tables) + 1))

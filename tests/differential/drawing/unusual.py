@@ -214,12 +214,13 @@ def _linked(rng: np.random.Generator, case: Case) -> Case:
     )
 
 
-def _fitted(rng: np.random.Generator, case: Case) -> Case:
+def fitted(rng: np.random.Generator, case: Case) -> Case:
+    """A system whose times were fitted to runs of its own."""
     factors = [float(f) for f in rng.choice([0.3, 0.9, 1.0, 1.7, 5.0], size=3)]
-    fitted = FittedFactors(
+    found = FittedFactors(
         lookup_ratio=factors[0], collective_ratio=factors[1], dense_ratio=factors[2]
     )
-    return replace(case, topology=replace(case.topology, fitted=fitted))
+    return replace(case, topology=replace(case.topology, fitted=found))
 
 
 def _unlike(rng: np.random.Generator, case: Case) -> Case:
@@ -294,7 +295,7 @@ _CHANGES: tuple[Change, ...] = (
     _updates,
     _coded,
     _linked,
-    _fitted,
+    fitted,
     _unlike,
     _lean,
     _paired,

@@ -31,7 +31,8 @@ from planner.problem import PlanningProblem
 from planner.tuning import Effort, Menu, Pricer, Study, design_space
 from planner.tuning.groups import group_topology, least_sync_s, members, sync_time_s
 from planner.tuning.setups import group_sizes
-from tests.differential.check import Run, check
+from tests.differential.asking import Run
+from tests.differential.check import check
 from tests.differential.drawing.problems import draw
 from tests.strategies import (
     make_device,

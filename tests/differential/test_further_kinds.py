@@ -1,0 +1,104 @@
+"""Interrupted searches, families of plans, plans in use under rules, and calibrated machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.family import chain
+from planner.result import HostLoss, PlanningResult
+from tests.differential import families, laws
+from tests.differential.as_large import as_large
+from tests.differential.asking import Run
+from tests.differential.check import check
+from tests.differential.drawing.problems import draw, draw_calibrated, draw_replanned
+from tests.differential.stored import load, save
+from tests.planner.cases import first
+
+EVALUATIONS = 40
+"""Plans that the search may price for each problem: it is about promises, not quality."""
+
+
+@pytest.mark.parametrize("seed", first(range(60), 6))
+def test_interrupted_searches(seed: int) -> None:
+    with as_large(seed):
+        verdict = check(draw(seed), runs=(Run.CUT,), max_evaluations=EVALUATIONS)
+    assert not verdict.faults, "\n".join(map(str, verdict.faults))
+
+
+# ------------------------------------------------------------------ plans in use under rules
+
+
+@pytest.mark.parametrize("seed", first(range(60), 8))
+def test_plans_in_use_under_rules(seed: int) -> None:
+    verdict = check(draw_replanned(seed), max_evaluations=EVALUATIONS)
+    assert not verdict.faults, "\n".join(map(str, verdict.faults))
+
+
+def test_plans_in_use_meet_every_kind_of_rule() -> None:
+    cases = [draw_replanned(seed) for seed in range(40)]
+    rules = [c.constraints for c in cases]
+    assert all(any(getattr(r, key) for r in rules) for key in ("together", "apart", "counts"))
+    assert any(table.ranks for r in rules for table in r.tables)
+    moves = [c.moves for c in cases if c.moves is not None]
+    assert any(m.max_tables is not None for m in moves)
+    assert any(m.max_bytes is not None for m in moves)
+    assert any(m.held is not None for m in moves)
+
+
+# ------------------------------------------------------------------ calibrated machines
+
+
+@pytest.mark.parametrize("seed", first(range(60), 4))
+def test_calibrated_machines(seed: int) -> None:
+    case = draw_calibrated(seed)
+    verdict = check(case, max_evaluations=EVALUATIONS)
+    found = [*map(str, verdict.faults), *laws.broken_laws(case, seed)]
+    assert not found, "\n".join(found)
+
+
+def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
+    cases = [draw_calibrated(seed) for seed in range(4)]
+    files = [Path(c.topology.calibration).read_text(encoding="utf-8") for c in cases]
+    assert len(set(files)) == 4
+    assert any('"points_ratio":[[' in "".join(text.split()) for text in files)
+    save(cases[1], tmp_path / "case.json", ["nothing"])
+    assert str(tmp_path.parent) not in (tmp_path / "case.json").read_text(encoding="utf-8")
+    assert load(tmp_path / "case.json") == cases[1]
+
+
+# ------------------------------------------------------------------ families
+
+
+@pytest.mark.parametrize("seed", first([21, 48, 46, *range(20)], 4))
+def test_families(seed: int) -> None:
+    """The first three called a slower plan optimal, or told a bound that it was below."""
+    found = families.family_faults(*families.draw_family(seed), max_evaluations=300)
+    assert not found, "\n".join(found)
+
+
+def test_faults_planted_in_a_family_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of a move left out, and bounds above the plans."""
+    case, asked = families.draw_family(0)
+
+    def found() -> str:
+        return "\n".join(families.family_faults(case, asked, max_evaluations=100))
+
+    assert found() == ""
+    losses, member = chain.host_losses, chain.FamilyMember
+
+    def cheaper(*given: object) -> tuple[HostLoss, ...]:
+        counted = losses(*given)  # type: ignore[arg-type]
+        return tuple(replace(x, moved_bytes=x.moved_bytes - 100.0) for x in counted)
+
+    def proven(*, result: PlanningResult, **given: object) -> object:
+        solver = replace(result.solver, bound=2.0 * result.solver.value)
+        return member(result=replace(result, solver=solver), **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(chain, "host_losses", cheaper)
+    assert "moved" in found()
+    monkeypatch.setattr(chain, "host_losses", losses)
+    monkeypatch.setattr(chain, "FamilyMember", proven)
+    assert "bound above the optimum" in found()
