@@ -245,4 +245,5 @@ def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
         return np.ones(len(box.first))
     values = np.array([cut.base + float(cut.slopes @ phases) for cut in box.cuts])
     slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
-    return np.asarray(slopes[values >= values.max() * (1 - _BINDING_RATIO)].max(axis=0))
+    largest = float(values.max())  # below 0 where cuts tell nothing at such short phases
+    return np.asarray(slopes[values >= largest - _BINDING_RATIO * abs(largest)].max(axis=0))

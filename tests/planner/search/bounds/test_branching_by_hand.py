@@ -18,10 +18,11 @@ from scipy.optimize import linprog
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
-from planner.search.bounds.branching import Branching
+from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.common.basis import Basis
 from planner.space.evaluation import BoolArray, FloatArray
+from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
 LEAST, SUM, STEP_S = 0.01, 1.0, 0.1
@@ -303,3 +304,13 @@ def test_an_option_that_fills_a_box_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bounds, "largest_loads", loads)
     branching(bounds).step(1.1 * BEST_S, whole_limit_s=None)
     assert bounds.kept[0].tolist() == [True, True, False]
+
+
+def test_a_cut_that_is_below_nothing_still_says_how_fast_it_grows() -> None:
+    """Where phases are short, the longest path that is known may be of no length at all."""
+    cuts = [
+        Cut(base=-7.0, slopes=np.array([1.0, 2.0])),
+        Cut(base=-9.0, slopes=np.array([5.0, 5.0])),
+    ]
+    box = cast("Box", SimpleNamespace(cuts=cuts, first=np.array([0, 1])))
+    assert _binding_slopes(box, np.array([0.1, 0.2])).tolist() == [1.0, 2.0]
