@@ -10,6 +10,7 @@ tangent c of phase k:
 - the largest shard of a table lies on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``,
   and so do all shards of tables that rules tie together (:mod:`planner.search.bounds.one_place`);
 - uniform options alone load every rank: ``sum_o load[o, r, c] y[o] <= z[k]``;
+- limits on counts hold over all places (:mod:`planner.search.bounds.counted`);
 
 the same for memory with its limit in place of z, and ``t >= base + slopes @ z`` for each cut of the
 objective. Cuts hold for one set of sharding types, so there is one such problem per set, and the

@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.sharding import ComputeKernel
 from planner.search.bounds.boxes import Box
+from planner.search.bounds.counted import counted
 from planner.search.bounds.every_rank import EveryRank
 from planner.search.bounds.one_place import OnePlace
 from planner.search.bounds.relaxation import TypeSet, uses
@@ -221,6 +222,7 @@ class RankFreeProgram:
         unit = self._unit
         parts = [
             self._once(("one",), lambda: Rows.one_of_each(self.space.table_of)),
+            self._once(("counted",), lambda: counted(self.space)),
             self._once(("means",), self._means),
             self._once(("uniform",), lambda: self._uniform_base(unit)),
         ]

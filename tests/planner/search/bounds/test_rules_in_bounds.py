@@ -1,4 +1,4 @@
-"""Tables that rules tie to one rank or host: bounds know that their shards meet there."""
+"""Bounds know of rules between tables: what meets on one place, and how many shards there are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner.objectives import objective_named
-from planner.problem import Constraints, Level, TableGroup
+from planner.problem import Constraints, CountLimit, Level, TableGroup
 from planner.rules.placement_rules import PlacementRules
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.quick import linear_floor
@@ -53,6 +53,39 @@ def test_tables_tied_together_raise_the_bound(level: Level) -> None:
     apart = cases.space(free.workload, free.topology, cases.DEVICE_ONLY)
     found = []
     for space in (tied, apart):
+        model = LinearModel(space, objective_named("phases", space))
+        found.append(RankFreeBound(model).relax(None).bound)
+    assert found[0] > 1.01 * found[1]
+
+
+LIMITS = (
+    CountLimit(most=1, level=Level.RANK),
+    CountLimit(most=1, level=Level.HOST, patterns=("t0", "t2")),
+    CountLimit(most=1, level=Level.RANK, counts_shards=True),
+    CountLimit(most=3, level=Level.HOST, counts_shards=True),
+)
+
+
+def _limited(seed: int, limit: CountLimit) -> SearchSpace:
+    model = cases.synthetic(3, seed=seed, batch=4096)
+    rules = replace(cases.DEVICE_ONLY, counts=(limit,))
+    return cases.space(model, cases.topology(2, 2), rules)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+@pytest.mark.parametrize("seed", cases.first(range(8), 2))
+def test_the_bound_is_below_every_plan_that_keeps_a_limit(seed: int, limit: CountLimit) -> None:
+    space = _limited(seed, limit)
+    floor = linear_floor(space, objective_named("iteration", space))
+    assert floor.value <= _least(space) * (1 + 1e-9)
+
+
+def test_a_limit_on_shards_raises_the_bound() -> None:
+    """Four ranks of one shard each: none of the three tables is cut in more than two."""
+    found = []
+    for most in (1, 20):
+        limit = CountLimit(most=most, level=Level.RANK, counts_shards=True)
+        space = _limited(0, limit)
         model = LinearModel(space, objective_named("phases", space))
         found.append(RankFreeBound(model).relax(None).bound)
     assert found[0] > 1.01 * found[1]

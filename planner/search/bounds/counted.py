@@ -1,0 +1,38 @@
+"""Limits on counts of shards or tables, summed over all ranks or hosts.
+
+A limit allows each place so much, so all places together hold at most that times their number. What
+an option adds to the sum is at least what it has wherever its pieces go: several pieces of a table
+may share a place, where they count as one table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from planner.problem import Level
+from planner.rules.placement_rules import Cap
+from planner.search.common.programs import Rows
+from planner.space.evaluation import IntArray, SearchSpace
+
+
+def counted(space: SearchSpace) -> Rows:
+    """A row ``counts @ y <= most times places`` for each limit, over the options of its tables."""
+    caps = space.rules.caps
+    counts = [np.where(c.members[space.table_of], _least(space, c), 0) for c in caps]
+    matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
+    places = {Level.RANK: space.world_size, Level.HOST: space.num_hosts}
+    most = np.array([float(c.most * places[c.level]) for c in caps])
+    return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
+
+
+def _least(space: SearchSpace, cap: Cap) -> IntArray:
+    """``[n]`` what each option adds at least to the sum of a limit over its places."""
+    world, local = space.world_size, space.local_world_size
+    blocks = np.where(space.is_on_hosts, local, 1)
+    if not cap.distinct:
+        return np.where(space.is_uniform, world, space.pieces * blocks)
+    if cap.level is Level.RANK:
+        return np.where(space.is_uniform, world, blocks)
+    return np.where(space.is_uniform, space.num_hosts, 1)
