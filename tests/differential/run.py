@@ -4,8 +4,11 @@
 batches, caches that look ahead, links with pods, fitted factors, pairs of types and kernels, and
 more (:mod:`tests.differential.drawing.unusual`). ``--rare`` draws what those lack: 2D groups, dense
 parts of operators, days trained in another way, and more
-(:mod:`tests.differential.drawing.rare`). What bounds are made of is looked at without a
-search by :mod:`tests.differential.laws`.
+(:mod:`tests.differential.drawing.rare`). ``--replanned`` begins from plans in use, under rules that
+couple tables; ``--calibrated`` has ranks that are cores of machines with measured constants.
+``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
+search by :mod:`tests.differential.laws`, plans for fewer hosts by
+:mod:`tests.differential.families`.
 """
 
 from __future__ import annotations
