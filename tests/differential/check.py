@@ -16,9 +16,9 @@ from planner.options.torchrec_rules import layout_problems
 from planner.result import Reshard
 from tests.differential.asking import UNCUT, Answer, Run, ask
 from tests.differential.case import Case, received_bytes_by_rank
-from tests.differential.descent import FEW, best_known
-from tests.differential.enumerator import Enumerator, Optimum
-from tests.differential.rules import MOVED_BYTES, broken_rules
+from tests.differential.judging.descent import FEW, best_known
+from tests.differential.judging.enumerator import Enumerator, Optimum
+from tests.differential.judging.rules import MOVED_BYTES, broken_rules
 
 SAME = 1e-9
 """Relative difference of two prices of one plan; how far a bound may be above the optimum."""

@@ -36,7 +36,7 @@ from tests.differential.asking import Answer, Run, problem_of
 from tests.differential.case import Case, cell_bytes, common_cells
 from tests.differential.check import faults_of
 from tests.differential.drawing.problems import draw
-from tests.differential.enumerator import Enumerator
+from tests.differential.judging.enumerator import Enumerator
 
 FloatArray = NDArray[np.float64]
 

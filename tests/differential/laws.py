@@ -31,9 +31,9 @@ from costmodels.topology import Link, Topology
 from planner.models import default_models
 from planner.objectives.iteration import IterationTime
 from tests.differential.case import Case, limited_topology
-from tests.differential.descent import FEW
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.problems import DRAWINGS
+from tests.differential.judging.descent import FEW
 
 FloatArray = NDArray[np.float64]
 

@@ -41,8 +41,8 @@ from tests.differential.asking import Answer, Run, ask
 from tests.differential.case import Case, leave_of
 from tests.differential.check import OPTIMAL, SAME
 from tests.differential.drawing.problems import DRAWINGS
+from tests.differential.judging.rules import broken_rules
 from tests.differential.laws import better_machines
-from tests.differential.rules import broken_rules
 
 _UNIFORM = (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
 _FASTER = 3

@@ -23,8 +23,8 @@ from tests.differential.check import Kind
 from tests.differential.drawing.options import arrangements, documented_cuts, placements
 from tests.differential.drawing.problems import MOST_PLANS, draw
 from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
-from tests.differential.enumerator import Enumerator
-from tests.differential.rules import broken_rules
+from tests.differential.judging.enumerator import Enumerator
+from tests.differential.judging.rules import broken_rules
 from tests.differential.run import Settings, check_seed, main, summary
 from tests.differential.stored import load, save
 from tests.strategies import make_table

@@ -13,10 +13,10 @@ from tests.differential import check as checking
 from tests.differential.asking import Answer, Run, ask
 from tests.differential.case import Case
 from tests.differential.check import Kind, check, faults_of
-from tests.differential.descent import best_known
 from tests.differential.drawing.problems import draw
 from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
-from tests.differential.enumerator import Enumerator
+from tests.differential.judging.descent import best_known
+from tests.differential.judging.enumerator import Enumerator
 
 # ------------------------------------------------------------------ planted faults
 

@@ -23,8 +23,8 @@ from planner.problem import (
 )
 from tests.differential.case import Case
 from tests.differential.drawing.problems import draw, draw_unusual
-from tests.differential.enumerator import Enumerator
-from tests.differential.rules import broken_rules
+from tests.differential.judging.enumerator import Enumerator
+from tests.differential.judging.rules import broken_rules
 from tests.planner import cases
 from tests.strategies import make_placement
 

@@ -16,7 +16,6 @@ import numpy as np
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
-from tests.differential.descent import FEW
 from tests.differential.drawing.calibrated import calibrated_topology
 from tests.differential.drawing.draw_constraints import COUPLING, draw_constraints, one_more_rule
 from tests.differential.drawing.draw_system import draw_topology
@@ -24,9 +23,10 @@ from tests.differential.drawing.draw_workload import draw_scenarios, draw_worklo
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.rare import rare
 from tests.differential.drawing.unusual import fitted, unusual, with_lost_shards
-from tests.differential.enumerator import Enumerator
-from tests.differential.judge import judge_of
-from tests.differential.rules import broken_rules
+from tests.differential.judging.descent import FEW
+from tests.differential.judging.enumerator import Enumerator
+from tests.differential.judging.judge import judge_of
+from tests.differential.judging.rules import broken_rules
 
 MOST_PLANS = 60_000
 """Plans of one problem, before memory and rules rule any out."""

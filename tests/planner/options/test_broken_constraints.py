@@ -13,7 +13,7 @@ from planner.problem import NO_CONSTRAINTS, PlanningProblem
 from tests.differential.case import Case
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.problems import draw
-from tests.differential.rules import broken_rules
+from tests.differential.judging.rules import broken_rules
 
 NUM_PLANS = 25
 

@@ -21,8 +21,8 @@ from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan
 from tests.differential.case import Case, limited_topology, received_bytes
 from tests.differential.drawing.options import placements
-from tests.differential.judge import FloatArray, Judge, judge_of
-from tests.differential.rules import kept, shard_counts
+from tests.differential.judging.judge import FloatArray, Judge, judge_of
+from tests.differential.judging.rules import kept, shard_counts
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
