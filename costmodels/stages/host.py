@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodels.dense.base import Layer
-from costmodels.workload import HostProfile, Workload
+from costmodels.workload import Feature, HostProfile, Workload
 
 _NUMBER_BYTES: Final = 4
 """Dense features, labels and weights of indices arrive as fp32."""
@@ -207,13 +207,16 @@ def input_bytes(workload: Workload) -> float:
     """Bytes of a rank's batch that are copied to its device.
 
     Indices with a length per feature and sample, weights of weighted tables, dense features, and
-    one label per sample.
+    one label per sample. A feature that several tables look up is in the batch once.
     """
-    per_sample = _NUMBER_BYTES * (workload.dense.num_dense_features + 1.0)
+    weighted: dict[Feature, bool] = {}
     for table in workload.tables:
-        per_index = workload.index_bytes + (_NUMBER_BYTES if table.is_weighted else 0)
-        per_sample += table.pooling_factor * per_index
-        per_sample += len(table.features) * workload.index_bytes
+        for feature in table.features:
+            weighted[feature] = weighted.get(feature, False) or table.is_weighted
+    per_sample = _NUMBER_BYTES * (workload.dense.num_dense_features + 1.0)
+    for feature, is_weighted in weighted.items():
+        per_index = workload.index_bytes + (_NUMBER_BYTES if is_weighted else 0)
+        per_sample += feature.pooling_factor * per_index + workload.index_bytes
     return workload.local_batch_size * per_sample
 
 

@@ -128,6 +128,15 @@ def test_a_batch_is_copied_over_the_link_of_the_device() -> None:
     assert input_bytes(workload) == 1000 * per_sample
 
 
+def test_a_feature_of_two_tables_is_copied_once() -> None:
+    one = make_table()
+    wide = replace(one, name="wide", embedding_dim=2 * one.embedding_dim)
+    shared = make_workload(one, wide)
+    assert input_bytes(shared) == input_bytes(make_workload(one))
+    weighted = replace(wide, is_weighted=True)
+    assert input_bytes(make_workload(one, weighted)) > input_bytes(shared)
+
+
 def test_the_copy_is_exposed_without_a_pipeline_and_hidden_with_one() -> None:
     workload = make_workload(make_table(), local_batch_size=20_000, cuda_graph=True)
     copied_s = input_bytes(workload) * (1 / 1e9 - 1 / 20e9)
