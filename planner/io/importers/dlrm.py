@@ -33,6 +33,8 @@ _DATA_PATHS: Final = ("in_memory_binary", "synthetic_multi_hot")
 _WHERE: Final = "command line"
 _NO_LAW: Final = "uniform indices; the command line does not say the data's law"
 _MOST_SAMPLES: Final = 10**8
+_TRUE_WORDS: Final = ("true", "1", "yes")
+_S_DATA: Final = ("random", "synthetic", "dataset")
 _S_OPTIMIZERS: Final = {
     "sgd": Optimizer.SGD,
     "adagrad": Optimizer.ADAGRAD,
@@ -163,7 +165,8 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
                 "say; leave the flag out for the plain tables"
             )
             raise InvalidInputError(message)
-    is_random = flags.text("data-generation", "random") in ("random", "synthetic")
+    data = flags.choice("data-generation", "random", _S_DATA)
+    is_random = data != "dataset"
     rows = _s_rows(flags, is_random=is_random)
     dim = flags.whole("arch-sparse-feature-size", 2, high=MAX_COLUMNS)
     bottom = flags.numbers("arch-mlp-bot", "4-3-2", "-", 10**6)
@@ -174,7 +177,7 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
     operator = flags.choice("arch-interaction-op", "dot", ("dot", "cat"))
     if flags.has("arch-interaction-itself"):
         flags.unsaid.append("products of vectors with themselves (--arch-interaction-itself)")
-    law_is_known = is_random and flags.text("rand-data-dist", "uniform") == "uniform"
+    law_is_known = data == "random" and flags.text("rand-data-dist", "uniform") == "uniform"
     if not law_is_known:
         assume(flags.assumed, "tables", _NO_LAW)
     tables = tuple(
@@ -199,8 +202,11 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
 
 
 def _s_rows(flags: _Flags, *, is_random: bool) -> tuple[int, ...]:
-    """Rows of each table: as given for random data, else those of the named data set."""
-    cap = flags.text("max-ind-range", "-1")
+    """Rows of each table: as given for random data, else those of the named data set.
+
+    Only those of a data set are cut at ``--max-ind-range``, as in the program.
+    """
+    cap = "-1" if is_random else flags.text("max-ind-range", "-1")
     most = MAX_ROWS if cap == "-1" else flags.whole("max-ind-range", 1)
     if is_random or flags.has("arch-embedding-size"):
         rows = flags.numbers("arch-embedding-size", "4-3-2", "-", MAX_ROWS)
@@ -226,11 +232,17 @@ def _indices_per_sample(flags: _Flags, rows: int, *, is_random: bool) -> float:
 
     The random generator draws max(1, round(r min(rows, n))) with r uniform in 0..1, which has the
     mean n/2 + 1/(2 n); repeated indices, which it drops, are not taken off. Criteo has one.
+    The program takes any value of ``--num-indices-per-lookup-fixed`` but an empty one for true,
+    also the word False (argparse ``type=bool``).
     """
     if not is_random:
         return 1.0
     most = flags.whole("num-indices-per-lookup", 10, high=10**6)
-    if flags.text("num-indices-per-lookup-fixed", "False").lower() in ("true", "1", "yes"):
+    fixed = "num-indices-per-lookup-fixed"
+    if given := flags.text(fixed, ""):
+        if given.lower() not in _TRUE_WORDS:
+            said = f"{most} indices per lookup, for the program takes --{fixed}={given} for true"
+            assume(flags.assumed, "tables", said)
         return float(most)
     bound = min(rows, most)
     return bound / 2 + 1 / (2 * bound)

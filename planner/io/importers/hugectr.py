@@ -26,35 +26,33 @@ from planner.io.importers.base import (
     make_workload,
 )
 from planner.io.importers.hugectr_dense import dense_of, names_of
+from planner.io.importers.hugectr_optimizer import (
+    NO_OPTIMIZER,
+    NamedOptimizer,
+    optimizer_of_tables,
+    read_optimizer,
+)
 from planner.io.problems import collect
 from planner.io.yaml_reader import Keys
 
 _MOST_RANKS: Final = 65_536
-_OPTIMIZERS: Final = {
-    "SGD": Optimizer.SGD,
-    "Adam": Optimizer.ADAM,
-    "AdaGrad": Optimizer.ADAGRAD,
-    "Adagrad": Optimizer.ADAGRAD,
-    "MomentumSGD": Optimizer.ADAGRAD,
-    "Nesterov": Optimizer.ADAGRAD,
-}
 _ASSUMED: Final = {
     "training.pipeline": "no overlap of steps, as HugeCTR's JSON runs",
     "tables": "uniform indices; the file does not say how they fall on rows",
 }
-_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
 _POOLING: Final = {0: Pooling.SUM, "sum": Pooling.SUM, 1: Pooling.MEAN, "mean": Pooling.MEAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solver:
-    """Ranks, batch and precision."""
+    """Ranks, batch, precision, and the optimizer of layers that name none of their own."""
 
     num_hosts: int
     local_world_size: int
     global_batch_size: int
     is_mixed: bool
     index_bytes: int
+    optimizer: NamedOptimizer
 
     @property
     def world_size(self) -> int:
@@ -93,7 +91,7 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
         tables=tables,
         local_batch_size=math.ceil(solver.global_batch_size / solver.world_size),
         dense=dense,
-        optimizer=_optimizer(reader, config, assumed),
+        optimizer=_optimizer(reader, config, layers, solver, assumed),
         output_dtype=precision,
         gradient_dtype=precision,
         index_bytes=solver.index_bytes,
@@ -136,23 +134,38 @@ def _solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> 
         global_batch_size=batch,
         is_mixed=bool(solver.get("mixed_precision")),
         index_bytes=8 if solver.get("input_key_type") == "I64" else 4,
+        optimizer=read_optimizer(reader, config, (), NO_OPTIMIZER),
     )
 
 
-def _optimizer(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> Optimizer:
-    if "optimizer" not in config:
-        assumed["training.optimizer"] = "the file does not name it"
-        return Optimizer.SGD
-    keys: Keys = ("optimizer",)
-    kind = reader.required(reader.mapping(config["optimizer"], keys), "type", keys)
-    if not isinstance(kind, str) or kind not in _OPTIMIZERS:
-        raise reader.fail((*keys, "type"), kind, f"must be one of {', '.join(_OPTIMIZERS)}")
-    if kind in _SAME_STATE:
-        assumed["training.optimizer"] = f"adagrad in place of {kind}: both keep one state per value"
-    return _OPTIMIZERS[kind]
+def _optimizer(
+    reader: Reader,
+    config: dict[str, Any],
+    layers: list[dict[str, Any]],
+    solver: _Solver,
+    assumed: dict[str, str],
+) -> Optimizer:
+    """The optimizer of the embeddings: their own, else that of all layers."""
+    found = {
+        _name(layer): read_optimizer(reader, layer, ("layers", i), solver.optimizer)
+        for i, layer in enumerate(layers)
+        if _is_embedding(layer)
+    }
+    is_named = "optimizer" in config or all(
+        "optimizer" in layer for layer in layers if _is_embedding(layer)
+    )
+    return optimizer_of_tables(found, assumed, is_named=is_named)
 
 
 # ------------------------------------------------------------------ embeddings
+
+
+def _is_embedding(layer: dict[str, Any]) -> bool:
+    return "SparseEmbedding" in str(layer.get("type"))
+
+
+def _name(layer: dict[str, Any]) -> str:
+    return str(layer.get("name") or layer.get("top"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +179,11 @@ class _Embedding:
     sparse: dict[str, Any]
     sparse_keys: Keys
     num_slots: int
+    optimizer: NamedOptimizer
 
     @property
     def name(self) -> str:
-        return str(self.layer.get("name") or self.layer.get("top"))
+        return _name(self.layer)
 
     @property
     def kind(self) -> str:
@@ -190,9 +204,9 @@ def _embeddings(
     options: list[tuple[ShardingOption, tuple[int, ...]]] = []
     unsaid: list[str] = []
     for number, layer in enumerate(layers):
-        if "SparseEmbedding" not in str(layer.get("type")):
+        if not _is_embedding(layer):
             continue
-        embedding = _embedding(reader, layers, data, number)
+        embedding = _embedding(reader, layers, data, number, solver)
         made = _tables(reader, embedding, solver, assumed)
         if len(tables) + len(made) > MAX_IMPORTED_TABLES:
             raise reader.fail(embedding.keys, len(made), f"more than {MAX_IMPORTED_TABLES:,} slots")
@@ -217,7 +231,9 @@ def _embeddings(
     return tuple(tables), Plan(placements=placements), unsaid
 
 
-def _embedding(reader: Reader, layers: list[dict[str, Any]], data: int, number: int) -> _Embedding:
+def _embedding(
+    reader: Reader, layers: list[dict[str, Any]], data: int, number: int, solver: _Solver
+) -> _Embedding:
     layer, keys = layers[number], ("layers", number)
     key = "sparse_embedding_hparam"
     hparam = reader.mapping(reader.required(layer, key, keys), (*keys, key))
@@ -237,6 +253,7 @@ def _embedding(reader: Reader, layers: list[dict[str, Any]], data: int, number: 
                 sparse=sparse,
                 sparse_keys=place_of,
                 num_slots=reader.whole(count, (*place_of, "slot_num"), high=MAX_IMPORTED_TABLES),
+                optimizer=read_optimizer(reader, layer, keys, solver.optimizer),
             )
     raise reader.fail((*keys, "bottom"), bottom, "is not the top of a sparse input of layer Data")
 
@@ -259,6 +276,9 @@ def _tables(
     sizes = _slot_sizes(reader, embedding)
     if sizes is None:
         total = _hash_rows(reader, embedding, keys, columns, solver.world_size)
+        assume(
+            assumed, "tables", f"as many rows of {embedding.name} as its hash table has room for"
+        )
         if embedding.kind == "Localized":
             share = max(total // embedding.num_slots, 1)
             sizes = [share] * embedding.num_slots
@@ -304,20 +324,28 @@ def _slot_sizes(reader: Reader, embedding: _Embedding) -> list[int] | None:
 def _hash_rows(
     reader: Reader, embedding: _Embedding, keys: Keys, columns: int, world_size: int
 ) -> int:
-    """Rows of a hash table over all GPUs: its vocabulary or its workspace per GPU times them."""
+    """Rows of a hash table over all GPUs: its vocabulary, or what its workspaces hold.
+
+    A workspace of W bytes per GPU holds W / (4 columns (1 + states)) rows in fp32, with the states
+    of the optimizer beside each weight (HugeCTR ``initialize_max_vocabulary_size_per_gpu``).
+    """
     hparam = embedding.hparam
-    if "max_vocabulary_size_per_gpu" in hparam:
-        where = (*keys, "max_vocabulary_size_per_gpu")
-        return reader.whole(hparam["max_vocabulary_size_per_gpu"], where, high=2**32) * world_size
+    for key, num_gpus in (
+        ("max_vocabulary_size_global", 1),
+        ("max_vocabulary_size_per_gpu", world_size),
+    ):
+        if hparam.get(key):
+            return reader.whole(hparam[key], (*keys, key), high=2**40) * num_gpus
     key = "workspace_size_per_gpu_in_mb"
     if key not in hparam:
         message = (
-            f"{reader.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu "
-            f"or {key}"
+            f"{reader.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
+            f"max_vocabulary_size_global or {key}"
         )
         raise InvalidInputError(message)
     megabytes = reader.whole(hparam[key], (*keys, key), high=2**24)
-    return max(megabytes * 2**20 // (4 * columns), 1) * world_size
+    row_bytes = 4 * columns * (1 + embedding.optimizer.states)
+    return max(megabytes * 2**20 // row_bytes, 1) * world_size
 
 
 def _factors(reader: Reader, embedding: _Embedding, assumed: dict[str, str]) -> list[float]:

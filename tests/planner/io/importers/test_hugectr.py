@@ -46,12 +46,54 @@ def test_hugectr_distributed_without_slot_sizes(tmp_path: Path) -> None:
     hparam["workspace_size_per_gpu_in_mb"] = 1
     imported = import_hugectr(save(tmp_path, config))
     (table,) = imported.workload.tables
-    assert table.num_embeddings == 4 * 2**20 // (4 * 16)
+    with_adam = 4 * 16 * (1 + 2)  # two states beside each weight
+    assert table.num_embeddings == 4 * (2**20 // with_adam)
+    assert "has room for" in imported.assumed["tables"]
     assert [f.pooling_factor for f in table.features] == [1, 2, 5]
     assert imported.plan is not None
     (placement,) = imported.plan.placements
     assert placement.sharding_type is ShardingType.ROW_WISE
     assert placement.ranks == (0, 1, 2, 3)
+    check_readable(imported, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [
+        ({"type": "SGD"}, 0),
+        ({"type": "AdaGrad"}, 1),
+        ({"type": "Adam", "update_type": "Global"}, 2),
+        ({"type": "Adam", "update_type": "LazyGlobal"}, 3),
+    ],
+)
+def test_hugectr_workspaces_hold_the_states_of_the_optimizer(
+    optimizer: dict[str, str], states: int, tmp_path: Path
+) -> None:
+    """As HugeCTR's initialize_max_vocabulary_size_per_gpu divides them."""
+    config = samples.hugectr_config("DistributedSlotSparseEmbeddingHash")
+    config["layers"][1]["optimizer"] = optimizer
+    hparam = config["layers"][1]["sparse_embedding_hparam"]
+    del hparam["slot_size_array"]
+    hparam["workspace_size_per_gpu_in_mb"] = 7
+    (table,) = import_hugectr(save(tmp_path, config)).workload.tables
+    assert table.num_embeddings == 4 * (7 * 2**20 // (4 * 16 * (1 + states)))
+    hparam["max_vocabulary_size_global"] = 12_345
+    (table,) = import_hugectr(save(tmp_path, config)).workload.tables
+    assert table.num_embeddings == 12_345
+
+
+def test_hugectr_optimizer_of_an_embedding(tmp_path: Path) -> None:
+    """It goes before that of all layers; where embeddings differ, the file says which was taken."""
+    config = samples.hugectr_config()
+    first = config["layers"][1]
+    first["optimizer"] = {"type": "SGD"}
+    assert import_hugectr(save(tmp_path, config)).workload.optimizer is Optimizer.SGD
+    config["layers"].insert(2, {**first, "name": "second", "optimizer": {"type": "AdaGrad"}})
+    imported = import_hugectr(save(tmp_path, config))
+    assert imported.workload.optimizer is Optimizer.ADAGRAD
+    said = imported.assumed["training.optimizer"]
+    assert said.startswith("that of second, AdaGrad, for all tables; ")
+    assert said.endswith("has SGD")
     check_readable(imported, tmp_path)
 
 

@@ -91,6 +91,22 @@ def test_dlrm_indices_of_its_random_generator() -> None:
     assert {t.pooling_factor for t in fixed.workload.tables} == {10.0}
 
 
+def test_dlrm_flags_mean_what_the_program_makes_of_them() -> None:
+    """Its argparse takes the word False for true, and cuts rows of data sets only."""
+    fixed = import_dlrm([samples.SMALL_DLRM + " --num-indices-per-lookup-fixed=False"])
+    assert {t.pooling_factor for t in fixed.workload.tables} == {10.0}
+    assert "takes --num-indices-per-lookup-fixed=False for true" in fixed.assumed["tables"]
+    uncut = import_dlrm([samples.SMALL_DLRM + " --max-ind-range=50"]).workload
+    assert [t.num_embeddings for t in uncut.tables] == [1000, 200, 3]
+
+
+def test_dlrm_does_not_know_the_law_of_a_trace() -> None:
+    assert import_dlrm([samples.SMALL_DLRM]).law_is_known
+    traced = import_dlrm([samples.SMALL_DLRM + " --data-generation=synthetic"])
+    assert not traced.law_is_known
+    assert "uniform indices" in traced.assumed["tables"]
+
+
 def test_dlrm_of_criteo() -> None:
     line = "dlrm_s_pytorch.py --data-generation=dataset --data-set=kaggle --max-ind-range=1000000 "
     line += "--arch-sparse-feature-size=16 --arch-mlp-bot=13-512-16 --arch-mlp-top=512-1"
@@ -134,6 +150,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
         ("dlrm_s_pytorch.py --qr-flag", "--qr-flag"),
         ("dlrm_s_pytorch.py --arch-mlp-bot=13-7", "--arch-mlp-bot"),
         ("dlrm_s_pytorch.py --optimizer adam", "sgd, adagrad, rwsadagrad"),
+        ("dlrm_s_pytorch.py --data-generation randm", "random, synthetic, dataset"),
         ("dlrm_s_pytorch.py --arch-embedding-size=4-0-2", "--arch-embedding-size"),
         ("python train.py --lr 3", "neither dlrm_s_pytorch.py"),
         ("python 'dlrm_main.py", "check its quotes"),

@@ -1,0 +1,83 @@
+"""The optimizers of a HugeCTR configuration: one for all layers, or one of an embedding's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from costmodels.workload import Optimizer
+from planner.io.importers.base import Reader
+from planner.io.yaml_reader import Keys
+
+_OPTIMIZERS: Final = {
+    "SGD": Optimizer.SGD,
+    "Adam": Optimizer.ADAM,
+    "AdaGrad": Optimizer.ADAGRAD,
+    "Adagrad": Optimizer.ADAGRAD,
+    "MomentumSGD": Optimizer.ADAGRAD,
+    "Nesterov": Optimizer.ADAGRAD,
+}
+_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
+_STATES: Final = {Optimizer.SGD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedOptimizer:
+    """An optimizer as the file names it.
+
+    Attributes:
+        kind: HugeCTR's name.
+        optimizer: ours.
+        states: numbers that HugeCTR keeps for each weight, out of the workspace of the table.
+    """
+
+    kind: str
+    optimizer: Optimizer
+    states: int
+
+
+NO_OPTIMIZER: Final = NamedOptimizer(kind="SGD", optimizer=Optimizer.SGD, states=0)
+
+
+def read_optimizer(
+    reader: Reader, holder: dict[str, Any], keys: Keys, default: NamedOptimizer
+) -> NamedOptimizer:
+    """What stands under ``optimizer``, or the default where nothing does.
+
+    Raises:
+        InvalidInputError: a type that is unknown.
+    """
+    if "optimizer" not in holder:
+        return default
+    where = (*keys, "optimizer")
+    section = reader.mapping(holder["optimizer"], where)
+    kind = reader.required(section, "type", where)
+    if not isinstance(kind, str) or kind not in _OPTIMIZERS:
+        raise reader.fail((*where, "type"), kind, f"must be one of {', '.join(_OPTIMIZERS)}")
+    optimizer = _OPTIMIZERS[kind]
+    lazy = optimizer is Optimizer.ADAM and section.get("update_type") == "LazyGlobal"
+    return NamedOptimizer(kind=kind, optimizer=optimizer, states=_STATES[optimizer] + lazy)
+
+
+def optimizer_of_tables(
+    found: dict[str, NamedOptimizer], assumed: dict[str, str], *, is_named: bool
+) -> Optimizer:
+    """The one optimizer of all tables that a workload can say: the one with most states.
+
+    Args:
+        found: the optimizer of each embedding, by its name.
+        assumed: gets a line where the file says less, or other things than the workload does.
+        is_named: whether the file names an optimizer.
+    """
+    name, most = max(found.items(), key=lambda item: item[1].states)
+    if not is_named:
+        assumed["training.optimizer"] = "the file does not name it"
+    elif most.kind in _SAME_STATE:
+        assumed["training.optimizer"] = (
+            f"adagrad in place of {most.kind}: both keep one state per value"
+        )
+    others = {n: o.kind for n, o in found.items() if o.kind != most.kind}
+    if others:
+        listed = ", ".join(f"{n} has {kind}" for n, kind in others.items())
+        assumed["training.optimizer"] = f"that of {name}, {most.kind}, for all tables; {listed}"
+    return most.optimizer
