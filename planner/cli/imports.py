@@ -66,22 +66,25 @@ def finish(
     imported: Imported,
     flags: ImportFlags,
     *,
+    read: tuple[Path, ...] = (),
     plan: Path | None = None,
     only_plan: bool = False,
 ) -> int:
     """Write what was read, or print it, and say what had to be assumed.
 
     Raises:
-        InvalidInputError: a name that a file cannot hold, or a folder that cannot be written;
-            nothing is written then.
+        InvalidInputError: a name that a file cannot hold, a folder that cannot be written, or an
+            output that is one of the files in ``read``; nothing is written then.
     """
     from costmodels.units import format_bytes
+    from planner.cli.output import refuse_own_input
     from planner.errors import InvalidInputError
     from planner.io.importers.base import imported_plan_text, imported_text, write_all
 
     imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
     texts: dict[Path, str] = {}
     text = imported_text(imported)
+    refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
         message = f"{plan}: is to hold both the workload and the plan; name two files"
         raise InvalidInputError(message)

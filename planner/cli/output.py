@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from planner.errors import InvalidInputError
@@ -64,6 +64,19 @@ def check_folder(folder: Path, *, force: bool) -> None:
         )
         raise InvalidInputError(message)
     _check_writable(folder, folder)
+
+
+def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Refuse to write over a file that the command reads, whose content would be lost.
+
+    Raises:
+        InvalidInputError: names the file.
+    """
+    read = {os.path.realpath(path) for path in inputs if path.is_file()}
+    for path in outputs:
+        if os.path.realpath(path) in read:
+            message = f"{path}: is read by this command and would be lost; name another output"
+            raise InvalidInputError(message)
 
 
 def check_file(path: Path) -> None:

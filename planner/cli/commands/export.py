@@ -60,7 +60,7 @@ def trace(
     from planner.errors import InvalidInputError
     from planner.trace import traces
 
-    pipeline, loaded = _priced(workload, plan, flags)
+    pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size
     if ranks and max(ranks) >= world:
         message = f"--rank {max(ranks)} is outside the plan's 0..{world - 1}"
@@ -112,7 +112,7 @@ def nccl_matrix(
     from costmodels.shard_work.traffic import output_traffic_bytes
     from planner.trace.matrix import buffer_bytes, matrix_text
 
-    pipeline, loaded = _priced(workload, plan, flags)
+    pipeline, loaded = _priced(workload, plan, flags, output)
     traffic = output_traffic_bytes(pipeline.plan_work(loaded), pipeline.topology)
     write_text_atomic(output, matrix_text(traffic))
     size = buffer_bytes(traffic)
@@ -133,7 +133,7 @@ def torchrec(
 
     from planner.io.plan.plan_file import plan_to_json
 
-    pipeline, loaded = _priced(workload, plan, flags)
+    pipeline, loaded = _priced(workload, plan, flags, output)
     values = plan_to_json(loaded, pipeline.workload, pipeline.topology.local_world_size)
     write_text_atomic(output, json.dumps(values, indent=1) + "\n")
     report_written(settings, output)
@@ -151,7 +151,7 @@ def hugectr(
     """
     from planner.io.importers.hugectr_plan import hugectr_plan_text
 
-    pipeline, loaded = _priced(workload, plan, flags)
+    pipeline, loaded = _priced(workload, plan, flags, output)
     text = hugectr_plan_text(loaded, pipeline.workload, pipeline.topology.world_size)
     write_text_atomic(output, text)
     report_written(settings, output)
@@ -165,15 +165,19 @@ def csv(
     """Write table, sharding type, kernel, rank, offsets and sizes of every shard."""
     from planner.trace.shards import shards_csv
 
-    _, loaded = _priced(workload, plan, flags)
+    _, loaded = _priced(workload, plan, flags, output)
     write_text_atomic(output, shards_csv(loaded))
     report_written(settings, output)
     return 0
 
 
-def _priced(workload: Path, plan: Path, flags: ProblemFlags) -> tuple[CostPipeline, Plan]:
+def _priced(
+    workload: Path, plan: Path, flags: ProblemFlags, output: Path
+) -> tuple[CostPipeline, Plan]:
     from planner.cli.flags.inputs import load_plans
+    from planner.cli.output import refuse_own_input
 
+    refuse_own_input([output], [workload, plan])
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
 

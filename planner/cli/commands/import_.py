@@ -15,6 +15,7 @@ from planner.cli.flags.common import (
     Command,
     Quantity,
     gathered,
+    is_given,
     output_options,
 )
 from planner.cli.imports import ImportFlags, finish, import_options, shape_of
@@ -137,9 +138,12 @@ def collectives(
     and environment variables in a log are not kept.
     """
     from costmodels.collective.base import Collective
+    from planner.cli.output import refuse_own_input
     from planner.io.system.collective_curves import curves_text, write_curves
     from planner.io.system.collective_logs import LogShape, read_logs
 
+    if output is not None:
+        refuse_own_input([output], logs)
     shape = LogShape(
         collective=Collective(ranks.collective) if ranks.collective else None,
         nodes=ranks.nodes,
@@ -201,15 +205,21 @@ def torchrec(
     it alone.
     """
     if ":" in str(plan) and not plan.exists():
+        if shapes:
+            message = "--shape is for a plan; a model, PKG:FUNC, says the shapes of its tables"
+            raise click.UsageError(message, click.get_current_context())
         imported = _read_module(str(plan), flags.batch_size, reading)
         return finish(settings, imported, flags)
-    if reading.inputs is not None or reading.autocast is not None:
-        message = "--inputs and --autocast are for a model, PKG:FUNC; a plan has no dense part"
+    if reading.inputs is not None or reading.autocast is not None or is_given("device"):
+        message = (
+            "--device, --inputs and --autocast are for a model, PKG:FUNC; a plan says neither "
+            "what the model is made of nor where it runs"
+        )
         raise click.UsageError(message, click.get_current_context())
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
-    return finish(settings, imported, flags)
+    return finish(settings, imported, flags, read=(plan,))
 
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
@@ -318,8 +328,14 @@ def hugectr(
         if workload is not None:
             message = f"{file} is a configuration with its own tables; leave --workload out"
             raise InvalidInputError(message)
+        if gpus_per_host is not None:
+            message = (
+                f"{file} is a configuration, whose solver names the GPUs of each host; leave "
+                "--gpus-per-host out"
+            )
+            raise InvalidInputError(message)
         imported = import_hugectr(file, value)
-        return finish(settings, imported, flags, plan=plan)
+        return finish(settings, imported, flags, read=(file,), plan=plan)
     if workload is None or plan is None:
         message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
         raise InvalidInputError(message)
@@ -329,6 +345,7 @@ def hugectr(
         settings,
         imported,
         flags,
+        read=(file, workload),
         plan=plan,
         only_plan=True,
     )
@@ -347,7 +364,7 @@ def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     from planner.io.importers.fbgemm import import_fbgemm
 
     imported = import_fbgemm(file)
-    return finish(settings, imported, flags)
+    return finish(settings, imported, flags, read=(file,))
 
 
 @command.command("param", short_help="A lookup benchmark of PARAM.")
@@ -362,4 +379,4 @@ def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     from planner.io.importers.param import import_param
 
     imported = import_param(file)
-    return finish(settings, imported, flags)
+    return finish(settings, imported, flags, read=(file,))

@@ -92,12 +92,18 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Impor
             launcher on the command line says.
 
     Raises:
-        InvalidInputError: an unknown flag, a value out of range, or a model whose tables are
-            built in a way that a workload cannot say.
+        InvalidInputError: an unknown flag, a value out of range, a model whose tables are built
+            in a way that a workload cannot say, or ``world_size`` with a batch per rank.
     """
     command = parse_dlrm_command(words)
     flags = _Flags(command)
     if command.program == "dlrm_main.py":
+        if world_size is not None:
+            message = (
+                "--gpus divides the global batch of dlrm_s_pytorch.py; the batch of dlrm_main.py "
+                "is per rank already, leave --gpus out"
+            )
+            raise InvalidInputError(message)
         return _import_main(flags)
     return _import_s(flags, world_size or command.world_size)
 

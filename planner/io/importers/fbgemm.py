@@ -344,9 +344,13 @@ def _index_bytes(reader: Reader, config: dict[str, Any], keys: Keys) -> int | No
 
 
 def _unsaid(config: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(
+    spread = tuple(
         f"{section}.{key}: a workload holds means, not their spread"
         for section, unused in _UNUSED.items()
         for key in unused
         if isinstance(config.get(section), dict) and config[section].get(key)
     )
+    columns = config.get("embedding_specs") or config.get("Ds") or config.get("D")
+    if config.get("mixed_dim") and not isinstance(columns, list):
+        return (*spread, "mixed_dim: the benchmark draws the columns of each table around D")
+    return spread

@@ -87,3 +87,14 @@ def test_the_matrix_says_how_to_replay_it(
     assert f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={out} \\\n  alltoallv_perf -b " in done.out
     rows = [line.split() for line in out.read_text().splitlines()]
     assert [len(row) for row in rows] == [4] * 4
+
+
+@pytest.mark.parametrize("kind", ["torchrec", "csv", "nccl-matrix"])
+def test_neither_the_plan_nor_the_workload_is_written_over(
+    kind: str, run: Run, planned: tuple[Path, ...], system_file: Path
+) -> None:
+    for path in planned:
+        before = path.read_text()
+        done = run("export", kind, *planned, "--system", system_file, "-o", path)
+        assert (done.code, "would be lost" in done.err) == (2, True)
+        assert path.read_text() == before

@@ -142,6 +142,7 @@ def test_hugectr_flags_that_do_not_go_together(run: Run, tmp_path: Path) -> None
     config.write_text(json.dumps(samples.hugectr_config()))
     plan.write_text(json.dumps(samples.hugectr_plan()))
     assert "leave --workload out" in run("import", "hugectr", config, "--workload", plan).err
+    assert "leave --gpus-per-host out" in run("import", "hugectr", config, "--gpus-per-host", 2).err
     done = run("import", "hugectr", plan, "--plan", tmp_path / "out.json")
     assert (done.code, "add --workload" in done.err) == (2, True)
     config.write_text(json.dumps(samples.hugectr_config("HybridSparseEmbedding")))
@@ -154,3 +155,24 @@ def test_one_path_for_two_files_is_refused(run: Run, tmp_path: Path) -> None:
     config, out = saved(tmp_path, samples.hugectr_config()), tmp_path / "out"
     done = run("import", "hugectr", config, "-o", out, "--plan", out)
     assert (done.code, out.exists()) == (2, False)
+
+
+@pytest.mark.parametrize("kind", ["torchrec", "hugectr", "fbgemm", "param"])
+def test_the_file_that_is_read_is_never_written_over(kind: str, run: Run, tmp_path: Path) -> None:
+    words = arguments(kind, tmp_path)
+    theirs = tmp_path / "theirs.json"
+    before = theirs.read_text()
+    done = run(*words, "-o", tmp_path / "." / "theirs.json")
+    assert (done.code, "would be lost; name another output" in done.err) == (2, True)
+    assert theirs.read_text() == before
+
+
+def test_flags_of_models_are_not_for_plans_and_the_other_way_round(
+    run: Run, tmp_path: Path
+) -> None:
+    """A default that nobody typed is no flag: without ``--device`` the plan is read."""
+    plan = saved(tmp_path, samples.torchrec_plan())
+    done = run("import", "torchrec", plan, "--shape", "hour=24x4", "--device", "cuda")
+    assert (done.code, "--device, --inputs and --autocast are for a model" in done.err) == (2, True)
+    done = run("import", "torchrec", "package.models:build", "--shape", "hour=24x4")
+    assert (done.code, "--shape is for a plan" in done.err) == (2, True)

@@ -164,6 +164,11 @@ def test_command_lines_that_are_wrong(line: str, words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_ranks_do_not_divide_a_batch_that_is_per_rank() -> None:
+    with pytest.raises(InvalidInputError, match="per rank already, leave --gpus out"):
+        import_dlrm([samples.TORCHREC_DLRM], world_size=8)
+
+
 @pytest.mark.parametrize(
     ("line", "ranks"),
     [
@@ -222,6 +227,13 @@ def test_fbgemm_batches_of_several_lookups_are_scaled(tmp_path: Path) -> None:
     assert [t.name for t in tables[::3]] == ["one_t0", "two_t0"]
     assert [t.pooling_factor for t in tables[::3]] == [4, 8]
     check_readable(imported, tmp_path)
+
+
+def test_fbgemm_says_that_it_leaves_mixed_columns_out(tmp_path: Path) -> None:
+    config = samples.tbe_config()
+    config["mixed_dim"] = True
+    assert "mixed_dim" not in str(import_fbgemm(save(tmp_path, config | {"Ds": [4, 8, 8]})).unsaid)
+    assert "mixed_dim" in str(import_fbgemm(save(tmp_path, config)).unsaid)
 
 
 @pytest.mark.parametrize(
