@@ -11,14 +11,14 @@ every rank has.
 
 **Column pieces of unpooled tables.** Those of a module have to have one width
 (:mod:`planner.options.unpooled_widths`). A module whose pieces differ is searched again with whole
-tables.
+tables, and where these do not fit, with wider pieces.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -42,6 +42,9 @@ from planner.problem import Constraints, TableConstraint
 from planner.result import PlanningResult
 
 logger: Final = logging.getLogger(__name__)
+
+_WIDTH_SEARCHES: Final = 4
+"""Searches at most for pieces of one width where whole tables do not fit."""
 
 
 def soundest_plan(
@@ -79,8 +82,9 @@ def soundest_plan(
 
     world_size = memories.ledger.world_size
     best = _best_pooling(workload, limits, rival, search)
+    of_one_width = rival if rival and not width_problems(rival, workload) else None
     best, limits = _of_one_width(
-        workload, limits, best, partial(_best_pooling, rival=rival, search=search)
+        workload, limits, best, partial(_best_pooling, rival=of_one_width, search=search)
     )
     uneven = uneven_outputs(best.plan, workload, outputs, world_size)
     everywhere = _on_every_rank(workload, limits, uneven)
@@ -137,7 +141,10 @@ def _of_one_width(
 ) -> tuple[PlanningResult, Constraints]:
     """A result without pieces of several widths in one module, and the limits that gave it.
 
-    The given ones if there are no such pieces, or if whole tables do not fit.
+    First with whole tables. Where these do not fit, tables that the last result cuts keep its
+    widest pieces or wider ones, and tables that it leaves whole are not called ``column_wise``,
+    until all pieces have one width. The given result if there are no such pieces, or if no search
+    is rid of them.
     """
     modules = width_problems(best.plan, workload)
     if not modules:
@@ -153,7 +160,43 @@ def _of_one_width(
     )
     with contextlib.suppress(ShardPlannerError, NoPlanFoundError):
         return again(workload, whole), whole
+    found, within = best, limits
+    with contextlib.suppress(ShardPlannerError, NoPlanFoundError):
+        for _ in range(_WIDTH_SEARCHES):
+            within = _wider_pieces(workload, within, found.plan, modules)
+            found = again(workload, within)
+            modules = width_problems(found.plan, workload)
+            if not modules:
+                return found, within
     return best, limits
+
+
+def _wider_pieces(
+    workload: Workload, limits: Constraints, plan: Plan, modules: Iterable[str]
+) -> Constraints:
+    """Limits under which the unpooled tables of some modules come closer to pieces of one width.
+
+    Args:
+        workload: the tables, with the module of each.
+        limits: one rule for each table.
+        plan: made under these limits.
+        modules: paths of modules whose pieces have several widths.
+    """
+    placements = {p.table: p for p in plan.placements}
+    rules = {t.name: rule for t, rule in zip(workload.tables, limits.tables, strict=True)}
+    for module in modules:
+        own = [t for t in workload.tables if t.module == module and t.pooling is Pooling.NONE]
+        least = {t.name: min(s.num_cols for s in placements[t.name].shards) for t in own}
+        cut = [t for t in own if least[t.name] < t.embedding_dim]
+        widest = max((s.num_cols for t in cut for s in placements[t.name].shards), default=0)
+        for table in own:
+            rule = rules[table.name]
+            if table in cut:
+                rules[table.name] = replace(rule, min_column_width=widest)
+            else:
+                other_name = without_types(rule, (ShardingType.COLUMN_WISE,))
+                rules[table.name] = other_name or rule
+    return replace(limits, tables=tuple(rules.values()))
 
 
 def _value(result: PlanningResult) -> float:

@@ -253,17 +253,22 @@ def test_fused_modules_are_not_replicated_on_cpu() -> None:
 # ------------------------------------------------------------------ unpooled tables
 
 
-def widths_of(shapes: Sequence[Shape], often: Sequence[float], where: Topology) -> set[int]:
-    """Widths of the pieces of unpooled tables that are cut by columns alone."""
+def widths_of(
+    shapes: Sequence[Shape],
+    often: Sequence[float],
+    where: Topology,
+    types: str = "column_wise",
+) -> set[int]:
+    """Widths of the ``column_wise`` pieces of unpooled tables that may have these types."""
     limits = {
         name: ParameterConstraints(
-            sharding_types=["column_wise"], compute_kernels=["fused"], pooling_factors=[factor]
+            sharding_types=types.split(), compute_kernels=["fused"], pooling_factors=[factor]
         )
         for (name, *_), factor in zip(shapes, often, strict=True)
     }
     planner = ShardPlanner(where, 64, constraints=limits, stats=[], max_evaluations=20)
     plan = planner.plan(Model(unpooled=sequences(shapes)), [EmbeddingCollectionSharder()])
-    found = plan.plan["history"].values()
+    found = [p for p in plan.plan["history"].values() if p.sharding_type == "column_wise"]
     return {s.shard_sizes[1] for p in found for s in p.sharding_spec.shards}
 
 
@@ -273,9 +278,28 @@ def test_unpooled_tables_are_cut_into_pieces_of_one_width() -> None:
     assert len(widths_of(shapes, (200.0, 1.0, 1.0), topology(4))) == 1
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (("a", 4_000_000, 64), ("b", 10_000, 64)),
+        (("a", 8_000_000, 64), ("b", 4_000_000, 64), ("c", 10_000, 64)),
+    ],
+)
+def test_where_whole_tables_do_not_fit_only_the_others_are_cut_and_all_alike(
+    shapes: Sequence[Shape], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table that stays whole is called table_wise, which has a lookup and exchange of its own."""
+    often = (200.0, 100.0, 1.0)[: len(shapes)]
+    found = widths_of(shapes, often, topology(4, hbm=2**30), "column_wise table_wise")
+    assert len(found) == 1
+    assert max(found) < 64
+    assert "training will fail" not in caplog.text
+
+
 def test_pieces_of_several_widths_are_warned_of_where_whole_tables_do_not_fit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """With ``column_wise`` alone a table that stays whole has a piece too, of its own width."""
     shapes = (("a", 4_000_000, 64), ("b", 10_000, 64))
     assert widths_of(shapes, (200.0, 1.0), topology(3, hbm=2**30)) == {32, 64}
     assert "training will fail: unpooled tables of module 'history'" in caplog.text
