@@ -52,6 +52,7 @@ from planner.integrations.drop_in.search import Memories, require_room
 from planner.integrations.drop_in.sound_plans import soundest_plan
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
+    require_arguments,
     require_runnable,
     reserved_memories,
     search_left,
@@ -146,6 +147,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         max_evaluations: int | None = None,
         memory_headroom: float = 0.0,
     ) -> None:
+        require_arguments(constraints, hints, memory_headroom)
         self._rates_from_base = topology is None or system is not None
         chosen = topology or default_topology(system)
         super().__init__(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -14,10 +14,9 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
 
-from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
-from costmodels.workload import DataType, DenseArch, Pipeline, Pooling, Table, Workload
+from costmodels.workload import DataType, DenseArch, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in.remarks import (
     DATA_TYPES,
@@ -28,6 +27,7 @@ from planner.integrations.translate.codecs import communication_of, row_to_fill
 from planner.integrations.translate.constraints import in_other_group, table_constraints
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
 from planner.integrations.translate.features import features_of, torchrec_inputs, uses_index_dedup
+from planner.integrations.translate.hints import NO_HINTS, WorkloadHints
 from planner.integrations.translate.key_value import (
     MOST_ROWS,
     KeyValueTable,
@@ -44,27 +44,16 @@ from planner.integrations.translate.modules import (
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 from planner.problem import Constraints
 
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadHints:
-    """What a model does not say about its training.
-
-    ``distributions`` maps table names to index laws; other tables take ``default_distribution``
-    of their row count. The law of a virtual table has as many rows as it has ids in use. ``dense``
-    replaces the dense part read off the model. ``reserved_bytes`` is device memory per rank kept
-    for all that the planner does not count.
-    """
-
-    name: str = "torchrec_model"
-    distributions: Mapping[str, AbstractIndexDistribution] = field(default_factory=dict)
-    default_distribution: Callable[[int], AbstractIndexDistribution] | None = None
-    dense: DenseArch | None = None
-    pipeline: Pipeline = Pipeline.SPARSE_DIST
-    output_dtype: DataType | None = None
-    reserved_bytes: float = 0.0
-
-
-NO_HINTS: Final = WorkloadHints()
+__all__ = [
+    "NO_HINTS",
+    "ModelDescription",
+    "ShardableTable",
+    "TableOwner",
+    "WorkloadHints",
+    "describe_model",
+    "make_table",
+    "table_bytes",
+]
 
 _UNSEEN_DENSE: Final = (
     "the dense part is not a DLRM: its memory is reserved but its time is not predicted; pass "

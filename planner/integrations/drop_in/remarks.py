@@ -56,12 +56,13 @@ def assumption_warnings(
         batch_size: samples per rank.
     """
     warnings = []
-    unmatched = sorted(set(constraints) - {f.parameter_name for f in found})
-    unmatched = [n for n in unmatched if not constraints[n].device_group]
-    if unmatched:
-        warnings.append(
-            f"constraints name tables that the model does not have: {unmatched[:_SHOWN]}"
-        )
+    known = {f.parameter_name for f in found}
+    known |= {name for name, given in constraints.items() if given.device_group}
+    for what, named in (("constraints", constraints), ("hints", hints.distributions)):
+        if unmatched := sorted(set(named) - known):
+            warnings.append(
+                f"{what} name tables that the model does not have: {unmatched[:_SHOWN]}"
+            )
     bare = [f.table.name for f in found if f.parameter_name not in constraints]
     if bare:
         warnings.append(

@@ -7,6 +7,7 @@ import glob
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
@@ -98,6 +99,10 @@ def _one_table(
     legal: dict[ShardingType, tuple[ComputeKernel, ...]],
     compute_device: str,
 ) -> TableConstraint:
+    least = given.min_partition
+    if least is not None and (not isinstance(least, Integral) or least < 0):
+        message = f"min_partition must be a whole number of columns, 1 or more, got {least!r}"
+        raise InvalidInputError(message)
     offered = offered_pairs(sharder, compute_device)
     left = _asked(offered, sharder, given)
     pairs = [
@@ -124,7 +129,7 @@ def _one_table(
         pattern=glob.escape(table.name),
         sharding_types=tuple(t for t in ShardingType if t in types),
         kernels=tuple(k for k in ComputeKernel if k in kernels),
-        min_column_width=given.min_partition or COLUMN_MULTIPLE,
+        min_column_width=int(least or COLUMN_MULTIPLE),
         cache_load_factors=() if ratio is None else (ratio,),
         pairs=() if every == set(pairs) else tuple(pairs),
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from numbers import Real
+from typing import Final
 
 from torch import nn
 from torchrec.distributed.embedding import get_ec_index_dedup
@@ -14,6 +17,9 @@ from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import Feature
 from planner.errors import InvalidInputError
 
+MOST_INDICES: Final = 10**6
+"""Indices per sample of a feature at most, as in a workload."""
+
 
 def features_of(
     names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
@@ -24,7 +30,8 @@ def features_of(
     gives other numbers of values than features, their sum is spread evenly over these.
 
     Raises:
-        InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too.
+        InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too;
+            or a value is no number, negative or not finite.
     """
     limit = constraint or ParameterConstraints()
     lists = {
@@ -38,8 +45,19 @@ def features_of(
         if len(values) not in (1, count):
             message = f"{what} has {len(values)} values for {count} inputs; give one for each"
             raise InvalidInputError(message)
+        wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
+        if wrong:
+            message = f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}"
+            raise InvalidInputError(message)
     repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
     indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
+    if max(indices) > MOST_INDICES:
+        message = (
+            f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
+            f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
+            "them smaller"
+        )
+        raise InvalidInputError(message)
     if count != len(names):
         indices = [sum(indices) / len(names)] * len(names)
     return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))

@@ -1,0 +1,70 @@
+"""What a TorchRec model does not say about its training, told by the user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Final
+
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.workload import DataType, DenseArch, Pipeline
+from planner.errors import InvalidInputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadHints:
+    """What a model does not say about its training.
+
+    ``distributions`` maps table names to index laws; other tables take ``default_distribution``
+    of their row count. The law of a virtual table has as many rows as it has ids in use. ``dense``
+    replaces the dense part read off the model. ``reserved_bytes`` is device memory per rank kept
+    for all that the planner does not count.
+
+    Raises:
+        InvalidInputError: names each value of another kind, or a negative reserve.
+    """
+
+    name: str = "torchrec_model"
+    distributions: Mapping[str, AbstractIndexDistribution] = field(default_factory=dict)
+    default_distribution: Callable[[int], AbstractIndexDistribution] | None = None
+    dense: DenseArch | None = None
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    output_dtype: DataType | None = None
+    reserved_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values that nothing could be planned with."""
+        kinds: tuple[tuple[str, Any, str], ...] = (
+            ("name", str, "a text"),
+            ("distributions", Mapping, "a dictionary of index distributions by table"),
+            (
+                "default_distribution",
+                Callable | None,
+                "a function of the number of rows, or None",
+            ),
+            ("dense", DenseArch | None, "a DenseArch or None"),
+            ("pipeline", Pipeline, "a Pipeline, such as Pipeline.SPARSE_DIST"),
+            ("output_dtype", DataType | None, "a DataType, such as DataType.FP16, or None"),
+            ("reserved_bytes", Real, "a number of bytes"),
+        )
+        problems = [
+            f"hints: {name} must be {words}, got {getattr(self, name)!r:.80}"
+            for name, kind, words in kinds
+            if not isinstance(getattr(self, name), kind)
+        ]
+        if not problems:
+            problems = [
+                f"hints: the law of {table!r} must be an index distribution, got {law!r:.80}"
+                for table, law in self.distributions.items()
+                if not isinstance(law, AbstractIndexDistribution)
+            ]
+            if not 0 <= self.reserved_bytes < math.inf:
+                message = f"hints: reserved_bytes must be 0 or more, got {self.reserved_bytes}"
+                problems.append(message)
+        if problems:
+            raise InvalidInputError(problems)
+
+
+NO_HINTS: Final = WorkloadHints()
