@@ -10,6 +10,7 @@ from typing import Literal
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
+from costmodels.fields import settle
 from costmodels.layers.base import AbstractLayer, check_cross
 from costmodels.operators import Operator
 from costmodels.training.communication import NOT_COMPRESSED, Communication
@@ -78,6 +79,7 @@ class Feature:
 
     def __post_init__(self) -> None:
         """Check the pooling factor."""
+        settle(self, f"feature {self.name!r}: ")
         good = math.isfinite(self.pooling_factor) and 0 <= self.pooling_factor <= 1e6
         require(
             good, f"feature {self.name!r}: pooling_factor must be 0..1e6, got {self.pooling_factor}"
@@ -110,6 +112,7 @@ class Table:
     def __post_init__(self) -> None:
         """Check shape and features."""
         require(bool(self.name), "a table needs a name")
+        settle(self, f"table {self.name!r}: ")
         where, rows, dim = f"table {self.name!r}", self.num_embeddings, self.embedding_dim
         require(1 <= rows <= 2**48, f"{where}: num_embeddings must be 1..2^48, got {rows}")
         require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
@@ -195,6 +198,7 @@ class DenseArch:
 
     def __post_init__(self) -> None:
         """Check layer sizes, the cross network, and that there is one form."""
+        settle(self, "dense: ")
         sizes = (*self.bottom_mlp, *self.top_mlp)
         require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
         require(0 <= self.num_dense_features <= 10**8, "num_dense_features must be 0..1e8")
@@ -258,6 +262,12 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Check batch and names."""
+        settle(self)
+        shares = self.batch_share_ratio
+        require(
+            not isinstance(shares, str) or shares == "proportional",
+            f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
+        )
         require(
             1 <= self.local_batch_size <= 10**8,
             f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",

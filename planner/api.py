@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Unpack
@@ -18,14 +18,20 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
 from planner.errors import InvalidInputError
-from planner.models import default_models
+from planner.models import models_of
 from planner.objectives import objective_class
 from planner.options.work import ListingProgress
 from planner.prepare import (
     search_objective,
     search_space,
 )
-from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
+from planner.problem import (
+    NO_CONSTRAINTS,
+    PLAN_HINT,
+    Constraints,
+    MoveLimit,
+    PlanningProblem,
+)
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
@@ -35,6 +41,7 @@ from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.collector import collector_paused
+from planner.support.kinds import require_function, require_kind
 
 BASELINES: Final = (
     TORCHREC_BASELINE,
@@ -85,6 +92,8 @@ def plan(
         InfeasibleError: proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
     """
+    require_kind("scenarios", scenarios, Iterable, "give a list of workloads")
+    require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     problem = PlanningProblem(
         workload=workload,
         topology=topology,
@@ -120,6 +129,10 @@ def solve(
         NoPlanFoundError: the search ended without a plan that fits.
         StoppedError: ``should_stop`` said so before there was anything to search.
     """
+    require_kind("problem", problem, PlanningProblem, "planner.load_problem(...) reads one")
+    require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
+    for name, called in (("progress", progress), ("should_stop", should_stop)):
+        require_function(name, called)
     run = _Run(
         problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
         settings=search,
@@ -182,9 +195,12 @@ def estimate(
         models: what prices it; None for the models that the system names.
 
     Raises:
-        InvalidInputError: the plan is not one of this workload on this many ranks.
+        InvalidInputError: the plan is not one of this workload on this many ranks, or an argument
+            is of another class.
     """
-    pipeline = CostPipeline(workload, topology, models or default_models(topology))
+    problem = PlanningProblem(workload=workload, topology=topology, models=models)
+    require_kind(name, plan, Plan, PLAN_HINT)
+    pipeline = CostPipeline(workload, topology, models_of(problem))
     try:
         return Candidate(
             name=name, plan=plan, estimate=pipeline.estimate(plan), memory=pipeline.memory(plan)
@@ -204,8 +220,9 @@ def compare(
     """Price several plans by the same models, in the order given; see :func:`estimate`.
 
     Raises:
-        InvalidInputError: a plan is not one of this workload on this many ranks.
+        InvalidInputError: a plan is not one of this workload on this many ranks, or no plan.
     """
+    require_kind("plans", plans, Mapping, "give a dictionary of plans by name")
     return tuple(
         estimate(workload, topology, p, name=name, models=models) for name, p in plans.items()
     )

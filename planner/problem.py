@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Final
 
 import numpy as np
 
+from costmodels.errors import require
+from costmodels.fields import settle
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.support.kinds import require_amount, require_kind
+
+PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,15 @@ class TableConstraint:
     min_column_width: int = 4
     cache_load_factors: tuple[float, ...] = ()
     pairs: tuple[tuple[ShardingType, ComputeKernel], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring the fields to their kinds, and refuse a width that no piece has."""
+        settle(self, f"constraint {self.pattern!r}: ")
+        require(
+            self.min_column_width >= 1,
+            f"constraint {self.pattern!r}: min_column_width must be at least 1, got "
+            f"{self.min_column_width}",
+        )
 
     def allows_pair(self, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
         """Whether the rule on combinations leaves this one."""
@@ -56,6 +70,10 @@ class TableGroup:
     patterns: tuple[str, ...]
     level: Level = Level.RANK
 
+    def __post_init__(self) -> None:
+        """Bring the fields to their kinds."""
+        settle(self, "constraint together or apart: ")
+
     def matches(self, table: str) -> bool:
         """Whether a pattern covers ``table``."""
         return any(fnmatchcase(table, pattern) for pattern in self.patterns)
@@ -74,6 +92,10 @@ class CountLimit:
     counts_shards: bool = False
     patterns: tuple[str, ...] = ("*",)
 
+    def __post_init__(self) -> None:
+        """Bring the fields to their kinds."""
+        settle(self, "constraint on counts: ")
+
     def matches(self, table: str) -> bool:
         """Whether shards of ``table`` count."""
         return any(fnmatchcase(table, pattern) for pattern in self.patterns)
@@ -86,6 +108,10 @@ class MemoryLimit:
     most_bytes: float
     level: Level
     places: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring the fields to their kinds."""
+        settle(self, "constraint on memory: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +129,10 @@ class Constraints:
     apart: tuple[TableGroup, ...] = ()
     counts: tuple[CountLimit, ...] = ()
     memory: tuple[MemoryLimit, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring the fields to their kinds."""
+        settle(self, "constraints: ")
 
     def for_table(self, table: str) -> tuple[TableConstraint, ...]:
         """The constraints that cover ``table``."""
@@ -143,6 +173,17 @@ class MoveLimit:
     max_tables: int | None = None
     held: Plan | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse limits that are no numbers, and what is no plan.
+
+        Raises:
+            InvalidInputError: names the first one.
+        """
+        require_kind("start", self.start, Plan, PLAN_HINT)
+        require_kind("held", self.held, Plan, PLAN_HINT, optional=True)
+        require_amount("max_bytes", self.max_bytes)
+        require_amount("max_tables", self.max_tables, whole=True)
+
     @property
     def present(self) -> Plan:
         """The shards that ranks have now: ``held``, or all of ``start`` where none is lost."""
@@ -178,12 +219,11 @@ class PlanningProblem:
             *(("scenario", scenario, Workload, "load_workload") for scenario in self.scenarios),
         )
         for name, value, kind, loader in given:
-            if not isinstance(value, kind):
-                message = (
-                    f"{name}: {value!r} is no {kind.__name__}; planner.{loader}(...) reads one "
-                    "from a file or by the name of a shipped one"
-                )
-                raise InvalidInputError(message)
+            hint = f"planner.{loader}(...) reads one from a file or by the name of a shipped one"
+            require_kind(name, value, kind, hint)
+        moves, models = "MoveLimit(start=plan) is one", "planner.models makes them"
+        require_kind("move_limit", self.move_limit, MoveLimit, moves, optional=True)
+        require_kind("models", self.models, CostModels, models, optional=True)
 
     @property
     def has_rules(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
 
 from planner.errors import InvalidInputError
 from planner.scenarios import ScenarioRule
@@ -53,6 +56,10 @@ class SearchSettings:
             broken.append(f"time_limit_s must be above 0, or None, got {time_s!r}")
         if most is not None and not _is_whole(most, least=1):
             broken.append(f"max_evaluations must be a whole number above 0, or None, got {most!r}")
+        if not _is_amount(self.kept_s):
+            broken.append(f"kept_s must be a number of seconds of 0 or more, got {self.kept_s!r}")
+        if not _is_flag(self.with_baselines):
+            broken.append(f"with_baselines must be True or False, got {self.with_baselines!r}")
         if not _is_whole(seed, least=0):
             broken.append(f"seed must be a whole number from 0, got {seed!r}")
         if broken:
@@ -65,6 +72,14 @@ def _is_whole(value: object, *, least: int) -> bool:
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, Real) and float(value) > 0
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, Real) and 0 <= float(value) < math.inf
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
 
 
 class SearchChanges(TypedDict, total=False):

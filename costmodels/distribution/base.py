@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from costmodels.distribution._laws import Laws
 from costmodels.errors import require
+from costmodels.fields import is_whole
 
 __all__ = [
     "AbstractIndexDistribution",
@@ -159,7 +160,9 @@ def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
 
 
 def check_rows(num_embeddings: int) -> None:
-    """Refuse an empty table."""
+    """Refuse an empty table, and rows that are no whole number."""
+    good = is_whole(num_embeddings)
+    require(good, f"rows of a table must be a whole number, got {num_embeddings!r}")
     require(num_embeddings >= 1, f"a table needs at least 1 row, got {num_embeddings}")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.distribution.base import AbstractIndexDistribution, FloatArray, check_rows
 from costmodels.errors import require
+from costmodels.fields import settle
 
 _EXACT_RANKS: Final = 512
 _BIN_RATIO: Final = 1.04
@@ -44,6 +45,7 @@ class Zipf(AbstractIndexDistribution):
     def __post_init__(self) -> None:
         """Check rows, exponent and shift."""
         check_rows(self.num_embeddings)
+        settle(self, "zipf ")
         require(0 <= self.exponent <= 10, f"zipf exponent must be 0..10, got {self.exponent}")
         require(0 <= self.shift < 1e12, f"zipf shift must be 0..1e12, got {self.shift}")
         good = 1 <= self.ids_per_draw <= 10**6

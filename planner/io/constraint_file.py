@@ -24,6 +24,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
+from planner.support.kinds import path_of
 
 T = TypeVar("T", ShardingType, ComputeKernel)
 
@@ -38,7 +39,7 @@ def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value.
     """
-    document = read_yaml(Path(path))
+    document = read_yaml(path_of(path, "constraints"))
     schema = validate(ConstraintFileSchema, document)
     problems = unmatched(schema.constraints, document, names)
     if problems:

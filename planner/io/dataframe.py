@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,29 +66,72 @@ def workload_from_dataframe(
     if isinstance(frame, Workload):
         message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
         raise InvalidInputError(message)
-    rows = frame.to_dict("records") if hasattr(frame, "to_dict") else list(frame)
+    rows = _rows_of(frame)
     if not rows:
         message = "DataFrame: no rows; give one row for each table"
         raise InvalidInputError(message)
     value = {
         "name": name,
-        "training": {"batch_size_per_rank": local_batch_size},
+        "training": {"batch_size_per_rank": _plain(local_batch_size)},
         "tables": [entry_of(_present(row)) for row in rows],
     }
     found = workload_file_of(Document(_PLACE, value, {}))
     return replace(found.workload, **changes)
 
 
+def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
+    """The rows, each a mapping from column to value.
+
+    Raises:
+        InvalidInputError: neither a DataFrame nor rows, or a column that is there twice.
+    """
+    columns = [str(c) for c in getattr(frame, "columns", ())]
+    twice = [c for c, n in Counter(columns).items() if n > 1]
+    if twice:
+        message = f"DataFrame: column {twice[0]!r} is there twice; drop one"
+        raise InvalidInputError(message)
+    rows: list[Any] | None = None
+    if hasattr(frame, "columns") and hasattr(frame, "to_dict"):
+        rows = frame.to_dict("records")
+    elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
+        rows = list(frame)
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        message = (
+            "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
+            f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
+        )
+        raise InvalidInputError(message)
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy as Python has it; anything else as it is."""
+    is_scalar = hasattr(value, "item") and not hasattr(value, "__len__")
+    return value.item() if is_scalar and not isinstance(value, type) else value
+
+
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells that are there, as plain values, by the names of a workload file."""
-    cells = {}
+    """The cells that are there, as plain values, by the names of a workload file.
+
+    Raises:
+        InvalidInputError: two columns of one meaning.
+    """
+    cells: dict[str, Any] = {}
+    by_name: dict[str, str] = {}
     for column, cell in row.items():
-        value = cell.item() if hasattr(cell, "item") and not hasattr(cell, "__len__") else cell
+        value = _plain(cell)
         if value is None or (isinstance(value, float) and math.isnan(value)) or _is_missing(value):
             continue
-        if hasattr(value, "tolist"):
+        if hasattr(value, "tolist") and not isinstance(value, type):
             value = value.tolist()
-        cells[known_column(str(column))] = list(value) if isinstance(value, tuple) else value
+        name = known_column(str(column))
+        if name in cells:
+            message = (
+                f"DataFrame: columns {by_name[name]!r} and {column!r} both mean {name}; drop one"
+            )
+            raise InvalidInputError(message)
+        cells[name] = list(value) if isinstance(value, tuple) else value
+        by_name[name] = str(column)
     return cells
 
 

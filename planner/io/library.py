@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from planner.errors import InvalidInputError
+from planner.support.kinds import path_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
@@ -38,7 +39,7 @@ def locate(source: str | Path, kind: str) -> Path:
     Raises:
         InvalidInputError: neither; the message lists near names.
     """
-    path = Path(source)
+    path = path_of(source, kind[:-1])
     if path.is_file() or path.suffix or len(path.parts) > 1:
         return path
     known = names(kind)

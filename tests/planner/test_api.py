@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import planner
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.io import load_workload_file
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
 from planner.space.budget import Deadline, default_work_s
@@ -95,6 +97,13 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ({"max_evaluations": 1.5}, "max_evaluations must be a whole number above 0"),
         ({"seed": -1}, "seed must be a whole number from 0"),
         ({"seed": 0.5}, "seed must be a whole number from 0"),
+        ({"kept_s": "1s"}, "kept_s must be a number of seconds of 0 or more"),
+        ({"kept_s": -1}, "kept_s must be a number of seconds of 0 or more"),
+        ({"with_baselines": "no"}, "with_baselines must be True or False, got 'no'"),
+        ({"search": {"seed": 1}}, "is no SearchSettings"),
+        ({"progress": 3}, "progress: 3 is no function"),
+        ({"models": "roofline"}, "models: 'roofline' is no CostModels"),
+        ({"scenarios": 3}, "scenarios: 3 is no Iterable"),
     ],
 )
 def test_settings_that_no_search_could_honour_are_refused(
@@ -115,6 +124,51 @@ def test_names_in_place_of_what_they_name_are_refused() -> None:
             planner.plan(*given)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"scenario: 'day2\.yaml' is no"):
         planner.plan(model, system, scenarios=("day2.yaml",))  # type: ignore[arg-type]
+
+
+def test_what_is_no_plan_is_named_with_what_gives_one() -> None:
+    """A saved plan and a result hold a plan, and neither is one; a long value goes by its class."""
+    model, system = small()
+    result = planner.plan(model, system, max_evaluations=10, with_baselines=False)
+    hint = r"is no Plan; planner\.load_plan\(\.\.\.\)\.plan reads one"
+    for given in (result, "plan.json"):
+        with pytest.raises(InvalidInputError, match=hint):
+            planner.estimate(model, system, given)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match=f"^first: .*{hint}"):
+            planner.compare(model, system, {"first": given})  # type: ignore[dict-item]
+        with pytest.raises(InvalidInputError, match=f"^start: .*{hint}"):
+            planner.MoveLimit(start=given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"^plan: a PlanningResult is no Plan"):
+        planner.estimate(model, system, result)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="plans: a list is no Mapping"):
+        planner.compare(model, system, [result.plan] * 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_bytes": -1.0}, "max_bytes must be a finite number of 0 or more"),
+        ({"max_bytes": "1 GiB"}, "max_bytes must be a finite number of 0 or more"),
+        ({"max_bytes": float("nan")}, "max_bytes must be a finite number of 0 or more"),
+        ({"max_tables": -1}, "max_tables must be a whole number of 0 or more"),
+        ({"max_tables": 1.5}, "max_tables must be a whole number of 0 or more"),
+    ],
+)
+def test_limits_on_moves_are_numbers(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        planner.MoveLimit(start=Plan(placements=()), **changes)
+
+
+def test_what_is_no_path_is_named() -> None:
+    for load in (planner.load_workload, planner.load_system, planner.load_plan):
+        with pytest.raises(InvalidInputError, match="None is no path; give a text"):
+            load(None)  # type: ignore[operator]
+    with pytest.raises(InvalidInputError, match="workload: 'small_demo' is no Workload"):
+        planner.load_plan("plan.json", "small_demo")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="result: None is no PlanningResult"):
+        planner.save_plan("plan.json", None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"overrides: 'training\.pipeline' is no pair"):
+        load_workload_file("small_demo", overrides={"training.pipeline": "none"})  # type: ignore[arg-type]
 
 
 def test_ranks_are_whole_numbers() -> None:

@@ -17,6 +17,7 @@ from planner.io.plan.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSch
 from planner.io.plan.plan_shards import shards_of
 from planner.io.problems import collect, validate
 from planner.io.yaml_reader import dotted
+from planner.support.kinds import path_of, require_kind
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
 """Cache load factor where a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
@@ -64,7 +65,10 @@ def load_plan(
         InvalidInputError: not well formed, or not a plan of this workload on this many ranks; one
             line for each table that differs.
     """
-    path = Path(path)
+    path = path_of(path, "plan")
+    hint = "planner.{}(...) reads one from a file or by the name of a shipped one"
+    require_kind("workload", workload, Workload, hint.format("load_workload"), optional=True)
+    require_kind("topology", topology, Topology, hint.format("load_system"), optional=True)
     return _saved(_document(path, read_json(path)), workload, topology)
 
 

@@ -22,6 +22,7 @@ from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanFamily, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
+from planner.support.kinds import path_of, require_kind
 from planner.support.status import Status
 
 GIVEN: Final = "given"
@@ -84,9 +85,10 @@ def save_plan(path: str | Path, result: PlanningResult) -> None:
     """Write ``plan.json``, whole or not at all.
 
     Raises:
-        InvalidInputError: the place cannot be written.
+        InvalidInputError: the place cannot be written, or the result is none.
     """
-    write_text_atomic(Path(path), plan_text(result))
+    require_kind("result", result, PlanningResult, "planner.plan(...) gives one")
+    write_text_atomic(path_of(path, "output"), plan_text(result))
 
 
 def inputs_hash(problem: PlanningProblem) -> str:

@@ -86,8 +86,14 @@ def load_workload_file(
     is_list = path.suffix == ".csv"
     with collector_paused():
         document = read_table_list(path) if is_list else read_yaml(path)
-        for key, text in overrides:
-            override(document, key, text)
+        for pair in overrides:
+            if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
+                message = (
+                    f"overrides: {pair!r:.60} is no pair of texts; give pairs of a key path and a "
+                    "value, such as ('tables.3.embedding_dim', '64')"
+                )
+                raise InvalidInputError(message)
+            override(document, *pair)
         return workload_file_of(document, is_list=is_list)
 
 

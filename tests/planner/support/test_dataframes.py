@@ -51,6 +51,40 @@ def result() -> PlanningResult:
     return planner.plan(workload, load_system("h100_sxm", gpus=4), max_evaluations=200)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        frame()["rows"],
+        {"name": ["a"], "rows": [1]},
+        [["a", 100, 8]],
+        "tables.csv",
+        Path("tables.csv"),
+        None,
+        frame().to_numpy(),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_is_no_frame_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInputError, match=r"pandas\.DataFrame\(\.\.\.\) makes one"):
+        workload_from_dataframe(given, local_batch_size=512)  # type: ignore[arg-type]
+
+
+def test_columns_of_one_meaning_are_refused() -> None:
+    """Either would be taken without a word."""
+    with pytest.raises(InvalidInputError, match="'rows' and 'num_embeddings' both mean"):
+        workload_from_dataframe(frame(num_embeddings=[1, 2, 3]), local_batch_size=512)
+    twice = pd.concat([frame(), frame()[["rows"]]], axis=1)
+    with pytest.raises(InvalidInputError, match="column 'rows' is there twice"):
+        workload_from_dataframe(twice, local_batch_size=512)
+
+
+def test_classes_and_numbers_of_numpy() -> None:
+    with pytest.raises(InvalidInputError, match="dtype: value"):
+        workload_from_dataframe(frame(dtype=[np.float16] * 3), local_batch_size=512)
+    made = workload_from_dataframe(frame(), local_batch_size=np.int64(512))
+    assert made.local_batch_size == 512
+
+
 def test_rows_are_tables_and_missing_values_are_defaults() -> None:
     dense = DenseArch(num_dense_features=13, bottom_mlp=(64,), top_mlp=(1,))
     made = workload_from_dataframe(

@@ -1,0 +1,118 @@
+"""Fields of a dataclass, each brought to the kind that it has to be of, or refused by its name.
+
+Whoever builds a noun in Python writes ``optimizer="adam"`` or ``bottom_mlp=[64, 16]``, or takes
+numbers out of an array. A value that means one of the right kind becomes that; any other is
+refused here: later on it would be compared with something that it never equals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import StrEnum
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from costmodels.errors import InvalidValueError
+
+_LONGEST: Final = 60
+
+
+def settle(owner: Any, where: str = "") -> None:
+    """Bring the fields of a frozen dataclass to their annotations, from its ``__post_init__``.
+
+    Whole numbers, texts, flags, enumerations (a text becomes the member), other classes, any of
+    these or None, and tuples of them (for which a list or an array may stand) are settled. Any real
+    number stays in the place of a ``float`` as it is. Other annotations are left alone.
+
+    Args:
+        owner: the dataclass.
+        where: begins every message, such as ``"table 'user': "``.
+
+    Raises:
+        InvalidValueError: names the field, what it has to be, and the value.
+    """
+    for name, kind in _kinds(owner.__class__):
+        value = getattr(owner, name)
+        if type(value) is kind:
+            continue
+        settled = _settled(where + name, value, kind)
+        if settled is not value:
+            object.__setattr__(owner, name, settled)
+
+
+@cache
+def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
+    """Fields of a dataclass with those annotations that are settled."""
+    hints = get_type_hints(owner)
+    return tuple((f.name, hints[f.name]) for f in fields(owner) if _is_known(hints[f.name]))
+
+
+def _is_known(kind: Any) -> bool:
+    parts = get_args(kind)
+    if isinstance(kind, UnionType):
+        return len(parts) == 2 and parts[1] is NoneType and _is_known(parts[0])
+    if get_origin(kind) is tuple:
+        return len(parts) == 2 and parts[1] is Ellipsis and _is_known(parts[0])
+    return isinstance(kind, type) and get_origin(kind) is None
+
+
+def _settled(what: str, value: Any, kind: Any) -> Any:
+    if isinstance(kind, UnionType):
+        return None if value is None else _settled(what, value, get_args(kind)[0])
+    if get_origin(kind) is tuple:
+        return _tuple(what, value, get_args(kind)[0])
+    if kind is int:
+        return _whole(what, value)
+    if kind is float:
+        return _number(what, value)
+    if kind is bool and isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, kind):
+        return value
+    if issubclass(kind, StrEnum):
+        if isinstance(value, str) and value in tuple(kind):
+            return kind(value)
+        raise _refusal(what, f"one of {', '.join(kind)}", value)
+    words = {bool: "True or False", str: "a text"}
+    raise _refusal(what, words.get(kind, f"of class {kind.__name__}"), value)
+
+
+def _tuple(what: str, value: Any, kind: Any) -> tuple[Any, ...]:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, tuple | list):
+        raise _refusal(what, "a tuple or a list", value)
+    parts = tuple(_settled(f"{what}[{i}]", part, kind) for i, part in enumerate(value))
+    if isinstance(value, tuple) and all(a is b for a, b in zip(parts, value, strict=True)):
+        return value
+    return parts
+
+
+def _number(what: str, value: Any) -> Any:
+    if type(value) in (bool, np.bool_) or not isinstance(value, Real):
+        raise _refusal(what, "a number", value)
+    return value
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, also as a float without a fraction."""
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, Integral) and value is not True and value is not False
+
+
+def _whole(what: str, value: Any) -> int:
+    if not is_whole(value):
+        raise _refusal(what, "a whole number", value)
+    return int(value)
+
+
+def _refusal(what: str, wanted: str, value: object) -> InvalidValueError:
+    shown = repr(value)
+    if len(shown) > _LONGEST:
+        shown = f"a {type(value).__name__}"
+    return InvalidValueError(f"{what} must be {wanted}, got {shown}")

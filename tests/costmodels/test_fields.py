@@ -1,0 +1,123 @@
+"""What Python callers give for the fields of a noun becomes what the field holds, or is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from costmodels.errors import InvalidValueError
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    DenseParallelism,
+    Feature,
+    Interaction,
+    Optimizer,
+    Pipeline,
+    Pooling,
+)
+from planner.problem import Constraints, TableConstraint, TableGroup
+from tests.strategies import make_table, make_workload
+
+
+def test_texts_lists_and_numbers_of_numpy_become_what_the_field_holds() -> None:
+    """A text in the place of an enumeration would be compared by identity, and never equal it."""
+    given: dict[str, Any] = {
+        "optimizer": "adam",
+        "pipeline": "none",
+        "dense_parallelism": "fsdp",
+        "local_batch_size": np.int64(64),
+        "dense": DenseArch(bottom_mlp=[64, 16], top_mlp=np.array([8, 1]), interaction="cat"),  # type: ignore[arg-type]
+    }
+    made = make_workload(make_table("t", pooling="none", dtype="fp16"), **given)
+    assert made.optimizer is Optimizer.ADAM
+    assert made.pipeline is Pipeline.NONE
+    assert made.dense_parallelism is DenseParallelism.FSDP
+    assert type(made.local_batch_size) is int
+    assert (made.dense.bottom_mlp, made.dense.top_mlp) == ((64, 16), (8, 1))
+    assert made.dense.interaction is Interaction.CAT
+    assert made.tables[0].pooling is Pooling.NONE
+    assert made.tables[0].dtype is DataType.FP16
+    assert hash(made) == hash(make_workload(*made.tables, **given))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("pooling", "avg", "table 't': pooling must be one of sum, mean, none, got 'avg'"),
+        ("dtype", np.float16, "table 't': dtype must be one of fp32"),
+        ("embedding_dim", 10.5, "table 't': embedding_dim must be a whole number, got 10.5"),
+        ("embedding_dim", "10", "table 't': embedding_dim must be a whole number, got '10'"),
+        ("is_weighted", "no", "table 't': is_weighted must be True or False, got 'no'"),
+        ("features", ("f",), "features[0] must be of class Feature, got 'f'"),
+        ("features", Feature(name="f", pooling_factor=1.0), "features must be a tuple or a list"),
+        ("distribution", "zipf", "distribution must be of class AbstractIndexDistribution"),
+        ("module", None, "module must be a text, got None"),
+    ],
+)
+def test_fields_of_a_table_of_another_kind_are_refused_by_name(
+    field: str, value: object, words: str
+) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        make_table("t", **{field: value})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("optimizer", "adamm", "optimizer must be one of sgd, "),
+        ("cuda_graph", "no", "cuda_graph must be True or False, got 'no'"),
+        ("local_batch_size", 64.5, "local_batch_size must be a whole number, got 64.5"),
+        ("reserved_bytes", "1 GiB", "reserved_bytes must be a number, got '1 GiB'"),
+        ("between_steps_s", True, "between_steps_s must be a number, got True"),
+        ("dense", None, "dense must be of class DenseArch, got None"),
+        ("batch_share_ratio", "even", "batch_share_ratio must be one share for each rank"),
+    ],
+)
+def test_fields_of_a_workload_of_another_kind_are_refused_by_name(
+    field: str, value: Any, words: str
+) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        make_workload(**{field: value})
+    assert words in str(caught.value)
+
+
+def test_laws_of_other_numbers_are_refused() -> None:
+    for rows in ("10", 10.5, None):
+        with pytest.raises(InvalidValueError, match="must be a whole number"):
+            Uniform(num_embeddings=rows)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="zipf exponent must be a number, got '1'"):
+        Zipf(num_embeddings=10, exponent="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sharding_types": "row_wise"}, "sharding_types must be a tuple or a list"),
+        ({"sharding_types": ("rowwise",)}, "sharding_types[0] must be one of data_parallel"),
+        ({"ranks": 0}, "ranks must be a tuple or a list, got 0"),
+        ({"min_column_width": -1}, "min_column_width must be at least 1, got -1"),
+        ({"cache_load_factors": ("0.1",)}, "cache_load_factors[0] must be a number"),
+    ],
+)
+def test_constraints_of_another_kind_are_refused_by_name(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        TableConstraint(pattern="user_*", **changes)
+    assert "constraint 'user_*': " in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_rules_in_lists_are_rules_in_tuples() -> None:
+    """A group that is a bare text would be taken letter by letter."""
+    rule = TableConstraint(pattern="*", ranks=np.array([0, 1]))  # type: ignore[arg-type]
+    assert Constraints(tables=[rule]).tables == (rule,)  # type: ignore[arg-type]
+    assert rule.ranks == (0, 1)
+    with pytest.raises(InvalidValueError, match="patterns must be a tuple or a list, got 'user'"):
+        TableGroup(patterns="user")  # type: ignore[arg-type]
