@@ -166,10 +166,13 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
     return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
 
 
-def _change(ratio: float) -> str:
+def _change(ratio: float, base: str) -> str:
     """A difference in time in words that read alike from both sides once it is a factor."""
     factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
-    return format_factor(factor) if factor >= _FACTOR else format_share(abs(ratio))
+    if factor >= _FACTOR:
+        shown = format_factor(factor)
+        return f"takes {shown} as long as {base}" if ratio > 0 else f"is {shown} as fast as {base}"
+    return f"is {format_share(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than {base}"
 
 
 def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
@@ -179,12 +182,12 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
     if abs(ratio) < _SAME_RATIO:
         return (f"{other.name} takes as long as {base.name} ({after})",)
     word = "slower" if ratio > 0 else "faster"
-    change = f"{_change(ratio)} {word} than {base.name} ({before} -> {after})"
+    change = f"{other.name} {_change(ratio, base.name)} ({before} -> {after})"
     if faster is None:
-        return (f"{other.name} is {change}",)
+        return (change,)
     sure = 1.0 - faster if ratio > 0 else faster
     shown = format_share(sure) if sure <= _SURE_RATIO else f"above {format_share(_SURE_RATIO)}"
-    return f"{other.name} is {change}", f"confidence that it is {word}: {shown}"
+    return change, f"confidence that it is {word}: {shown}"
 
 
 def _stages(plans: tuple[Candidate, ...]) -> Section:

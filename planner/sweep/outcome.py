@@ -113,6 +113,17 @@ class PointResult:
         )
 
 
+def impossible(point: Point, reason: str) -> PointResult:
+    """The result of a point that cannot be, such as one whose ranks do not share the batch."""
+    return PointResult(point=point, status=PointStatus.FAILED, inputs_hash="", reason=reason)
+
+
+def in_order(points: Sequence[Point], results: Sequence[PointResult]) -> tuple[PointResult, ...]:
+    """Results in the order of the points; those not reached are missing."""
+    found = {result.point: result for result in results}
+    return tuple(found[point] for point in points if point in found)
+
+
 def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
     """Points that no other beats in throughput and cost at once, fastest first.
 

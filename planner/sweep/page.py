@@ -34,7 +34,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("System", lambda r: r.point.system),
     ("Pipeline", lambda r: r.point.pipeline.value if r.point.pipeline else ""),
     ("GPUs", lambda r: r.point.gpus),
-    ("Batch per rank", lambda r: r.local_batch_size),
+    ("Batch per rank", lambda r: r.local_batch_size or None),
     ("Iteration (ms)", lambda r: _scaled(r.iteration_time_s, 1e3)),
     ("Low (ms)", lambda r: _scaled(r.low_s, 1e3)),
     ("High (ms)", lambda r: _scaled(r.high_s, 1e3)),

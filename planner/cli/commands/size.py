@@ -39,7 +39,10 @@ class Rate(click.ParamType[float]):
         except ValueError:
             number = 0.0
         if not 0 < number < 1e15:
-            self.fail(f"{value!r} is not a rate such as 20e6 or 20M samples/s", param, ctx)
+            message = (
+                f"{value!r} is not a rate above 0 and below 1e15 samples/s, such as 20e6 or 20M"
+            )
+            self.fail(message, param, ctx)
         return number
 
 

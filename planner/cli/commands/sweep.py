@@ -62,9 +62,10 @@ def command(
 
     Points that no other beats in throughput and cost per sample at once are marked; more free
     memory is no merit, for every point keeps its reserve. With -o, results are kept one by one:
-    killed and started again, only missing points are done. A point that does not fit, or fails, is
-    a result and stops nothing. After Ctrl-C or SIGTERM the points that are done are printed and
-    written, and the exit code is 4.
+    killed and started again, only missing points are done. A point that does not fit, or fails, or
+    that cannot be, such as a batch that its ranks do not share evenly, is a result and stops
+    nothing. After Ctrl-C or SIGTERM the points that are done are printed and written, and the exit
+    code is 4.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show
@@ -76,8 +77,10 @@ def command(
     questions = Questions(workload, flags)
     from planner.profiling.workers import dask_client
     from planner.sweep import run
+    from planner.sweep.outcome import in_order
 
-    tasks = [questions.task(point) for point in questions.grid(gpus).points()]
+    points = questions.grid(gpus).points()
+    tasks, impossible = questions.tasks(points)
     journal = None if output is None else show.open_journal(output)
     processes = min(workers or os.cpu_count() or 1, len(tasks))
     with StopOnInterrupt() as stop:
@@ -91,6 +94,8 @@ def command(
                 progress=lambda result: step(result.point.name),
                 should_stop=stop,
             )
+        done = len(results)
+        results = in_order(points, (*results, *impossible))
         name = questions.file.workload.name
         written = () if output is None else show.write(output, name, results)
         if settings.json:
@@ -101,6 +106,6 @@ def command(
         for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
             remark(settings, text)
     if stop():
-        remark(settings, show.stopped(str(stop.stopped_by), len(results), len(tasks)))
+        remark(settings, show.stopped(str(stop.stopped_by), done, len(tasks)))
         return EXIT_STOPPED
     return 0

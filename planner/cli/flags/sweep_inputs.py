@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from planner.cli.names import complete_system
 if TYPE_CHECKING:
     from costmodels.topology import Topology
     from planner.io import WorkloadFile
-    from planner.sweep import Grid, Operation, Point
+    from planner.sweep import Grid, Operation, Point, PointResult
     from planner.sweep.runner import Task
 
 PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
@@ -90,7 +91,11 @@ class Price(click.ParamType[tuple[str, float]]):
         except ValueError:
             number = -1.0
         if not equals or not system.strip() or not 0 < number < 1e6:
-            self.fail(f"{value!r} is not like 'h100_sxm=2.10' (USD per GPU and hour)", param, ctx)
+            message = (
+                f"{value!r} is not like 'h100_sxm=2.10', a system and USD per GPU and hour, which "
+                "are above 0 and below 1,000,000"
+            )
+            self.fail(message, param, ctx)
         return system.strip(), number
 
 
@@ -316,6 +321,30 @@ class Questions:
         found = io.load_system(system, gpus=gpus, gpus_per_host=self.flags.gpus_per_host)
         price = self._prices.get(system, found.price_per_device_usd_per_hour)
         return replace(found, price_per_device_usd_per_hour=price)
+
+    def tasks(self, points: Sequence[Point]) -> tuple[list[Task], list[PointResult]]:
+        """The questions of those points that there can be, and the others with what is wrong.
+
+        Raises:
+            InvalidInputError: a system is not there, or there can be none of the points.
+        """
+        from planner.errors import InvalidInputError
+        from planner.sweep.outcome import impossible
+
+        for system in self.flags.systems:
+            self.topology(system, None)
+        tasks: list[Task] = []
+        others: list[PointResult] = []
+        problems: list[str] = []
+        for point in points:
+            try:
+                tasks.append(self.task(point))
+            except InvalidInputError as error:
+                others.append(impossible(point, str(error)))
+                problems += error.problems
+        if not tasks:
+            raise InvalidInputError(list(dict.fromkeys(problems)))
+        return tasks, others
 
     def task(self, point: Point) -> Task:
         """The question of a point."""

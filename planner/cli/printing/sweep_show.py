@@ -11,7 +11,7 @@ from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
 from planner.support.csv_text import csv_text
-from planner.support.digits import significant
+from planner.support.digits import format_gap, significant
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
@@ -85,9 +85,9 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
             row.append("" if every_s is None else units.format_long_time(every_s))
     title = f"Best plan of {name} on each point (* none is faster and cheaper)"
     print_rows(title, tuple(columns), tuple(map(tuple, rows)))
-    for result in results:
-        if result.status is PointStatus.FAILED:
-            print_rows("", ("failed", "why"), [(result.point.name, result.reason)])
+    failed = [(r.point.name, r.reason) for r in results if r.status is PointStatus.FAILED]
+    if failed:
+        print_rows("", ("failed", "why"), failed)
 
 
 def cut_points(results: Sequence[PointResult]) -> str | None:
@@ -112,7 +112,7 @@ def _cells(result: PointResult) -> tuple[str, ...]:
     point = result.point
     system = point.system if point.pipeline is None else f"{point.system} {point.pipeline.value}"
     start = (Path(system).stem if "/" in system else system, str(point.gpus))
-    batch = f"{result.local_batch_size:,}"
+    batch = f"{result.local_batch_size:,}" if result.local_batch_size else ""
     if result.iteration_time_s is None or result.trained_samples_per_s is None:
         return (*start, batch, result.status.value.replace("_", " "), "", "", "", "")
     cost = result.usd_per_billion_samples
@@ -129,7 +129,7 @@ def _cells(result: PointResult) -> tuple[str, ...]:
 
 def _gap(result: PointResult) -> str:
     gap = result.gap_ratio
-    return "" if gap is None else f"{100 * gap:.1f} %"
+    return "" if gap is None else format_gap(gap)
 
 
 def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:

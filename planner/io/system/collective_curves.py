@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -90,17 +90,26 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
     return tuple(curves)
 
 
+def unknown_sets(names: Sequence[str]) -> list[tuple[int, str]]:
+    """Names that are neither those of a shipped set nor of a CSV file: place and what is wrong."""
+    sets = [name for name in names if not name.endswith(".csv")]
+    known = {r.set_name for r in shipped_curves()} if sets else set()
+    listed = ", ".join(sorted(known))
+    return [
+        (i, f"no set {name!r}; there are {listed}, or name a CSV file")
+        for i, name in enumerate(names)
+        if name in sets and name not in known
+    ]
+
+
 @functools.lru_cache(maxsize=256)
 def _shipped_set(
     name: str, device: str, *, is_own: bool, position: int
 ) -> tuple[CollectiveCurve, ...]:
     """The curves of a shipped set; see :func:`_predicting`."""
-    found = shipped_curves()
-    fitting = [r for r in found if r.set_name == name]
-    if not fitting:
-        known = ", ".join(sorted({r.set_name for r in found}))
-        message = f"collective_curves: no set {name!r}; there are {known}, or name a CSV file"
+    for _, message in unknown_sets([name]):
         raise InvalidInputError(message)
+    fitting = [r for r in shipped_curves() if r.set_name == name]
     return _predicting(fitting, device, is_own=is_own, position=position)
 
 

@@ -18,6 +18,7 @@ from planner.errors import InvalidInputError
 from planner.io.library import locate
 from planner.io.numbers import Sourced
 from planner.io.problems import Strict, validate
+from planner.io.system.collective_curves import unknown_sets
 from planner.io.system.inherited import read_system
 from planner.io.system.system_schema import (
     DeviceSchema,
@@ -40,7 +41,14 @@ def load_system(
         InvalidInputError: the file breaks a rule, or ``gpus`` is no multiple of ``gpus_per_host``.
     """
     path = locate(source, "systems")
-    schema = validate(SystemSchema, read_system(path))
+    document = read_system(path)
+    schema = validate(SystemSchema, document)
+    problems = [
+        f"{document.where(('collective_curves', i))}: {unknown}"
+        for i, unknown in unknown_sets(schema.collective_curves)
+    ]
+    if problems:
+        raise InvalidInputError(problems)
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
     domain = schema.layout.domain_size or local
     domain = max(local, domain - domain % local)

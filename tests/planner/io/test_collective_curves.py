@@ -73,6 +73,15 @@ def test_a_set_that_is_not_there_is_named_with_those_that_are() -> None:
         load_curves(topology)
 
 
+def test_a_system_file_is_named_where_its_set_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "box.yaml"
+    path.write_text("base: l40\ncollective_curves: [h100_sxm, h900]\n", encoding="utf-8")
+    with pytest.raises(
+        InvalidInputError, match=r"box\.yaml:2: collective_curves\[1\]: no set 'h900'"
+    ):
+        io.load_system(path)
+
+
 def test_a_file_of_ones_own_lies_beside_the_system_file(tmp_path: Path) -> None:
     records = [r for r in shipped_curves() if r.set_name == "h100_sxm"][:2]
     write_curves(tmp_path / "mine.csv", records)

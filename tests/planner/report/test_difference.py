@@ -125,10 +125,10 @@ def test_a_whole_table_that_only_changed_its_type_shows_the_types() -> None:
 @pytest.mark.parametrize(
     ("before_s", "after_s", "words"),
     [
-        (1e-3, 5e-3, "5.00x slower"),
-        (5e-3, 1e-3, "5.00x faster"),
-        (1e-3, 1.2e-3, "20 % slower"),
-        (1.2e-3, 1e-3, "17 % faster"),
+        (1e-3, 5e-3, "two takes 5.00x as long as one"),
+        (5e-3, 1e-3, "two is 5.00x as fast as one"),
+        (1e-3, 1.2e-3, "two is 20 % slower than one"),
+        (1.2e-3, 1e-3, "two is 17 % faster than one"),
     ],
 )
 def test_large_differences_read_alike_from_both_sides(

@@ -215,7 +215,7 @@ def test_check_reads_the_curves_that_a_system_names(
     system_file.write_text(f"{system_file.read_text()}collective_curves: [{name}]\n")
     done = run("check", system_file)
     assert done.code == 2
-    assert f"{system_file}: " in done.err
+    assert f"{system_file}:" in done.err
     assert words in done.err
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.support.digits import format_gap
 from tests.planner.cli.command_line import Run
 
 FEW = ("--evaluations", "20")
@@ -38,6 +39,32 @@ def test_a_sweep_prints_and_writes_every_point(
     assert len(json.loads(again.out)["points"]) == 4
 
 
+def test_points_that_cannot_be_stop_nothing(
+    run: Run, workload_file: Path, system_file: Path
+) -> None:
+    """Hosts of 4 ranks have no 6, and 12 ranks do not share 4,096 samples; the rest is planned."""
+    given = (workload_file, "--system", system_file, *QUICK)
+    asked = ("sweep", *given, "--gpus", "6,8,12", "--global-batch-size", "4096")
+    done = run(*asked, "--json")
+    points = json.loads(done.out)["points"]
+    assert done.code == 0
+    assert [(p["gpus"], p["status"]) for p in points] == [
+        (6, "failed"), (8, "done"), (12, "failed"),
+    ]  # fmt: skip
+    assert "6 is not a multiple of 4 GPUs per host" in points[0]["reason"]
+    assert "4096 is not a multiple of 12 ranks" in points[2]["reason"]
+    assert "--global-batch-size 4096 is not a multiple of 12" in run(*asked).out
+
+
+def test_gaps_are_shown_with_as_many_digits_as_elsewhere(
+    run: Run, workload_file: Path, system_file: Path
+) -> None:
+    asked = ("sweep", workload_file, "--system", system_file, "--gpus", "4", *QUICK)
+    (point,) = json.loads(run(*asked, "--json").out)["points"]
+    gap = 1.0 - point["bound_s"] / point["iteration_time_s"]
+    assert f" {format_gap(gap)} " in run(*asked).out
+
+
 def test_warnings_are_of_what_no_flag_settles(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
@@ -59,6 +86,7 @@ def test_warnings_are_of_what_no_flag_settles(
         (("--gpus", "8,x"), "whole number"),
         (("--gpus", "8", "--price", "other=2"), "no such system"),
         (("--gpus", "8", "--price", "free"), "h100_sxm=2.10"),
+        (("--gpus", "8", "--price", "a=1e7"), "above 0 and below 1,000,000"),
         (("--gpus", "8", "--price", "{system}=2", "--price", "{system}=3"), "two prices for"),
         (("--gpus", "8", "--batch-size", "1", "--global-batch-size", "8"), "exclude each other"),
         (("--gpus", "8", "--global-batch-size", "9"), "not a multiple"),
@@ -90,7 +118,9 @@ def test_size_prints_the_answer_and_says_when_there_is_none(
     missed = run(*asked, "--target-qps", "1e12", "--max-gpus", 8)
     assert missed.code == 1
     assert "not enough" in missed.out
-    assert run(*asked, "--target-qps", "fast").code == 2
+    for rate in ("fast", "0", "1e15"):
+        refused = run(*asked, "--target-qps", rate)
+        assert (refused.code, "above 0 and below 1e15 samples/s" in refused.err) == (2, True)
 
 
 def test_size_keeps_to_the_batch_the_pipeline_and_the_largest_size(
