@@ -93,7 +93,7 @@ def _scatter(
             y=r.usd_per_billion_samples or 0.0,
             name=r.point.system,
             told=f"{r.point.name}: {significant((r.trained_samples_per_s or 0.0) / 1e6)} M/s, "
-            f"{r.usd_per_billion_samples or 0.0:,.1f} USD per 10⁹",
+            f"{significant(r.usd_per_billion_samples or 0.0)} USD per 10⁹",
             is_best=r in joined,
             label=_label(r) if r in joined else "",
             ends=_ends(r) if r in joined else None,

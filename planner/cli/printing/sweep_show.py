@@ -123,7 +123,7 @@ def _cells(result: PointResult) -> tuple[str, ...]:
         significant(result.trained_samples_per_s / 1e6),
         _gap(result),
         units.format_bytes(result.headroom_bytes or 0.0),
-        "" if cost is None else f"{cost:,.0f}" if cost >= 10 else f"{cost:.2f}",
+        "" if cost is None else significant(cost),
     )
 
 
@@ -170,6 +170,6 @@ def _size_cells(result: PointResult) -> tuple[str, ...]:
         str(result.point.gpus),
         significant((result.trained_samples_per_s or 0.0) / 1e6),
         units.format_time(result.iteration_time_s or 0.0),
-        "" if paid is None else f"{paid:,.0f}",
-        "" if cost is None else f"{cost:,.1f}",
+        "" if paid is None else significant(paid),
+        "" if cost is None else significant(cost),
     )

@@ -56,6 +56,18 @@ def test_points_that_cannot_be_stop_nothing(
     assert "--global-batch-size 4096 is not a multiple of 12" in run(*asked).out
 
 
+def test_a_cost_is_the_same_figure_in_every_command(run: Run, workload_file: Path) -> None:
+    """What a billion samples cost, of ``plan``, ``sweep``, ``size`` and the page of a sweep."""
+    asked = (workload_file, "--system", "h100_sxm", *FEW)
+    plan = run("plan", *asked, "--gpus", 8).out
+    cost = next(line.split()[1] for line in plan.splitlines() if line.startswith("Cost"))
+    assert len(cost.replace(".", "")) == 3
+    sweep = run("sweep", *asked, "--gpus", 8, "--workers", 1).out
+    size = run("size", *asked, "--target-qps", "1k").out
+    for shown in (sweep, size):
+        assert cost in shown.split()
+
+
 def test_gaps_are_shown_with_as_many_digits_as_elsewhere(
     run: Run, workload_file: Path, system_file: Path
 ) -> None:
