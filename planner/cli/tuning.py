@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.errors import InvalidInputError
-from planner.support.atomic import write_text_atomic
+from planner.support.atomic import write_texts_atomic
 from planner.support.digits import significant
 from planner.support.file_errors import writing
 
@@ -155,12 +155,16 @@ def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ..
     front = {look.number for look in study.front}
     rows = [_look_json(look, is_best=look.number in front) for look in study.looks]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    paths = output / "plan.json", output / "setups.csv", output / "tune.html"
-    io.save_plan(paths[0], result)
-    write_text_atomic(paths[1], csv_text(names, ([r.get(n) for n in names] for r in rows)))
-    name = study.space.problems[0].workload.name
-    write_text_atomic(paths[2], study_page(study, name, space_parts(study)))
-    return paths
+    workload = study.space.problems[0].workload.name
+    setups = output / "setups.csv"
+    texts = {output / "plan.json": io.plan_text(result)}
+    if rows:
+        texts[setups] = csv_text(names, ([r.get(n) for n in names] for r in rows))
+    texts[output / "tune.html"] = study_page(study, workload, space_parts(study))
+    write_texts_atomic(texts)
+    if not rows:  # stopped in the first search: a table of an earlier study is of other plans
+        setups.unlink(missing_ok=True)
+    return tuple(texts)
 
 
 def as_json(study: Study, result: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +270,8 @@ def space_parts(study: Study) -> tuple[str, ...]:
         parts.append(f"{unfit:,} have no plan that fits")
     left = total - len(study.looks) - len(study.ruled_out) - unfit
     if left and known is not None:
-        parts.append(f"{left:,} left by --trials {study.effort.trials:,}")
+        ended = len(study.looks) >= study.effort.trials
+        parts.append(f"{left:,} left{f' by --trials {study.effort.trials:,}' if ended else ''}")
     ratio = None if known is None else known.proof_ratio
     if ratio is None:
         parts.append("nothing is proven about the others")

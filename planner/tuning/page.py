@@ -43,11 +43,19 @@ def study_page(study: Study, name: str, told: Sequence[str]) -> str:
     """The page as text; it loads nothing from anywhere.
 
     Args:
-        study: with at least one plan.
+        study: with at least one plan, perhaps of a search that had not ended.
         name: of the workload.
         told: how much of the space was searched, and what is proven.
     """
     front, looks = study.front, [x for x in study.looks if x.facts is not None]
+    if not front:
+        parts = [
+            f"<style>{_STYLE}</style>",
+            f"<p>{escape('; '.join(told))}.</p>",
+            "<p>Stopped before the search of any setup had ended: there is nothing to compare, and "
+            "plan.json has the best plan so far of the first one.</p>",
+        ]
+        return page(f"Tuned: {name}", parts)
     names = list(dict.fromkeys(s.cluster for s in study.space.setups))
     across, up = _axes_of(study)
     several = len(study.goals) > 1

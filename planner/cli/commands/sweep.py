@@ -97,7 +97,7 @@ def command(
         done = len(results)
         results = in_order(points, (*results, *impossible))
         name = questions.file.workload.name
-        written = () if output is None else show.write(output, name, results)
+        written = () if output is None or not results else show.write(output, name, results)
         if settings.json:
             write_json(show.as_json(name, results))
         else:

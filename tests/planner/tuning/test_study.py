@@ -16,6 +16,7 @@ from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner import load_system, load_workload
+from planner.cli import tuning
 from planner.errors import InvalidInputError
 from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.feasibility import require_feasible
@@ -218,6 +219,12 @@ def test_a_trial_that_is_stopped_is_given_back(
     assert study.looks == ()
     assert study.has_plan
     assert study.best().setup == space.base
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "setups.csv").write_text("of an earlier study\n")
+    written = tuning._write(study, tmp_path / "tuned", study.best().result)
+    assert {p.name for p in written} == {p.name for p in (tmp_path / "tuned").iterdir()}
+    assert {p.name for p in written} == {"plan.json", "tune.html"}
+    assert "Stopped before the search of any setup had ended" in written[1].read_text()
     again = Study(space, Effort(trials=4, trial_evaluations=40), journal=journal)
     assert not again.has_plan
     again.run()
