@@ -263,11 +263,7 @@ class Workload:
     def __post_init__(self) -> None:
         """Check batch and names."""
         settle(self)
-        shares = self.batch_share_ratio
-        require(
-            not isinstance(shares, str) or shares == "proportional",
-            f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
-        )
+        _check_shares(self.batch_share_ratio)
         require(
             1 <= self.local_batch_size <= 10**8,
             f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",
@@ -365,6 +361,13 @@ class Workload:
     def weight_bytes(self) -> int:
         """Bytes of all embedding weights."""
         return sum(t.weight_bytes for t in self.tables)
+
+
+def _check_shares(shares: object) -> None:
+    require(
+        not isinstance(shares, str) or shares == "proportional",
+        f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
+    )
 
 
 def _check_lookahead(batches: int, pipeline: Pipeline) -> None:

@@ -77,17 +77,12 @@ def finish(
             output that is one of the files in ``read``; nothing is written then.
     """
     from costmodels.units import format_bytes
-    from planner.cli.output import refuse_own_input
-    from planner.errors import InvalidInputError
     from planner.io.importers.base import imported_plan_text, imported_text, write_all
 
     imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
     texts: dict[Path, str] = {}
     text = imported_text(imported)
-    refuse_own_input([path for path in (output, plan) if path is not None], read)
-    if plan is not None and plan == output:
-        message = f"{plan}: is to hold both the workload and the plan; name two files"
-        raise InvalidInputError(message)
+    _check_outputs(output, plan, read)
     if plan is not None:
         texts[plan] = imported_plan_text(imported)
     if output is not None:
@@ -122,6 +117,21 @@ def finish(
     for what in imported.unsaid:
         remark(settings, f"  left out: {what}")
     return 0
+
+
+def _check_outputs(output: Path | None, plan: Path | None, read: tuple[Path, ...]) -> None:
+    """Refuse to write over a file that is read, or two things into one file.
+
+    Raises:
+        InvalidInputError: names the file.
+    """
+    from planner.cli.output import refuse_own_input
+    from planner.errors import InvalidInputError
+
+    refuse_own_input([path for path in (output, plan) if path is not None], read)
+    if plan is not None and plan == output:
+        message = f"{plan}: is to hold both the workload and the plan; name two files"
+        raise InvalidInputError(message)
 
 
 def _listed(workload: Workload) -> str:

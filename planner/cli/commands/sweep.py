@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,10 @@ from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
 from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+
+if TYPE_CHECKING:
+    from planner.cli.flags.sweep_inputs import Questions
+    from planner.sweep import PointResult
 
 EXAMPLES = """\b
 Examples:
@@ -95,17 +100,28 @@ def command(
                 should_stop=stop,
             )
         done = len(results)
-        results = in_order(points, (*results, *impossible))
-        name = questions.file.workload.name
-        written = () if output is None or not results else show.write(output, name, results)
-        if settings.json:
-            write_json(show.as_json(name, results))
-        else:
-            show.print_points(name, results)
-        warn(settings, questions.warnings)
-        for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
-            remark(settings, text)
+        _deliver(settings, questions, in_order(points, (*results, *impossible)), output)
     if stop():
         remark(settings, show.stopped(str(stop.stopped_by), done, len(tasks)))
         return EXIT_STOPPED
     return 0
+
+
+def _deliver(
+    settings: Settings,
+    questions: Questions,
+    results: tuple[PointResult, ...],
+    output: Path | None,
+) -> None:
+    """Write the points, if there are any, and print them with what is to be known of them."""
+    from planner.cli.printing import sweep_show as show
+
+    name = questions.file.workload.name
+    written = () if output is None or not results else show.write(output, name, results)
+    if settings.json:
+        write_json(show.as_json(name, results))
+    else:
+        show.print_points(name, results)
+    warn(settings, questions.warnings)
+    for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
+        remark(settings, text)

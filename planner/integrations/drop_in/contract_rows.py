@@ -262,8 +262,8 @@ MODULES: Final = rows_of(
     (
         "unpooled tables cut by columns",
         _HONOURED,
-        "pieces of one width in each module, for TorchRec runs no others; a warning where whole "
-        "tables do not fit",
+        "pieces of one width in each module, for TorchRec runs no others; a warning where "
+        "column_wise alone is left and whole tables do not fit",
         "sound",
         "unpooled_tables_are_cut_into_pieces_of_one_width",
     ),
