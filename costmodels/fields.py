@@ -86,7 +86,10 @@ def _tuple(what: str, value: Any, kind: Any) -> tuple[Any, ...]:
         value = value.tolist()
     if not isinstance(value, tuple | list):
         raise _refusal(what, "a tuple or a list", value)
-    parts = tuple(_settled(f"{what}[{i}]", part, kind) for i, part in enumerate(value))
+    parts = tuple(
+        part if type(part) is kind else _settled(f"{what}[{i}]", part, kind)
+        for i, part in enumerate(value)
+    )
     if isinstance(value, tuple) and all(a is b for a, b in zip(parts, value, strict=True)):
         return value
     return parts

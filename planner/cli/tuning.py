@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _SHOWN = 12
 """Setups that are printed."""
 
+_LEAST_PERCENT = 0.01
+"""A proof that is closer is told as one of so many percent: the rest is rounding."""
+
 
 def describe(setup: Setup, space: DesignSpace) -> str:
     """A pick in words: the pipeline, and what else the space leaves open."""
@@ -276,7 +279,8 @@ def space_parts(study: Study) -> tuple[str, ...]:
     if ratio is None:
         parts.append("nothing is proven about the others")
     elif ratio < float("inf"):
-        parts.append(f"proven within {significant(100 * ratio, 2)} % over the whole design space")
+        shown = significant(max(100 * ratio, _LEAST_PERCENT), 2)
+        parts.append(f"proven within {shown} % over the whole design space")
     return tuple(parts)
 
 
