@@ -369,15 +369,6 @@ def test_a_headroom_that_is_none_is_refused(ratio: float) -> None:
         hasty(2, memory_headroom=ratio)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("memory_headroom", "0.1"), ("hints", {"pipeline": "none"}), ("constraints", ["a"])],
-)
-def test_arguments_of_another_kind_are_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(InvalidInputError, match=f"^{name} must be "):
-        hasty(2, **{name: value})
-
-
 # ------------------------------------------------------------------ what others reach for
 
 

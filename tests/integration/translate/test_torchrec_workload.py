@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pytest
 
 pytest.importorskip("torchrec")
@@ -140,32 +137,6 @@ def test_lists_of_a_constraint_that_differ_in_length_are_refused() -> None:
     given = {"a": ParameterConstraints(pooling_factors=[4.0, 2.0], num_poolings=[1.0] * 3)}
     with pytest.raises(InvalidInputError, match="pooling_factors has 2 values for 3 inputs"):
         describe(bags([("a", 10, 8)]), constraints=given)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "words"),
-    [
-        (
-            "pooling_factors",
-            [-1.0],
-            "pooling_factors must be finite numbers of 0 or more",
-        ),
-        ("pooling_factors", [math.nan], "pooling_factors must be finite numbers"),
-        ("num_poolings", ["2"], "num_poolings must be finite numbers of 0 or more, got '2'"),
-        ("batch_sizes", [-5], "batch_sizes must be finite numbers of 0 or more, got -5"),
-        ("batch_sizes", [10**12], "come to"),
-        ("min_partition", -8, "min_partition must be a whole number of columns, 1 or more, got -8"),
-        ("min_partition", "32", "min_partition must be a whole number of columns"),
-    ],
-)
-def test_numbers_of_a_constraint_are_refused_by_their_own_name(
-    setting: str, value: Any, words: str
-) -> None:
-    given = {"a": ParameterConstraints(**{setting: value})}
-    with pytest.raises(InvalidInputError) as caught:
-        describe(bags([("a", 10, 8)]), constraints=given)
-    assert words in str(caught.value)
-    assert "table 'a'" in str(caught.value)
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -399,27 +370,3 @@ def test_distinct_indices_of_a_sharder_are_priced(monkeypatch: pytest.MonkeyPatc
     assert not uses_index_dedup(ManagedCollisionEmbeddingCollectionSharder())
     monkeypatch.setattr("torchrec.distributed.embedding.EC_INDEX_DEDUP", True)
     assert found(use_index_dedup=False) == {"p": False, "s": True}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"pipeline": "none"}, "pipeline must be a Pipeline"),
-        ({"output_dtype": "fp16"}, "output_dtype must be a DataType"),
-        ({"dense": [512, 64]}, "dense must be a DenseArch"),
-        ({"distributions": ["zipf"]}, "distributions must be a dictionary"),
-        ({"distributions": {"a": "zipf"}}, "the law of 'a' must be an index distribution"),
-        ({"default_distribution": "zipf"}, "default_distribution must be a function"),
-        ({"reserved_bytes": "1 GiB"}, "reserved_bytes must be a number of bytes"),
-        ({"reserved_bytes": -1.0}, "reserved_bytes must be 0 or more, got -1.0"),
-    ],
-)
-def test_hints_of_another_kind_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^hints: {words}"):
-        WorkloadHints(**changes)
-
-
-def test_hints_for_a_table_that_is_not_there_are_warned_of() -> None:
-    laws = {n: Uniform(num_embeddings=10) for n in ("a", "typo")}
-    described = describe(bags([("a", 10, 8)]), hints=WorkloadHints(distributions=laws))
-    assert "hints name tables that the model does not have: ['typo']" in described.warnings
