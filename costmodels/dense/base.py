@@ -140,7 +140,8 @@ def dense_names(workload: Workload) -> tuple[str, str]:
     if is_dlrm and not (arch.layers and not workload.tables):
         return _DLRM
     has_before = any(layer.before_tables for layer in arch.layers)
-    has_before |= arch.operators is not None and bool(arch.operators.before_tables)
+    listed = arch.operators.before_tables if arch.operators is not None else ()
+    has_before |= any(o.product is not None for o in listed)
     return "dense part before tables", "dense part after tables" if has_before else "dense part"
 
 
