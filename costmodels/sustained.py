@@ -58,37 +58,46 @@ GENERATIONS: Final = ("V100", "A100", "H100", "B200")
 _SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "B300": "B200"}
 
 
-_ATTENTION: Final = {(2, False): (0.75, 0.6), (2, True): (0.45, 0.4), (3, True): (0.8, 0.65)}
-"""Shares of the rate of large products that a fused attention reaches, forward and backward, by
-version of the kernel and whether the device is an H100 or later. Version 2 reaches 50 to 73 % of an
-A100's peak forward and less backward (Dao 2023, arXiv 2307.08691), and 35 % of an H100's; version 3
-up to 75 % of that, 1.5 to 1.75 times version 2 backward (Shah et al. 2024, arXiv 2407.08608); large
-products reach 87 and 80 %. The middle of these ranges, not fitted."""
-
-
-def attention_shares(version: int, device: Device, shares: Shares) -> tuple[float, float]:
-    """Shares of a fused attention, forward and backward."""
-    is_late = group_of(device, DataType.BF16).startswith(("H100", "B200"))
-    forward, backward = _ATTENTION[version if is_late and version > 2 else 2, is_late]
-    factor = shares.flash_1_ratio if version == 1 else 1.0
-    return forward * factor, backward * factor
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWork:
-    """What a kernel of pointwise attention takes in one pass.
+    """What a kernel of fused attention takes in one pass.
 
-    Its products reach ``product_ratio`` of the rate of large ones. The activation of a score takes
-    as long as ``score_flops`` of those, and a block ``block_s`` beside its scores, for its data to
-    arrive and leave.
+    Its products reach ``product_ratio`` of the rate of large ones. Softmax, or another activation,
+    takes as long for a score as ``score_flops`` of those, and a block ``block_s`` beside its
+    scores, for its data to arrive and leave.
     """
 
     product_ratio: float
-    score_flops: float
-    block_s: float
+    score_flops: float = 0.0
+    block_s: float = 0.0
+
+    def slowed(self, ratio: float) -> ScoreWork:
+        """That of a kernel which reaches ``ratio`` of the rate."""
+        return ScoreWork(
+            product_ratio=self.product_ratio * ratio,
+            score_flops=self.score_flops / ratio,
+            block_s=self.block_s / ratio,
+        )
 
 
-POINTWISE: Final = {
+Works = tuple[ScoreWork, ScoreWork]
+"""Forward and backward."""
+
+_SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
+    (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
+    (2, True): (ScoreWork(product_ratio=0.45), ScoreWork(product_ratio=0.4)),
+    (3, True): (
+        ScoreWork(product_ratio=0.885, score_flops=276.0),
+        ScoreWork(product_ratio=0.65),
+    ),
+}
+"""FlashAttention by version of the kernel and whether the device is an H100 or later. Version 2
+reaches 50 to 73 % of an A100's peak forward and less backward (Dao 2023, arXiv 2307.08691), and
+35 % of an H100's; version 3 up to 75 % of that, 1.5 to 1.75 times version 2 backward (Shah et al.
+2024, arXiv 2407.08608); large products reach 87 and 80 %. The middle of these ranges, not fitted.
+Version 3 is limited by the activation of scores where heads are narrow: that takes what those of
+``POINTWISE`` take forward, and heads of 128 elements reach 80 % of the rate of large products."""
+POINTWISE: Final[dict[str, Works]] = {
     "B200": (
         ScoreWork(product_ratio=1.0, score_flops=274.0, block_s=5.55e-6),
         ScoreWork(product_ratio=0.73, score_flops=701.0, block_s=1.147e-5),
@@ -98,17 +107,35 @@ POINTWISE: Final = {
         ScoreWork(product_ratio=0.558, score_flops=0.0, block_s=4.83e-6),
     ),
 }
-"""Work of pointwise attention (HSTU), forward and backward, by generation of the device.
-``shardplan validate published --what attention --fit`` computes it from the times in
-configs/published/hstu_attention.csv and prints it; without ``--fit`` the command holds the model
-against them, also with a width of heads or a device left out."""
+"""Attention without softmax (HSTU) by generation of the device. ``shardplan validate published
+--what attention --fit`` computes it from the times in configs/published/hstu_attention.csv and
+prints it; without ``--fit`` the command holds the model against them, also with a width of heads or
+a device left out."""
 _UNMEASURED: Final = "H100"
-"""Whose work is taken for generations that were not measured."""
+"""Whose work pointwise attention takes on generations that were not measured."""
+_TRITON_RATIO: Final = 0.46
+"""Rate of Triton's kernels of pointwise attention over CUTLASS's. With them a layer of HSTU with 4
+heads of 256 elements takes so much longer on an H100 that its attention must take 2.13 to 2.24
+times as long, at 1024 to 8192 positions (NVIDIA/recsys-examples, hstu_layer_perf.png beside the
+kernels' times)."""
 
 
-def score_works(device: Device) -> tuple[ScoreWork, ScoreWork]:
-    """Work of pointwise attention, forward and backward."""
-    return POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
+def softmax_works(version: int, device: Device, shares: Shares) -> Works:
+    """What a kernel of FlashAttention takes."""
+    is_late = generation_of(device) in ("H100", "B200")
+    forward, backward = _SOFTMAX[version if is_late and version > 2 else 2, is_late]
+    if version == 1:
+        factor = shares.flash_1_ratio
+        return forward.slowed(factor), backward.slowed(factor)
+    return forward, backward
+
+
+def pointwise_works(version: int, device: Device) -> Works:
+    """What a kernel of HSTU takes: Triton's is version 1, CUTLASS's any other."""
+    forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
+    if version == 1:
+        return forward.slowed(_TRITON_RATIO), backward.slowed(_TRITON_RATIO)
+    return forward, backward
 
 
 def generation_of(device: Device) -> str:

@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
-from costmodels.dense._attention import attention_time, pointwise_time
+from costmodels.dense._attention import attention_time, kernel_time
 from costmodels.dense._tiles import product_time, streaming_time
 from costmodels.dense.base import (
     AbstractDenseModel,
@@ -17,7 +17,7 @@ from costmodels.dense.base import (
     is_sustained,
 )
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import BURSTS, ScoreWork, Shares, shares_of
+from costmodels.sustained import BURSTS, Shares, Works, shares_of
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
@@ -76,11 +76,9 @@ def product_s(product: Product, dtype: DataType, device: Device) -> float:
     return product_time(product, dtype, device)
 
 
-def pointwise_s(
-    operator: Operator, device: Device, works: tuple[ScoreWork, ScoreWork], *, is_backward: bool
-) -> float:
-    """Seconds of one pointwise attention alone; ``works`` are those of its kernels, as timed."""
-    return pointwise_time(operator, device, BURSTS, works, is_backward=is_backward)
+def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
+    """Seconds of one fused attention alone, by a kernel that takes ``works``."""
+    return kernel_time(operator, device, BURSTS, works, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:

@@ -21,10 +21,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import DataType
-from costmodels.dense.roofline import pointwise_s
+from costmodels.dense.roofline import attention_s
 from costmodels.estimates import Estimate
 from costmodels.operators import Operator, OperatorKind
-from costmodels.sustained import POINTWISE, ScoreWork, generation_of
+from costmodels.sustained import POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
@@ -38,8 +38,6 @@ _START: Final = (0.8, 300.0, 4e-6)
 _LIMITS: Final = ((0.1, 1.0, 1e-9), (1.0, 1e4, 1e-3))
 """Product ratio, FLOP of a score and seconds of a block: where a fit begins, and what it stays
 within. No kernel's products are faster than large ones alone."""
-
-Works = tuple[ScoreWork, ScoreWork]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ def summarize(
 
 
 def _time_s(case: AttentionCase, works: Works) -> float:
-    return pointwise_s(case.operator, case.device, works, is_backward=case.is_backward)
+    return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
 
 
 def _works(values: np.ndarray) -> Works:

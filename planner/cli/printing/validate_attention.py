@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.sustained import ScoreWork
+from costmodels.sustained import ScoreWork, Works
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
-from planner.validation.attention import AS_SHIPPED, AttentionCase, Layer, Works, summarize
+from planner.validation.attention import AS_SHIPPED, AttentionCase, Layer, summarize
 
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""

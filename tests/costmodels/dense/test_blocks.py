@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,9 @@ from costmodels.sustained import (
     SHARES,
     UNMEASURED,
     Shares,
-    attention_shares,
     group_of,
     shares_of,
+    softmax_works,
 )
 from costmodels.workload import DataType, DenseArch, HostProfile, Pooling, Workload
 from tests.strategies import make_device, make_table, make_topology, make_workload
@@ -284,5 +285,10 @@ def test_devices_find_their_shares_by_generation() -> None:
 
 def test_attention_kernels_get_faster_by_version() -> None:
     for name in ("A100", "H100"):
-        speeds = [attention_shares(v, make_device(name=name), PRIOR) for v in (1, 2, 3)]
-        assert speeds == sorted(speeds)
+        works = [softmax_works(v, make_device(name=name), PRIOR) for v in (1, 2, 3)]
+        for width in (64, 128, 256):
+            times = [
+                [math.hypot(4 * width / w.product_ratio, w.score_flops) for w in both]
+                for both in works
+            ]
+            assert times == sorted(times, reverse=True)
