@@ -22,15 +22,13 @@ import numpy as np
 
 from costmodels.datatypes import DataType
 from costmodels.dense.roofline import attention_s
-from costmodels.estimates import Estimate
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
 from planner.io.library import configs_folder
-from planner.validation import transformers
-from planner.validation.transformers import TransformerCase
+from planner.validation.transformers import Prediction, unfitted
 
 _FILE: Final = "hstu_attention.csv"
 _LAYERS: Final = "hstu_layers.csv"
@@ -71,14 +69,6 @@ class AttentionCase:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """A measured layer and what is predicted for it."""
-
-    case: TransformerCase
-    predicted: Estimate
-
-
 Leaving = Callable[[AttentionCase, AttentionCase], bool]
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 LEFT_OUT: Final[dict[str, Leaving]] = {
@@ -109,11 +99,9 @@ def load_cases() -> tuple[AttentionCase, ...]:
     )
 
 
-def layers() -> tuple[Layer, ...]:
+def layers() -> tuple[Prediction, ...]:
     """Whole layers, to which nothing is fitted."""
-    return tuple(
-        Layer(case=c, predicted=transformers.estimate(c)) for c in transformers.load_cases(_LAYERS)
-    )
+    return unfitted(_LAYERS)
 
 
 def fit(cases: Sequence[AttentionCase]) -> Works:

@@ -8,6 +8,10 @@ host, and at 2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulat
 are of one micro-batch: they exceed those of the later release by the optimizer's step. Times are
 those of one micro-batch, with its part of the optimizer's step.
 
+Each row of transformers_later.csv is one of H100, H200, B200, GB200 or GB300, to which nothing is
+fitted: Llama 3 as Megatron-Bridge 25.11, the last release with its 8B model, and torchtitan print
+it, where neither tensor, pipeline nor context parallelism is used and the device is one of ours.
+
 The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
 host. What a prediction is worth shows where they are fitted without the row's model, and without
 its whole family.
@@ -46,6 +50,8 @@ from planner.models import default_models
 
 FloatArray = NDArray[np.float64]
 _FILE: Final = "transformers.csv"
+LATER: Final = "transformers_later.csv"
+"""Steps on later devices, to which nothing is fitted."""
 _TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the product rate at which products are timed; between them their logarithm bends."""
 _WEIGHT: Final = 0.05
@@ -100,6 +106,19 @@ class TransformerPrediction:
     case: TransformerCase
     predicted: dict[str, Estimate]
     naive_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A case to which nothing is fitted, and what is predicted for it."""
+
+    case: TransformerCase
+    predicted: Estimate
+
+    @property
+    def error_ratio(self) -> float:
+        """Signed relative error."""
+        return self.predicted.time_s / self.case.measured_s - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +186,11 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
         )
         for case in cases
     )
+
+
+def unfitted(name: str) -> tuple[Prediction, ...]:
+    """The cases of a file to which nothing is fitted, as shipped."""
+    return tuple(Prediction(case=c, predicted=estimate(c)) for c in load_cases(name))
 
 
 def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:

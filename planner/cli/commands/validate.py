@@ -87,29 +87,26 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
 
 def _transformers(settings: Settings, *, fit: bool) -> int:
     from planner.cli.printing import validate_transformers as show
-    from planner.validation.transformers import (
-        fitted_shares,
-        load_cases,
-        predictions,
-        unmeasured,
-    )
+    from planner.validation import transformers as measured
 
-    cases = load_cases()
+    cases = measured.load_cases()
     if fit:
-        shares = fitted_shares(cases)
-        show.print_shares(settings, {**shares, "other devices": unmeasured(shares)})
+        shares = measured.fitted_shares(cases)
+        show.print_shares(settings, {**shares, "other devices": measured.unmeasured(shares)})
         return 0
-    found = predictions(cases)
+    found, later = measured.predictions(cases), measured.unfitted(measured.LATER)
     if settings.json:
-        write_json(show.as_json(found))
+        write_json(show.as_json(found, later))
     else:
         show.print_cases(found, every=settings.verbose)
         show.print_errors(found)
+        show.print_unfitted("Llama 3 on later devices, micro-batch; nothing is fitted to it", later)
     return 0
 
 
 def _attention(settings: Settings, *, fit: bool) -> int:
     from planner.cli.printing import validate_attention as show
+    from planner.cli.printing.validate_transformers import print_unfitted
     from planner.validation.attention import fitted_works, layers, load_cases, predictions
 
     cases = load_cases()
@@ -122,7 +119,8 @@ def _attention(settings: Settings, *, fit: bool) -> int:
     else:
         show.print_cases(cases, found)
         show.print_errors(cases, found)
-        show.print_layers(layers())
+        title = "Layers of HSTU, forward and backward; nothing is fitted to them"
+        print_unfitted(title, layers())
     return 0
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from costmodels.sustained import ScoreWork, Works
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
-from planner.validation.attention import AS_SHIPPED, AttentionCase, Layer, summarize
+from planner.cli.printing.validate_transformers import unfitted_json
+from planner.validation.attention import AttentionCase, summarize
+from planner.validation.transformers import Prediction
 
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""
@@ -46,22 +48,6 @@ def print_errors(cases: Sequence[AttentionCase], found: dict[str, list[float]]) 
         )
 
 
-def print_layers(layers: Sequence[Layer]) -> None:
-    """Whole layers, to which nothing was fitted."""
-    rows = [
-        (
-            x.case.name,
-            f"{1e3 * x.case.measured_s:.2f}",
-            f"{1e3 * x.predicted.time_s:.2f}",
-            f"{1e3 * x.predicted.low_s:.2f} .. {1e3 * x.predicted.high_s:.2f}",
-            f"{100 * (x.predicted.time_s / x.case.measured_s - 1.0):+.1f} %",
-        )
-        for x in layers
-    ]
-    columns = ("layer on one H100", "measured ms", "predicted", "90 % interval", "error")
-    print_rows("Layers of HSTU, forward and backward; nothing is fitted to them", columns, rows)
-
-
 def print_works(settings: Settings, works: dict[str, Works]) -> None:
     """The constants of ``costmodels/sustained.py`` as the rows give them."""
     named = {
@@ -78,7 +64,7 @@ def print_works(settings: Settings, works: dict[str, Works]) -> None:
 
 
 def as_json(
-    cases: Sequence[AttentionCase], found: dict[str, list[float]], layers: Sequence[Layer]
+    cases: Sequence[AttentionCase], found: dict[str, list[float]], layers: Sequence[Prediction]
 ) -> dict[str, object]:
     """The same."""
     return {
@@ -96,17 +82,7 @@ def as_json(
             }
             for i, c in enumerate(cases)
         ],
-        "layers": [
-            {
-                "case": x.case.name,
-                "measured_s": x.case.measured_s,
-                "predicted_s": {AS_SHIPPED: x.predicted.time_s},
-                "low_s": x.predicted.low_s,
-                "high_s": x.predicted.high_s,
-                "source": x.case.reference,
-            }
-            for x in layers
-        ],
+        "layers": [unfitted_json(x) for x in layers],
         "errors": {
             name: {k: v for k, v in asdict(s).items() if v == v}
             for name, s in summarize(cases, found).items()

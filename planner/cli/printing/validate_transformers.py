@@ -14,6 +14,7 @@ from planner.validation.transformers import (
     AS_SHIPPED,
     LEFT_OUT,
     MODEL_OUT,
+    Prediction,
     TransformerPrediction,
     summarize,
 )
@@ -57,6 +58,40 @@ def print_errors(found: Sequence[TransformerPrediction]) -> None:
         )
 
 
+def print_unfitted(title: str, found: Sequence[Prediction]) -> None:
+    """Cases to which nothing is fitted, and the mean of their errors."""
+    rows = [
+        (
+            p.case.name,
+            f"{p.case.topology.world_size} x {p.case.topology.name}",
+            f"{p.case.measured_s * 1e3:.2f}",
+            f"{p.predicted.time_s * 1e3:.2f}",
+            f"{p.predicted.low_s * 1e3:.2f} .. {p.predicted.high_s * 1e3:.2f}",
+            f"{100 * p.error_ratio:+.1f} %",
+        )
+        for p in found
+    ]
+    columns = ("case", "devices", "measured ms", "predicted", "90 % interval", "error")
+    print_rows(title, columns, rows)
+    inside = sum(p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found)
+    mean = float(np.mean([abs(p.error_ratio) for p in found]))
+    say(f"MAPE {100 * mean:.1f} %   inside {inside} of {len(found)}")
+
+
+def unfitted_json(p: Prediction) -> dict[str, object]:
+    """The same of one case."""
+    return {
+        "case": p.case.name,
+        "system": p.case.topology.name,
+        "world_size": p.case.topology.world_size,
+        "measured_s": p.case.measured_s,
+        "predicted_s": p.predicted.time_s,
+        "low_s": p.predicted.low_s,
+        "high_s": p.predicted.high_s,
+        "source": p.case.reference,
+    }
+
+
 def print_shares(settings: Settings, shares: dict[str, Shares]) -> None:
     """The constants of ``costmodels/sustained.py`` as the rows give them."""
     if settings.json:
@@ -70,9 +105,12 @@ def print_shares(settings: Settings, shares: dict[str, Shares]) -> None:
     print_rows("Shares of the device's rates, fitted to all rows on one host", columns, rows)
 
 
-def as_json(found: Sequence[TransformerPrediction]) -> dict[str, object]:
+def as_json(
+    found: Sequence[TransformerPrediction], later: Sequence[Prediction]
+) -> dict[str, object]:
     """Cases and errors."""
     return {
+        "later": [unfitted_json(p) for p in later],
         "cases": [
             {
                 "case": p.case.name,

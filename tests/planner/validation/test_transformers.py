@@ -16,6 +16,7 @@ from planner.io.workload.workload_writer import workload_text
 from planner.validation import transformers
 from planner.validation.transformers import (
     AS_SHIPPED,
+    LATER,
     LEFT_OUT,
     NAIVE,
     TransformerCase,
@@ -50,6 +51,16 @@ def test_the_selection_has_models_precisions_and_devices(
     assert len(STEP_GROUPS) == len({c.model for c in cases}) - 1  # Llama's row is not fitted to
 
 
+def test_later_devices_are_predicted_within_their_intervals() -> None:
+    found = transformers.unfitted(LATER)
+    assert {p.case.topology.device.name.split("-")[0] for p in found} == {
+        *("H100", "H200", "B200", "GB200", "GB300"),
+    }
+    assert all(p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found)
+    assert sum(abs(p.error_ratio) for p in found) <= 0.1 * len(found)
+    assert not {p.case.group for p in found} & set(SHARES)  # so nothing is fitted to any of them
+
+
 def test_a_row_is_predicted_within_its_interval(some: tuple[TransformerCase, ...]) -> None:
     found = [transformers.estimate(case) for case in some]
     inside = [e.low_s <= c.measured_s <= e.high_s for c, e in zip(some, found, strict=True)]
@@ -73,7 +84,7 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         assert moved != is_judged
         assert new.predicted[AS_SHIPPED].time_s == old.predicted[AS_SHIPPED].time_s
     assert set(transformers.summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
-    told = show.as_json(before)
+    told = show.as_json(before, transformers.unfitted(LATER))
     assert json.loads(json.dumps(told)) == told
 
 
@@ -126,7 +137,7 @@ def test_the_command_prints_errors_by_model_and_refuses_a_fit_of_systems(
     some: tuple[TransformerCase, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transformers, "load_cases", lambda: some[::4])
+    monkeypatch.setattr(transformers, "load_cases", lambda *_: some[::4])
     done = run("validate", "published", "--what", "transformers")
     assert done.code == 0
     assert "model left out" in done.out
