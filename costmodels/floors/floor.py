@@ -7,8 +7,8 @@ no more of anything else than every plan has. That rank is never slower than a r
 
 - between the forward and the backward lookup, and behind each of them, all ranks wait for one
   another in a collective, so maxima that lie on different ranks add up all the same. Where they
-  need not wait (:func:`costmodels.floors.phases.lookups_add_up`), each of the two maxima is on a
-  made-up rank of its own;
+  need not wait, or wait beside other work (:meth:`IterationFloor.is_one_rank`), each of the two
+  maxima is on a made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
 - dense layers run on the fastest device, and communication does not slow compute. Where devices or
@@ -93,6 +93,18 @@ class IterationFloor:
         speeds = self._stages.speeds
         alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
         return alike and ShardingType.ROW_WISE not in types
+
+    def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
+        """Whether one made-up rank may have the longest lookup of both directions.
+
+        Each may be that of another rank. The two stand for one rank only if the second rank cannot
+        be ahead of the first when it begins its backward lookup. It can be ahead where the bottom
+        of the dense part runs beside both exchanges of vectors and takes longer than they do: the
+        first rank is then late because of its own bottom, for which no other rank waits.
+        """
+        hides = bool(types - {ShardingType.DATA_PARALLEL}) and self._pipeline.overlaps_bottom
+        is_alone = self._stages.topology.world_size == 1
+        return lookups_add_up(self._stages, types) and (is_alone or not hides)
 
     def of(
         self,
@@ -222,18 +234,17 @@ class IterationFloor:
         They are the rank that is slowest in lookups, and one with a shard it may not have.
 
         Where the slowest rank may have no shard of the types that are on some ranks only, another
-        rank has, and with it a call more for its host to issue. Where the lookups do not add up,
-        the second rank is the slowest in the backward lookup. Where exchanges are compressed, a
-        further one is the slowest in the backward lookup alone. With ``early`` the last one is the
-        slowest in the forward lookup alone. Where devices or batches differ, another rank has the
-        dense part that takes longest, and nothing to look up: all ranks wait for it between two
-        exchanges.
+        rank has, and with it a call more for its host to issue. Where no one rank may have both
+        lookups (:meth:`is_one_rank`), the second rank is the slowest in the backward lookup. Where
+        exchanges are compressed, a further one is the slowest in the backward lookup alone. With
+        ``early`` the last one is the slowest in the forward lookup alone. Where devices or batches
+        differ, another rank has the dense part that takes longest, and nothing to look up: all
+        ranks wait for it between two exchanges.
         """
         slowest = self.num_calls(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
-        other = [uniform + 1.0] if slowest == uniform < len(types) else []
-        if not lookups_add_up(self._stages, types):
-            other = [float(slowest)]
+        other = [] if self.is_one_rank(types) else [float(slowest)]
+        other += [uniform + 1.0] if slowest == uniform < len(types) else []
         num_alone = early + (self._stages.codecs is not None)
         slow = None if self._stages.slowest_dense is None else 1 + len(other)
         idle = [] if slow is None else [0.0]
@@ -261,7 +272,7 @@ class IterationFloor:
         """
         columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
         ranks = np.arange(own.lookup_forward_s.shape[-1])
-        updating = ranks == (0 if lookups_add_up(self._stages, types) else 1)
+        updating = ranks == (0 if self.is_one_rank(types) else 1)
         forward, backward = next(columns) * (ranks == 0), next(columns) * updating
         families: dict[str, FamilyTimes] = {}
         for exchange in self._exchanges(types):
