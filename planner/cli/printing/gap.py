@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from planner.support.digits import significant
+from planner.support.digits import format_gap
 from planner.support.status import Status
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
         return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver, more)}"
     if gap <= most_ratio:
         return None
-    return f"the gap of {_percent(gap)} is wider than {asked}: {_what_helps(solver, gap, more)}"
+    told = format_gap(gap)
+    wider = "a little wider" if told == format_gap(most_ratio) else "wider"
+    return f"the gap of {told} is {wider} than {asked}: {_what_helps(solver, gap, more)}"
 
 
 def _why_unknown(solver: SolverReport, more: str) -> str:
@@ -43,7 +45,7 @@ def _what_helps(solver: SolverReport, gap_ratio: float, more: str) -> str:
     if unseen < _WORTH_TELLING * gap_ratio:
         return more
     return (
-        f"{_percent(unseen)} are launches and overlap, which no bound counts and "
+        f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
         f"--objective phases leaves out; for the rest, {more}"
     )
 
@@ -52,7 +54,3 @@ def _more(solver: SolverReport) -> str:
     if solver.status is Status.TIME_LIMIT:
         return "give it a longer --time-limit, which cut the search, or more --evaluations"
     return f"give it more --evaluations than the {solver.work:,} it used"
-
-
-def _percent(ratio: float) -> str:
-    return f"{significant(100 * ratio)} %"
