@@ -59,12 +59,17 @@ def command(
     and written, and the exit code is 4.
     """
     from planner.cli import tuning
-    from planner.cli.flags.tune_inputs import clusters_of, load_space, source_values
+    from planner.cli.flags.tune_inputs import (
+        clusters_of,
+        load_space,
+        sharing_batch,
+        source_values,
+    )
     from planner.tuning import Study
 
     if output is not None:
         tuning.check_output(output)
-    clusters = clusters_of(flags)
+    clusters = sharing_batch(workload, clusters_of(flags))
     space, warnings = load_space(workload, clusters.flags, flags.menu())
     searches = Study(
         space,

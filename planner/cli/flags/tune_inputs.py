@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,6 +283,40 @@ def clusters_of(flags: TuneFlags) -> Clusters:
         raise InvalidInputError(message)
     left_out = f"--budget leaves out {', '.join(dear)}"
     return Clusters(flags=tuple(kept), remarks=(left_out,) if dear else ())
+
+
+def sharing_batch(workload: Path, clusters: Clusters) -> Clusters:
+    """Without the clusters whose ranks cannot share the global batch evenly, which a remark names.
+
+    Args:
+        workload: the file.
+        clusters: what the other flags allow.
+
+    Raises:
+        InvalidInputError: no cluster shares it evenly, or a file or value breaks a rule.
+    """
+    from planner.cli.flags.inputs import load_problem
+    from planner.errors import InvalidInputError
+    from planner.options.global_batch import rank_batch
+    from planner.tuning.setups import cluster_name
+
+    kept: list[ProblemFlags] = []
+    left_out: list[str] = []
+    problems: list[str] = []
+    for flags in clusters.flags:
+        if flags.global_batch_size is None:
+            return clusters
+        problem = load_problem(workload, replace(flags, global_batch_size=None)).problem
+        try:
+            rank_batch(flags.global_batch_size, problem.workload, problem.topology.world_size)
+        except InvalidInputError as error:
+            problems += error.problems
+            left_out.append(f"leaves out {cluster_name(problem.topology)}: {error}")
+        else:
+            kept.append(flags)
+    if not kept:
+        raise InvalidInputError(list(dict.fromkeys(problems)))
+    return Clusters(flags=tuple(kept), remarks=(*clusters.remarks, *left_out))
 
 
 def _sized(flags: ProblemFlags, gpus: int | None) -> ProblemFlags:

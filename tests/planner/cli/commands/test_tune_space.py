@@ -68,6 +68,21 @@ def test_a_budget_leaves_clusters_out_by_name(run: Run, demo: Path) -> None:
     assert "pays for none of h100_sxm x 8 (16 USD/h)" in poor.err
 
 
+def test_clusters_that_cannot_share_the_global_batch_are_left_out_by_name(
+    run: Run, demo: Path
+) -> None:
+    asked = ("tune", demo, "--system", "h100_sxm", "--pipeline", "sparse_dist", *QUICK)
+    done = run(*asked, "--gpus", "3,4", "--gpus-per-host", 1, "--global-batch-size", 4096, "--json")
+    assert done.code == 0, done.err
+    reason = "--global-batch-size 4096 is not a multiple of 3 ranks"
+    assert f"leaves out h100_sxm x 3: {reason}" in done.err
+    assert {p["gpus"] for p in json.loads(done.out)["picks"]} == {4}
+    nowhere = run(*asked, "--gpus", "2,4", "--global-batch-size", 4097)
+    assert nowhere.code == 2
+    assert "4097 is not a multiple of 2 ranks" in nowhere.err
+    assert "4097 is not a multiple of 4 ranks" in nowhere.err
+
+
 def test_a_worker_knows_clusters_menus_and_objectives(run: Run, demo: Path, tmp_path: Path) -> None:
     journal = tmp_path / "study.journal"
     asked = (
