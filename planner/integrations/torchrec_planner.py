@@ -43,7 +43,7 @@ from costmodels.topology import Topology
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.memory import counts_dense_part, default_reservation, stateless
+from planner.integrations.drop_in.memory import counts_dense_part, default_reservation, their_count
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
@@ -343,7 +343,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         self.result = soundest_plan(
             workload,
-            replace(memories, stateless=stateless(model.tables)),
+            replace(memories, theirs=their_count(model.tables, self._constraints)),
             limits,
             lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             self._rival.plan,

@@ -3,25 +3,29 @@
 Our ledger holds more: embeddings and gradients that a rank receives, two batches of inputs in
 flight, outputs with their gradients. TorchRec's counts, per shard, one batch of inputs and outputs
 (``calculate_shard_storages`` with ``PipelineType.NONE``, its default), and keeps room for the dense
-part and for inputs by its storage reservation.
+part and for inputs by its storage reservation. It counts outputs in the type that the constraint of
+a table names, else in that of its weights (``EmbeddingStorageEstimator`` of TorchRec 1.8), although
+modules make fp32 of narrow weights unless they are told otherwise.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
-from torchrec.distributed.planner.types import StorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 
 from costmodels.memory import FloatArray
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import Plan, ShardingOption
+from costmodels.workload import DataType
+from planner.integrations.drop_in.remarks import DATA_TYPES
 from planner.integrations.torchrec_workload import ShardableTable
 from planner.integrations.translate.key_value import KeyValuePipeline
 
@@ -33,31 +37,101 @@ _GB: Final = 2.0**30
 """What TorchRec prints as GB (``bytes_to_gb``)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TheirCount:
+    """What TorchRec's count of memory takes otherwise than ours, by our names of tables.
+
+    ``stateless`` are the tables whose optimizer it does not see, because it stands among
+    ``fused_params``. ``outputs`` are the types in which it counts the outputs of each table; those
+    of the workload where a table is not named.
+    """
+
+    stateless: frozenset[str] = frozenset()
+    outputs: Mapping[str, DataType] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """What it leaves out, to go on with behind other things that it leaves out."""
+        state = " and the state of optimizers among fused_params" if self.stateless else ""
+        narrow = any(kind.num_bytes < DataType.FP32.num_bytes for kind in self.outputs.values())
+        return state + (", and counts outputs of narrow weights as narrow" if narrow else "")
+
+
+AS_THE_WORKLOAD: Final = TheirCount()
+"""Where nothing is known of the tables but their workload."""
+
+
+def their_count(
+    tables: Iterable[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None
+) -> TheirCount:
+    """How TorchRec's estimates count the memory of these tables.
+
+    Args:
+        tables: of the model.
+        constraints: TorchRec's constraints by table name.
+    """
+    kept = tuple(tables)
+    outputs = {}
+    for entry in kept:
+        given = (constraints or {}).get(entry.parameter_name)
+        chosen = getattr(given, "output_dtype", None)
+        own = entry.table.dtype
+        outputs[entry.table.name] = DATA_TYPES.get(chosen.name, own) if chosen else own
+    seen = "_optimizer_classes"
+    stateless = frozenset(t.table.name for t in kept if not hasattr(t.parameter, seen))
+    return TheirCount(stateless=stateless, outputs=outputs)
+
+
 class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
-    def __init__(self, *arguments: Any, stateless: Collection[str] = (), **more: Any) -> None:
-        """Arguments of :class:`KeyValuePipeline`; ``stateless`` are tables by name.
-
-        Their optimizer stands among ``fused_params``, where TorchRec's estimates do not see it.
-        """
+    def __init__(self, *arguments: Any, theirs: TheirCount = AS_THE_WORKLOAD, **more: Any) -> None:
+        """Arguments of :class:`KeyValuePipeline`, and what TorchRec counts in another way."""
         super().__init__(*arguments, **more)
-        self._stateless = frozenset(stateless)
+        self._theirs = theirs
+        self._by_outputs: dict[DataType, KeyValuePipeline] = {}
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of unplaced options, with smaller buffers."""
-        works = zip(options, super().options_work(options), strict=True)
-        return [replace(work, rows=self._recounted(work.rows, o.table)) for o, work in works]
+        works = super().options_work(options)
+        rows = [work.rows for work in works]
+        names = [option.table for option in options]
+        for kind in {self._outputs_of(name) for name in names} - {self.workload.output_dtype}:
+            chosen = [i for i, name in enumerate(names) if self._outputs_of(name) is kind]
+            others = self._counting(kind).options_work([options[i] for i in chosen])
+            for i, other in zip(chosen, others, strict=True):
+                rows[i] = _with_buffers(rows[i], other.rows)
+        return [
+            replace(work, rows=self._recounted(own, name))
+            for work, own, name in zip(works, rows, names, strict=True)
+        ]
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, with smaller buffers."""
-        if not self._stateless:
+        own = self.workload.output_dtype
+        if not self._theirs.stateless and set(self._theirs.outputs.values()) <= {own}:
             return self._recounted(super().plan_work(plan))
         work = super().plan_work(Plan(placements=()))
         for placed in plan.placements:
-            one = super().plan_work(Plan(placements=(placed,)))
+            alone = Plan(placements=(placed,))
+            one, kind = super().plan_work(alone), self._outputs_of(placed.table)
+            if kind is not own:
+                one = _with_buffers(one, self._counting(kind).plan_work(alone))
             work = work + self._recounted(one, placed.table)
         return work
+
+    def _outputs_of(self, name: str) -> DataType:
+        """The type in which TorchRec counts the outputs of a table."""
+        return self._theirs.outputs.get(name, self.workload.output_dtype)
+
+    def _counting(self, kind: DataType) -> KeyValuePipeline:
+        """The same tables with outputs of another type."""
+        if kind not in self._by_outputs:
+            workload = replace(self.workload, output_dtype=kind)
+            self._by_outputs[kind] = KeyValuePipeline(
+                workload, self.topology, self.models, key_values=self.key_values
+            )
+        return self._by_outputs[kind]
 
     @cached_property
     def device_limits(self) -> FloatArray:
@@ -69,7 +143,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         changed = work.copy()
         changed[..., MEMORY + Memory.BUFFERS] /= _HELD_TWICE
         changed[..., MEMORY + Memory.GRADIENTS] = 0.0
-        if name in self._stateless:
+        if name in self._theirs.stateless:
             table = self.workload.table(name)
             row_bytes = table.embedding_dim * table.dtype.num_bytes
             state_bytes = self.workload.optimizer.state_bytes_per_row(table.embedding_dim)
@@ -77,6 +151,13 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
             for column in (Memory.CACHE, Memory.HOST):
                 changed[..., MEMORY + column] *= row_bytes / (row_bytes + state_bytes)
         return changed
+
+
+def _with_buffers(work: FloatArray, other: FloatArray) -> FloatArray:
+    """The first work with the buffers of the second."""
+    changed = work.copy()
+    changed[..., MEMORY + Memory.BUFFERS] = other[..., MEMORY + Memory.BUFFERS]
+    return changed
 
 
 def default_reservation() -> StorageReservation:
@@ -92,12 +173,6 @@ def default_reservation() -> StorageReservation:
 def counts_dense_part(reservation: StorageReservation) -> bool:
     """Whether a storage reservation has kept room for the dense part, so that we must not again."""
     return getattr(reservation, "_dense_storage", None) is not None
-
-
-def stateless(tables: Iterable[ShardableTable]) -> frozenset[str]:
-    """Names of tables whose optimizer TorchRec's count of memory does not see."""
-    seen = "_optimizer_classes"
-    return frozenset(t.table.name for t in tables if not hasattr(t.parameter, seen))
 
 
 def is_shortage(pipeline: KeyValuePipeline) -> bool:

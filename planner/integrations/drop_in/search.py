@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -35,7 +35,9 @@ from planner.integrations.drop_in.headroom import (
     with_headroom,
 )
 from planner.integrations.drop_in.memory import (
+    AS_THE_WORKLOAD,
     MARGIN_RATIO,
+    TheirCount,
     TorchrecMemoryPipeline,
     described,
     is_shortage,
@@ -66,8 +68,8 @@ class Memories:
     None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
     is the memory before TorchRec's default reservation, which its objectives take off themselves;
     None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
-    the share that the user keeps free, which all of them lack already. ``stateless`` are the tables
-    whose optimizer TorchRec's count of memory does not see, by name.
+    the share that the user keeps free, which all of them lack already. ``theirs`` is what
+    TorchRec's count of memory takes otherwise than ours.
     """
 
     ledger: Topology
@@ -76,7 +78,7 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
-    stateless: Collection[str] = ()
+    theirs: TheirCount = AS_THE_WORKLOAD
 
 
 def memories_left(
@@ -167,7 +169,7 @@ def best_plan(
     if memories.torchrec is None:
         raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
-    by_their_count = partial(TorchrecMemoryPipeline, stateless=memories.stateless, **told)
+    by_their_count = partial(TorchrecMemoryPipeline, theirs=memories.theirs, **told)
     try:
         result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
     except InfeasibleError as error:
@@ -176,7 +178,7 @@ def best_plan(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
         "inputs, gradients of outputs, received embeddings%s: it may run out of memory",
         strict,
-        " and the state of optimizers among fused_params" if memories.stateless else "",
+        memories.theirs.words,
     )
     return _roomiest(_against(rival, result, by_their_count), by_their_count, kept)
 
