@@ -7,7 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import (
+    conv_flop_count,
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
@@ -34,16 +39,18 @@ PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
 CONVOLUTION: Final = "convolution"
 _NAMES: Final = {
     OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
-        _native_batch_norm_legit _fused_rms_norm rms_norm batch_norm_with_update
-        _weight_norm_interface""",
+        _native_batch_norm_legit _native_batch_norm_legit_no_training _fused_rms_norm
+        rms_norm batch_norm_with_update _weight_norm_interface""",
     OperatorKind.SOFTMAX: "_softmax _log_softmax _safe_softmax logsumexp",
     OperatorKind.GATHER: """embedding index gather index_select take scatter scatter_add index_put
         index_put_ index_add _embedding_bag _embedding_bag_forward_only tril triu tril_indices
-        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss""",
+        triu_indices _unsafe_index take_along_dim nll_loss_forward nll_loss
+        scatter_reduce index_copy masked_scatter embedding_renorm_""",
     OperatorKind.REDUCTION: """sum mean amax amin max min argmax argmin prod var var_mean std norm
         linalg_vector_norm all any cumsum mse_loss l1_loss huber_loss
         smooth_l1_loss binary_cross_entropy_with_logits binary_cross_entropy count_nonzero
-        mv dot vdot _trilinear
+        mv addmv dot vdot _trilinear std_mean median kthvalue aminmax histc
+        cumprod cummax cummin logcumsumexp multi_margin_loss
         max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
         _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d""",
     OperatorKind.ELEMENTWISE: """cat stack clone copy copy_ _to_copy fill fill_ zeros ones full
@@ -51,8 +58,14 @@ _NAMES: Final = {
         masked_fill masked_fill_ repeat gelu silu relu relu_ threshold hardtanh leaky_relu elu
         bernoulli bernoulli_ rand rand_like randn randn_like scalar_tensor new_zeros new_ones
         new_full roll flip zero_ slice_scatter select_scatter one_hot repeat_interleave
-        glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward""",
-    OperatorKind.OTHER: "topk sort argsort _fft_r2c _fft_c2r _fft_c2c",
+        glu polar complex _prelu_kernel native_channel_shuffle log_sigmoid_forward hardswish
+        hardswish_ rrelu_with_noise exponential_ uniform_ normal normal_ randint eye diag_embed
+        rot90 index_fill pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+        replication_pad1d replication_pad2d upsample_nearest1d upsample_nearest2d
+        upsample_linear1d upsample_bilinear2d im2col col2im
+        fake_quantize_per_tensor_affine_cachemask""",
+    OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
+        multinomial randperm mode""",
 }
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
@@ -108,11 +121,10 @@ def product(
     name: str,
     path: str,
     pair: tuple[torch.Tensor, torch.Tensor],
-    *,
-    has_gradient: bool,
+    gradients: tuple[bool, bool],
     **figures: Any,
 ) -> Operator:
-    """A matrix product of two or three axes; without ``has_gradient`` its operands need none."""
+    """A matrix product of two or three axes; ``gradients`` say which of its operands need one."""
     left, right = pair
     is_batched = name in ("bmm", "baddbmm")
     count = int(left.shape[0]) if is_batched else 1
@@ -122,8 +134,8 @@ def product(
         kind=OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL,
         shape=(count, int(m), int(k), int(right.shape[-1])),
         dtype=data_type(left),
-        left_gradient=has_gradient and bool(left.requires_grad),
-        right_gradient=has_gradient and bool(right.requires_grad),
+        left_gradient=gradients[0],
+        right_gradient=gradients[1],
         **figures,
     )
 
@@ -132,9 +144,9 @@ def convolution(
     path: str,
     tensors: tuple[torch.Tensor, ...],
     groups: int,
+    gradients: tuple[bool, bool],
     *,
     is_transposed: bool,
-    has_gradient: bool,
     **figures: Any,
 ) -> Operator:
     """A convolution as the matrix product that it is of patches and filters.
@@ -144,8 +156,8 @@ def convolution(
         tensors: ``[samples, channels, ...]`` that comes in, ``[out, in / groups, ...]`` filters (in
             and out change places where it is transposed), and what comes out.
         groups: of channels, each with filters of its own.
+        gradients: whether what comes in, and whether the filters, need a gradient.
         is_transposed: each position that comes in, not that goes out, is one row of the product.
-        has_gradient: whether its operands may need a gradient.
         figures: bytes and parameters.
     """
     given, filters, made = tensors
@@ -157,8 +169,8 @@ def convolution(
         kind=OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL,
         shape=(groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns),
         dtype=data_type(given),
-        left_gradient=has_gradient and bool(given.requires_grad),
-        right_gradient=has_gradient and bool(filters.requires_grad),
+        left_gradient=gradients[0],
+        right_gradient=gradients[1],
         **figures,
     )
 
@@ -192,8 +204,12 @@ def counted_flop(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     return float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
 
 
-def cpu_attention_flop() -> dict[Any, Any]:
-    """How to count the FLOP of the CPU's fused attention, which PyTorch's registry leaves out."""
+def own_counters() -> dict[Any, Any]:
+    """How to count the FLOP of operators that PyTorch's registry leaves out or miscounts.
+
+    It leaves out the CPU's fused attention, and takes the gradient of filters in groups as if each
+    group had the channels of all.
+    """
     aten = torch.ops.aten
 
     def forward(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
@@ -204,7 +220,14 @@ def cpu_attention_flop() -> dict[Any, Any]:
         del rest, named
         return int(sdpa_backward_flop_count(gradient, query, key, value))
 
+    def filters(gradient: Any, given: Any, weight: Any, *rest: Any, **named: Any) -> int:
+        del named
+        is_transposed, needed = rest[4], rest[7]
+        each = conv_flop_count(given, weight, gradient, transposed=is_transposed)
+        return int(each) * sum(needed[:2])
+
     return {
+        aten.convolution_backward: filters,
         aten._scaled_dot_product_flash_attention_for_cpu: forward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
     }

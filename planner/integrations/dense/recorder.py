@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,6 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 from costmodels.operators import Operator, OperatorKind
 from planner.integrations.dense import kinds
+from planner.integrations.dense.gradients import (
+    is_differentiable,
+    is_in_own_function,
+    newest_node,
+    reached_nodes,
+)
 
 Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
 """Operators of a module that is known as a whole, from its arguments."""
@@ -44,8 +48,12 @@ class Recorder(TorchDispatchMode):
         self._pending_bytes = 0.0
         self._last: tuple[list[Operator], frozenset[int]] | None = None
         self._path: list[str] = []
+        self._names: frozenset[str] = frozenset()
         self._silent = 0
         self._alive: list[Any] = []
+        self._followed: set[int] = set()
+        self._nodes: list[tuple[_Place, int]] = []
+        self._without_gradients: list[_Place] = []
         self._places: dict[tuple[object, ...], list[_Place]] | None = None
 
     # -- what the tracer tells ----------------------------------------------------------------
@@ -59,6 +67,7 @@ class Recorder(TorchDispatchMode):
     def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
         """Operators between now and the end belong to the modules that run."""
         handles: list[Any] = []
+        self._names = frozenset(names.values())
         for child in names:
             enter = self._entering(names, known)
             if isinstance(child, torch.jit.ScriptModule):
@@ -74,20 +83,44 @@ class Recorder(TorchDispatchMode):
     def again(self, operator: Operator) -> None:
         """The backward pass ran an operator of the forward pass once more.
 
-        Of equal ones it does not matter which is marked. Which operands need a gradient is known
-        only now where the forward pass ran without gradients.
+        It is looked for among operators of the same module; outside of modules, among all of equal
+        work. Where the forward pass ran without gradients, as in a checkpoint of the older kind,
+        only now is it known which operands need one.
         """
         if self._places is None:
             self._places = self._by_work()
-        places = self._places.get(_work(operator))
-        if places:
+        places = self._places.get((operator.name, *_work(operator)))
+        if places is None and operator.name not in self._names:
+            places = self._places.get(_work(operator))
+        if places is None:
+            return
+        while places:
             listed, place = places.pop()
-            listed[place] = replace(
-                listed[place],
-                is_recomputed=True,
-                left_gradient=operator.left_gradient,
-                right_gradient=operator.right_gradient,
-            )
+            if listed[place].is_recomputed:
+                continue
+            listed[place] = replace(listed[place], is_recomputed=True)
+            if (listed, place) in self._without_gradients:
+                listed[place] = replace(
+                    listed[place],
+                    left_gradient=operator.left_gradient,
+                    right_gradient=operator.right_gradient,
+                    backward_bytes=operator.backward_bytes,
+                )
+            return
+        words = "a checkpoint inside another computes operators more than once again: once counts"
+        self.remarks["nested"] = words
+
+    def results(self, outputs: list[torch.Tensor]) -> None:
+        """Gradients start from ``outputs``; what these do not depend on has no backward pass."""
+        if self._parameters and not outputs:
+            words = "no result of the module has a gradient: no backward pass is listed"
+            self.remarks["no gradient"] = words
+        reached = reached_nodes(outputs)
+        for (listed, place), node in self._nodes:
+            if node not in reached:
+                listed[place] = replace(
+                    listed[place], left_gradient=False, right_gradient=False, backward_bytes=0.0
+                )
 
     def end(self) -> None:
         """The forward pass is over: what is kept since its last operator belongs to that."""
@@ -119,30 +152,71 @@ class Recorder(TorchDispatchMode):
     # -- what torch calls -----------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then write it down."""
+        """Run the operator, then write it down; one that is made of others counts as these.
+
+        Operators arrive whole only under ``torch.inference_mode``.
+        """
         del types
         kwargs = kwargs or {}
+        if func is not torch.ops.prim.device.default:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         out = func(*args, **kwargs)
         read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         self._alive += made
         is_after = any(_storage(x) in self._looked_up for x in read)
+        self._follow(read, made)
         if is_after:
             self._looked_up.update(_storage(x) for x in made)
         if not self._silent and made and not kinds.is_free(func):
             listed = self.after if is_after else self.before
             listed.append(self._operator(func, args, kwargs, out, read, made))
             self._last = (listed, frozenset(_storage(x) for x in made))
+            self._remember_node((listed, len(listed) - 1), func)
         return out
 
     # -- private --------------------------------------------------------------------------------
 
+    def _follow(self, read: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Results in an own function need gradients where what they are made of does.
+
+        Autograd does not mark them, for it does not look into the function.
+        """
+        if is_in_own_function() and any(self._needs(read)):
+            self._followed.update(_storage(x) for x in made)
+
+    def _needs(self, tensors: Iterable[torch.Tensor]) -> tuple[bool, ...]:
+        """Which tensors need a gradient, if what runs now can have one."""
+        is_own = is_in_own_function()
+        found = tuple(
+            bool(x.requires_grad) or (is_own and _storage(x) in self._followed) for x in tensors
+        )
+        return found if is_own or torch.is_grad_enabled() else (False,) * len(found)
+
+    def _remember_node(self, place: _Place, func: Any) -> None:
+        """Which node of autograd's graph computes the gradients of what was just listed.
+
+        What writes into a part of a tensor has none of its own.
+        """
+        is_own = is_in_own_function()
+        if is_own:
+            self._without_gradients.append(place)
+        if is_own or (torch.is_grad_enabled() and not func._schema.is_mutable):
+            self._nodes.append((place, newest_node()))
+
     def _by_work(self) -> dict[tuple[object, ...], list[_Place]]:
-        """Where operators of equal work are listed; last those that ran without gradients."""
+        """Where operators of equal work are listed, with the name of their module and without.
+
+        Last, and so taken first, are those that ran without gradients.
+        """
         found: dict[tuple[object, ...], list[_Place]] = {}
         for listed in (self.before, self.after):
             for place, known in enumerate(listed):
-                found.setdefault(_work(known), []).append((listed, place))
+                for key in (_work(known), (known.name, *_work(known))):
+                    found.setdefault(key, []).append((listed, place))
         for places in found.values():
             places.sort(key=lambda at: at[0][at[1]].left_gradient, reverse=True)
         return found
@@ -170,21 +244,23 @@ class Recorder(TorchDispatchMode):
             "saved_bytes": self._pending_bytes,
         }
         self._pending_bytes = 0.0
+        has_gradient = is_differentiable(made) and any(self._needs(read))
         path = self._path[-1] if self._path else name
         if name in kinds.PRODUCTS:
             first = kinds.PRODUCTS[name]
             pair = args[first], args[first + 1]
-            return kinds.product(name, path, pair, has_gradient=_has_gradient(), **figures)
+            return kinds.product(name, path, pair, self._needs(pair), **figures)
         if name == kinds.CONVOLUTION:
             is_transposed, groups = (
                 _named(func, args, kwargs, x) for x in ("transposed", "groups")
             )
             tensors = (args[0], args[1], out)
-            figures |= {"is_transposed": is_transposed, "has_gradient": _has_gradient()}
-            return kinds.convolution(path, tensors, groups, **figures)
+            needs = self._needs(tensors[:2])
+            figures["is_transposed"] = is_transposed
+            return kinds.convolution(path, tensors, groups, needs, **figures)
         if kinds.is_attention(name):
             causal = _named(func, args, kwargs, "is_causal")
-            figures |= {"is_causal": bool(causal), "has_gradient": _has_gradient()}
+            figures |= {"is_causal": bool(causal), "has_gradient": has_gradient}
             return kinds.attention(path, read, **figures)
         if kind is None:
             self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
@@ -195,7 +271,7 @@ class Recorder(TorchDispatchMode):
             shape=tuple(int(n) for n in largest.shape),
             dtype=kinds.data_type(largest),
             function=name,
-            backward_bytes=None if _has_gradient() else 0.0,
+            backward_bytes=None if has_gradient else 0.0,
             **figures,
         )
 
@@ -233,60 +309,6 @@ class Recorder(TorchDispatchMode):
         del module, args, output
         self._path.pop()
         self._silent = max(0, self._silent - 1)
-
-
-def _has_gradient() -> bool:
-    """Whether what runs now can have a gradient: not under ``torch.no_grad`` and the like.
-
-    The forward pass of a ``torch.autograd.Function`` runs without gradients too, but has a backward
-    pass of its own.
-    """
-    if torch.is_grad_enabled():
-        return True
-    own = {code for kind in _below(torch.autograd.Function) if (code := _code(kind)) is not None}
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code in own:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _below(kind: type) -> Iterator[type]:
-    children: list[type] = kind.__subclasses__()
-    for child in children:
-        yield child
-        yield from _below(child)
-
-
-def _code(kind: type) -> CodeType | None:
-    return getattr(getattr(kind, "forward", None), "__code__", None)
-
-
-class Recomputing(TorchDispatchMode):
-    """A dispatch mode for the backward pass that finds what a checkpoint computes once more.
-
-    Gradients are computed without gradients of their own, and what is computed again with them.
-
-    Args:
-        recorder: of the forward pass, which is told.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        """Nothing is seen yet."""
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then tell the recorder if it is one of the forward pass."""
-        del types
-        seen = Recorder({}) if torch.is_grad_enabled() else contextlib.nullcontext()
-        with seen:
-            out = func(*args, **(kwargs or {}))
-        if isinstance(seen, Recorder):
-            for operator in (*seen.before, *seen.after):
-                self._recorder.again(operator)
-        return out
 
 
 def _work(operator: Operator) -> tuple[object, ...]:

@@ -18,9 +18,10 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
 from planner.integrations.dense.fold import folded
-from planner.integrations.dense.kinds import bytes_of, cpu_attention_flop, data_type
+from planner.integrations.dense.kinds import bytes_of, data_type, own_counters
 from planner.integrations.dense.lookups import Lookup, known_operators
-from planner.integrations.dense.recorder import Recomputing, Recorder
+from planner.integrations.dense.recomputing import Recomputing
+from planner.integrations.dense.recorder import Recorder
 
 _SAME: Final = 1e-9
 
@@ -94,8 +95,8 @@ def trace_dense(
     found = dict(lookups or {})
     tensors = _fake_tensors(module, fake, tuple(found))
     recorder = Recorder(_trained(tensors))
-    forward = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
-    both = FlopCounterMode(display=False, custom_mapping=cpu_attention_flop())
+    forward = FlopCounterMode(display=False, custom_mapping=own_counters())
+    both = FlopCounterMode(display=False, custom_mapping=own_counters())
     names = {child: path for path, child in module.named_modules()}
 
     @contextlib.contextmanager
@@ -110,11 +111,11 @@ def trace_dense(
             yield
         recorder.end()
 
-    step = _Step(module, recording, Recomputing(recorder))
+    backward = Recomputing(recorder).inside(names, known_operators)
+    step = _Step(module, recording, backward, recorder.results)
     try:
         args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
-        # Without oneDNN, which has recurrent layers as one operator, they are made of products.
-        with fake, _stand_ins(module, found, recorder, fake), both, _without_onednn():
+        with fake, _stand_ins(module, found, recorder, fake), both, _made_of_products():
             outputs = functional_call(step, _prefixed(tensors), args, kwargs)
     except InvalidInputError:
         raise
@@ -134,10 +135,12 @@ class _Step(nn.Module):
         module: nn.Module,
         forward: Callable[[], contextlib.AbstractContextManager[None]],
         backward: contextlib.AbstractContextManager[object],
+        results: Callable[[list[torch.Tensor]], None],
     ) -> None:
         super().__init__()
         self.module = module
         self._during = forward, backward
+        self._results = results
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """Results that a gradient starts from."""
@@ -145,6 +148,7 @@ class _Step(nn.Module):
         with forward():
             output = self.module(*args, **kwargs)
         outputs = _differentiable(output)
+        self._results(outputs)
         if outputs:
             with backward:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
@@ -157,13 +161,16 @@ def _prefixed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    before = torch.backends.mkldnn.enabled
+def _made_of_products() -> Iterator[None]:
+    """Recurrent layers and attention without gradients run as several operators, not as one."""
+    onednn, fast_path = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
     torch.backends.mkldnn.enabled = False
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        torch.backends.mkldnn.enabled = onednn
+        torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 def _untraceable(module: nn.Module, error: Exception) -> InvalidInputError:
