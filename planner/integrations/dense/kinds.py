@@ -121,7 +121,7 @@ def product(
     name: str,
     path: str,
     pair: tuple[torch.Tensor, torch.Tensor],
-    gradients: tuple[bool, bool],
+    gradients: tuple[bool, ...],
     **figures: Any,
 ) -> Operator:
     """A matrix product of two or three axes; ``gradients`` say which of its operands need one."""
@@ -144,7 +144,7 @@ def convolution(
     path: str,
     tensors: tuple[torch.Tensor, ...],
     groups: int,
-    gradients: tuple[bool, bool],
+    gradients: tuple[bool, ...],
     *,
     is_transposed: bool,
     **figures: Any,
