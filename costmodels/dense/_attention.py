@@ -1,9 +1,10 @@
 """How long a fused attention takes: with softmax, or pointwise as in HSTU.
 
-Kernels run blocks of 128 queries of one head in whole waves over the multiprocessors, and a causal
-mask leaves the blocks on and below the diagonal. The products of a score and its activation join as
-a 2-norm, each block takes a while to begin and end (:class:`costmodels.sustained.ScoreWork`), and
-that joins with memory as a 2-norm. Pointwise attention (Zhai et al. 2024, arXiv 2402.17152) applies
+Kernels run blocks of 128 queries of one head in whole waves over the multiprocessors. A block that
+holds fewer queries takes as long as a full one, and a causal mask leaves the blocks on and below
+the diagonal. The products of a score and its activation join as a 2-norm, each block takes a while
+to begin and end (:class:`costmodels.sustained.ScoreWork`), and that joins with memory as a 2-norm.
+Pointwise attention (Zhai et al. 2024, arXiv 2402.17152) applies
 an activation to each score in the place of softmax.
 """
 
@@ -45,7 +46,8 @@ def kernel_time(
     work = works[is_backward]
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     scores = float(heads) * queries * keys
-    done = math.hypot(flop / work.product_ratio, work.score_flops * scores) * _seen_ratio(operator)
+    done = math.hypot(flop / work.product_ratio, work.score_flops * scores)
+    done *= _computed_ratio(operator)
     compute_s = done / _product_rate(operator, device, shares)
     if device.num_multiprocessors:
         compute_s += work.block_s * _blocks(operator) / device.num_multiprocessors
@@ -60,10 +62,12 @@ def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:
     return rate * shares.product_ratio
 
 
-def _seen_ratio(operator: Operator) -> float:
-    """Share of the scores that a causal mask leaves, in whole blocks."""
-    keys = operator.shape[2]
-    return min(1.0, 0.5 + 0.5 * _ROWS / max(keys, 1)) if operator.is_causal else 1.0
+def _computed_ratio(operator: Operator) -> float:
+    """Scores of whole blocks of queries that a causal mask leaves, over all scores there are."""
+    heads, queries, keys, _, _ = operator.shape
+    rows = max(heads * queries, 1)
+    seen = min(1.0, 0.5 + 0.5 * _ROWS / max(keys, 1)) if operator.is_causal else 1.0
+    return seen * _ROWS * _blocks(operator) / rows
 
 
 def _blocks(operator: Operator) -> int:

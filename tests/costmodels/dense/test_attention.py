@@ -175,3 +175,28 @@ def test_written_scores_are_told_on_a_gpu() -> None:
 
     assert "set fused_attention: true" in warnings(UNFUSED)
     assert "fused_attention" not in warnings(FUSED)
+
+
+@given(
+    heads=st.integers(1, 300),
+    positions=st.integers(1, 700),
+    is_causal=st.booleans(),
+    is_pointwise=st.booleans(),
+    is_backward=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_more_positions_never_take_less_time(
+    heads: int, positions: int, *, is_causal: bool, is_pointwise: bool, is_backward: bool
+) -> None:
+    shorter, longer = (
+        attention_time(
+            replace(
+                attention(heads, length, 64, is_causal=is_causal),
+                is_pointwise=is_pointwise,
+            ),
+            H100,
+            is_backward=is_backward,
+        )
+        for length in (positions, positions + 1)
+    )
+    assert longer >= shorter * (1 - 1e-12)
