@@ -114,8 +114,11 @@ def _whole(what: str, value: Any) -> int:
     return int(value)
 
 
+def shown(value: object) -> str:
+    """A value as messages show it: its class where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"a {type(value).__name__}"
+
+
 def _refusal(what: str, wanted: str, value: object) -> InvalidValueError:
-    shown = repr(value)
-    if len(shown) > _LONGEST:
-        shown = f"a {type(value).__name__}"
-    return InvalidValueError(f"{what} must be {wanted}, got {shown}")
+    return InvalidValueError(f"{what} must be {wanted}, got {shown(value)}")

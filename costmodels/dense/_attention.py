@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from costmodels.dense._tiles import FLOOR_S
 from costmodels.operators import Operator
 from costmodels.sustained import BURSTS, Shares, Works, pointwise_works, softmax_works
 from costmodels.topology import Device
 
 _ROWS: Final = 128
 """Queries of a block, and keys."""
-_FLOOR_S: Final = 4e-6
 _BACKWARD_MOVED: Final = 17.0 / 4.0
 """What a backward pass moves over what the forward pass moves, which is 4 tensors. FlashAttention-2
 and what came from its code read queries, keys and values (3), the result (1) and its gradient (2),
@@ -53,7 +53,7 @@ def kernel_time(
         compute_s += work.block_s * _blocks(operator) / device.num_multiprocessors
     compute_s *= _waves_ratio(operator, device)
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + _FLOOR_S
+    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + FLOOR_S
 
 
 def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:

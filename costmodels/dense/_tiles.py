@@ -24,7 +24,8 @@ _LARGEST: Final = 256 * 128
 _HALVINGS_PER_LOSS: Final = 2.0
 _SPLITS: Final = (1, 2, 4, 8, 16)
 _SHORTEST_SPLIT: Final = 256
-_FLOOR_S: Final = 4e-6
+FLOOR_S: Final = 4e-6
+"""Least seconds of a kernel."""
 
 
 @lru_cache(maxsize=2**16)
@@ -80,4 +81,4 @@ def _joined(
     compute_s: float, num_elements: float, largest_bytes: float, dtype: DataType, device: Device
 ) -> float:
     memory_s = streaming_time(num_elements * dtype.num_bytes, largest_bytes, device)
-    return math.hypot(compute_s, memory_s) + _FLOOR_S
+    return math.hypot(compute_s, memory_s) + FLOOR_S

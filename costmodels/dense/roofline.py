@@ -33,13 +33,13 @@ class Roofline(AbstractDenseModel):
     """Matrix products by tiles, then other operators by memory, plus gaps between kernels.
 
     Products are timed by :mod:`costmodels.dense._tiles`, fused attention by
-    :mod:`costmodels.dense._attention`. All other operators
-    (activation, norm, softmax, concatenation) move their bytes at streaming bandwidth. The backward
-    pass computes the products for the operands that need a gradient, moves the bytes that the other
-    operators say (twice those of the forward pass where they do not), and runs again what was not
-    kept. The optimizer moves its bytes of every parameter. Where dense compute fills most of a
-    step, products and memory reach a share of their rates (:mod:`costmodels.sustained`);
-    ``shares`` stands for those of the device and the precision.
+    :mod:`costmodels.dense._attention`. All other operators (activation, norm, softmax,
+    concatenation) move their bytes at streaming bandwidth. The backward pass computes the products
+    for the operands that need a gradient, moves the bytes that the other operators say (twice those
+    of the forward pass where they do not), and runs again what was not kept. The optimizer moves
+    its bytes of every parameter. Where dense compute fills most of a step, products and memory
+    reach a share of their rates (:mod:`costmodels.sustained`); ``shares`` stands for those of the
+    device and the precision.
 
     Valid for batches of some hundred samples and more; smaller ones are launch bound.
     """

@@ -125,7 +125,7 @@ def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow
 
 
 def positions(
-    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths
+    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths, advice: str
 ) -> tuple[tuple[Operator, ...], Flow]:
     """What reaches a layer of sequences, as positions of one width.
 
@@ -135,9 +135,10 @@ def positions(
         widths: elements of a position that arrive, and that the layer takes; where they differ, a
             linear layer brings one to the other.
         lengths: of the sequences.
+        advice: what to change where another number of elements arrives.
 
     Raises:
-        InvalidValueError: as many elements as that do not arrive.
+        InvalidValueError: another number of elements arrives.
     """
     first, met = joined(flow)
     elements, count = met.width * met.length, math.ceil(lengths.mean)
@@ -145,7 +146,7 @@ def positions(
     require(
         elements == given * count,
         f"layer {name}: needs {count} positions of {given} elements, but {elements} elements per "
-        "sample reach it; change seq, hidden or input_width",
+        f"sample reach it; {advice}",
     )
     if given != taken:
         product = linear(f"{name}.input", lengths.rows(flow.batch_size), given, taken, flow.dtype)

@@ -106,8 +106,9 @@ class Hstu(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """One layer's operators with their repeats."""
         lengths = self._lengths
+        widths = self.input_width or self.hidden, self.hidden
         first, met = _parts.positions(
-            flow, self.prefix, (self.input_width or self.hidden, self.hidden), lengths
+            flow, self.prefix, widths, lengths, "change seq, hidden or input_width"
         )
         rows = lengths.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
@@ -120,9 +121,13 @@ class Hstu(AbstractLayer):
         wide = 2 * self._queries + 2 * self._values
         active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
         if self.fused_attention:
-            size = active.written_bytes
-            active = replace(active, num_kernels=0, num_calls=0, read_bytes=0.0)
-            active = replace(active, backward_bytes=3.0 * size)
+            active = replace(
+                active,
+                num_kernels=0,
+                num_calls=0,
+                read_bytes=0.0,
+                backward_bytes=3.0 * active.written_bytes,
+            )
         return (
             _parts.norm(name, rows, self.hidden, dtype),
             _parts.linear(name, rows, self.hidden, wide, dtype),
@@ -187,7 +192,13 @@ class Hstu(AbstractLayer):
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
             norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
-            added = replace(added, read_bytes=float(dtype.num_bytes * rows * hidden))
-            added = replace(added, written_bytes=0.0, num_kernels=0, num_calls=0)
-            return (norm, product, replace(added, backward_bytes=0.0))
+            added = replace(
+                added,
+                read_bytes=added.written_bytes,
+                written_bytes=0.0,
+                num_kernels=0,
+                num_calls=0,
+                backward_bytes=0.0,
+            )
+            return (norm, product, added)
         return (norm, gate, product, added)

@@ -163,20 +163,21 @@ class Transformer(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """One block's operators with their repeats, between what begins and what ends."""
-        joined, met = ((), flow) if self.vocabulary else _parts.joined(flow)
-        elements, positions = met.width * met.length, math.ceil(self._lengths.mean)
-        require(
-            bool(self.vocabulary) or elements == self.hidden * positions,
-            f"layer {self.prefix}: needs {positions} positions of {self.hidden} elements, but "
-            f"{elements} elements per sample reach it; change seq or hidden, or give a vocabulary",
-        )
-        rows, split = self._lengths.rows(flow.batch_size), flow.split
+        lengths, split = self._lengths, flow.split
+        joined: tuple[Operator, ...] = ()
+        if self.vocabulary:
+            met = flow.after(self.hidden, math.ceil(lengths.mean))
+        else:
+            advice = "change seq or hidden, or give a vocabulary"
+            joined, met = _parts.positions(
+                flow, self.prefix, (self.hidden, self.hidden), lengths, advice
+            )
+        rows = lengths.rows(flow.batch_size)
         require(
             all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),
             f"layer {self.prefix}: heads, kv_heads and ffn must be multiples of tensor_parallel "
             f"{split}, got {self.heads}, {self.kv_heads} and {self.ffn}",
         )
-        met = met.after(self.hidden, positions)
         style = _blocks.Style(
             dtype=met.dtype,
             autocast=self.autocast,
@@ -190,7 +191,7 @@ class Transformer(AbstractLayer):
         last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
         ends = (*last, *self._head(met, style))
         own = (*self._tokens(rows // split, split, style), *blocks, *ends)
-        return self.placed((*joined, *self._lengths.uneven(own, flow.batch_size)), met)
+        return self.placed((*joined, *lengths.uneven(own, flow.batch_size)), met)
 
     def _kept(self, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
         """The block with what its backward pass computes again."""

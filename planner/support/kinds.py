@@ -6,11 +6,9 @@ import math
 import os
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Final
 
+from costmodels.fields import shown
 from planner.errors import InvalidInputError
-
-_LONGEST: Final = 60
 
 
 def require_kind(
@@ -30,7 +28,7 @@ def require_kind(
     """
     if isinstance(value, kind) or (optional and value is None):
         return
-    message = f"{name}: {_shown(value)} is no {kind.__name__}; {hint}"
+    message = f"{name}: {shown(value)} is no {kind.__name__}; {hint}"
     raise InvalidInputError(message)
 
 
@@ -44,7 +42,7 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
     if value is None or (isinstance(value, kind) and 0 <= float(value) < math.inf):
         return
     wanted = "whole number" if whole else "finite number"
-    message = f"{name} must be a {wanted} of 0 or more, or None, got {_shown(value)}"
+    message = f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}"
     raise InvalidInputError(message)
 
 
@@ -55,7 +53,7 @@ def require_function(name: str, value: object) -> None:
         InvalidInputError: names the argument and the value.
     """
     if value is not None and not callable(value):
-        message = f"{name}: {_shown(value)} is no function; give one, or None"
+        message = f"{name}: {shown(value)} is no function; give one, or None"
         raise InvalidInputError(message)
 
 
@@ -71,11 +69,5 @@ def path_of(source: object, what: str) -> Path:
     """
     if isinstance(source, str | os.PathLike):
         return Path(source)
-    message = f"{what}: {_shown(source)} is no path; give a text or a pathlib.Path"
+    message = f"{what}: {shown(source)} is no path; give a text or a pathlib.Path"
     raise InvalidInputError(message)
-
-
-def _shown(value: object) -> str:
-    """The value, or its class where the value is long."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"a {type(value).__name__}"

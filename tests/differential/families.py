@@ -8,7 +8,6 @@ that are left may take their seats.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -19,7 +18,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
@@ -37,6 +35,7 @@ from tests.differential.case import Case, cell_bytes, common_cells
 from tests.differential.check import faults_of
 from tests.differential.drawing.problems import draw
 from tests.differential.judging.enumerator import Enumerator
+from tests.differential.seeds import look_at, seed_parser
 
 FloatArray = NDArray[np.float64]
 
@@ -192,21 +191,18 @@ def _received(
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at families of drawn problems; 1 if one breaks a promise."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--count", type=int, default=50, help="number of problems")
-    parser.add_argument("--start", type=int, default=0, help="seed of the first")
+    parser = seed_parser(__doc__, count=50)
     parser.add_argument("--evaluations", type=int, default=300, help="most plans priced each")
     flags = parser.parse_args(arguments)
-    out, broken = Console(highlight=False, soft_wrap=True, markup=False), 0
-    for seed in range(flags.start, flags.start + flags.count):
+
+    def faults(seed: int) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             lines = family_faults(*draw_family(seed), max_evaluations=flags.evaluations)
-        broken += bool(lines)
-        for line in lines:
-            out.print(f"seed {seed}: {line}")
-    out.print(f"{flags.count - broken} of {flags.count} families keep every promise")
-    return 1 if broken else 0
+        return [f"seed {seed}: {line}" for line in lines]
+
+    seeds = range(flags.start, flags.start + flags.count)
+    return look_at(seeds, faults, "families keep every promise")
 
 
 if __name__ == "__main__":

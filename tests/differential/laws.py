@@ -14,7 +14,6 @@ A bound that is wrong is seldom the bound that a search ends with. Here every on
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +21,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from costmodels.iteration._events import simulate
 from costmodels.pipeline import CostPipeline
@@ -34,6 +32,7 @@ from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.judging.descent import FEW
+from tests.differential.seeds import look_at, seed_parser
 
 FloatArray = NDArray[np.float64]
 
@@ -239,19 +238,16 @@ LAWS: tuple[Callable[[PricedPlans], Iterator[str]], ...] = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at drawn problems; 1 if a law is broken."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--count", type=int, default=100, help="number of problems")
-    parser.add_argument("--start", type=int, default=0, help="seed of the first")
+    parser = seed_parser(__doc__, count=100)
     parser.add_argument("--draw", choices=[*DRAWINGS], default="unusual", help="kind of problems")
     flags = parser.parse_args(arguments)
-    out, broken = Console(highlight=False, soft_wrap=True, markup=False), 0
-    for seed in range(flags.start, flags.start + flags.count):
+
+    def faults(seed: int) -> list[str]:
         lines = broken_laws(DRAWINGS[flags.draw](seed), seed)
-        broken += bool(lines)
-        for line in lines:
-            out.print(f"seed {seed}: {line}")
-    out.print(f"{flags.count - broken} of {flags.count} problems keep every law")
-    return 1 if broken else 0
+        return [f"seed {seed}: {line}" for line in lines]
+
+    seeds = range(flags.start, flags.start + flags.count)
+    return look_at(seeds, faults, "problems keep every law")
 
 
 if __name__ == "__main__":

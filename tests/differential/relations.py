@@ -12,7 +12,6 @@ rule that its plan obeys, on a better machine, and so on. Its files are read bac
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import warnings
@@ -21,7 +20,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.workload import Workload
@@ -43,6 +41,7 @@ from tests.differential.check import OPTIMAL, SAME
 from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.judging.rules import broken_rules
 from tests.differential.laws import better_machines
+from tests.differential.seeds import look_at, seed_parser
 
 _UNIFORM = (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
 _FASTER = 3
@@ -363,24 +362,21 @@ MAKERS: tuple[Make, ...] = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at drawn problems; 1 if any answers disagree."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--count", type=int, default=20, help="number of problems")
-    parser.add_argument("--start", type=int, default=0, help="seed of the first")
+    parser = seed_parser(__doc__, count=20)
     parser.add_argument("--draw", choices=[*DRAWINGS], default="usual", help="kind of problems")
     parser.add_argument("--run", choices=[r.value for r in Run], default="plan", help="how to ask")
     parser.add_argument("--evaluations", type=int, default=300, help="most plans priced each")
     flags = parser.parse_args(arguments)
-    out, broken = Console(highlight=False, soft_wrap=True, markup=False), 0
-    for seed in range(flags.start, flags.start + flags.count):
+
+    def faults(seed: int) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             case = DRAWINGS[flags.draw](seed)
             lines = disagreements(case, seed, run=Run(flags.run), max_evaluations=flags.evaluations)
-        broken += bool(lines)
-        for line in lines:
-            out.print(f"{case.name} [{case.objective}] {line}")
-    out.print(f"{flags.count - broken} of {flags.count} problems agree with all their relatives")
-    return 1 if broken else 0
+        return [f"{case.name} [{case.objective}] {line}" for line in lines]
+
+    seeds = range(flags.start, flags.start + flags.count)
+    return look_at(seeds, faults, "problems agree with all their relatives")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Recorder(TorchDispatchMode):
         self._alive: list[Any] = []
         self._followed: set[int] = set()
         self._nodes: list[tuple[_Place, int]] = []
-        self._without_gradients: list[_Place] = []
+        self._without_gradients: set[tuple[int, int]] = set()
         self._places: dict[tuple[object, ...], list[_Place]] | None = None
 
     # -- what the tracer tells ----------------------------------------------------------------
@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
             if listed[place].is_recomputed:
                 continue
             listed[place] = replace(listed[place], is_recomputed=True)
-            if (listed, place) in self._without_gradients:
+            if (id(listed), place) in self._without_gradients:
                 listed[place] = replace(
                     listed[place],
                     left_gradient=operator.left_gradient,
@@ -203,7 +203,7 @@ class Recorder(TorchDispatchMode):
         """
         is_own = is_in_own_function()
         if is_own:
-            self._without_gradients.append(place)
+            self._without_gradients.add((id(place[0]), place[1]))
         if is_own or (torch.is_grad_enabled() and not func._schema.is_mutable):
             self._nodes.append((place, newest_node()))
 
