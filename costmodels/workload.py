@@ -331,6 +331,14 @@ class Workload:
         msg = f"the workload {self.name!r} has no table {name!r}"
         raise InvalidValueError(msg)
 
+    def trained_row_bytes(self, table: Table) -> float:
+        """Bytes of the weights and the optimizer state of one whole row of ``table``."""
+        return table.row_bytes + self.optimizer.state_bytes_per_row(table.embedding_dim)
+
+    def trained_bytes(self, table: Table) -> float:
+        """Bytes of the weights and the optimizer state of ``table``, its rows whole."""
+        return table.num_embeddings * self.trained_row_bytes(table)
+
     @property
     def samples_per_rank(self) -> int:
         """Samples of a rank in one step, over all its micro-batches."""

@@ -114,10 +114,15 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             f"{topology.world_size} ranks; unequal pieces only where equal ones do not exist"
         )
     if listing.left_out_tables:
+        why = (
+            "the smallest ones, which take next to no device memory"
+            if listing.is_crowded
+            else "since device memory is far from full"
+        )
         holds = "the bound holds for them too" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
             f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
-            f"{len(listing.tables)} tables, since device memory is far from full; {holds}"
+            f"{len(listing.tables)} tables, {why}; {holds}"
         )
     if listing.has_uncut_alone:
         lines.append(

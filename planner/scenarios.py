@@ -161,6 +161,11 @@ class RobustObjective(AbstractObjective):
         """Those of all scenarios."""
         return np.concatenate([o.parts for o in self._inner])
 
+    @property
+    def hidden(self) -> BoolArray:
+        """Those of all scenarios."""
+        return np.concatenate([o.hidden for o in self._inner])
+
     def values(self, work: FloatArray) -> FloatArray:
         """Worst or mean over the scenarios."""
         blocks = _blocks(work, len(self._inner))

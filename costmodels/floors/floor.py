@@ -30,7 +30,6 @@ import numpy as np
 
 from costmodels.floors.exchange_floor import (
     INDICES,
-    NUM_EXCHANGES,
     exchange_floor,
     tail_floor,
 )
@@ -38,7 +37,9 @@ from costmodels.floors.leaves import leaf, line
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
+    FETCH,
     FORWARD_ALONE,
+    exchange_phase,
     lookups_add_up,
 )
 from costmodels.floors.type_floor import Leaf, TypeFloor
@@ -74,6 +75,10 @@ class IterationFloor:
         self._pipeline = pipeline
         self._known: dict[tuple[frozenset[ShardingType], bool, bool, int], TypeFloor] = {}
         self._known_exchanges: dict[tuple[ShardingType, int, int | None], _Exchange] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Floors are made again by another process: their durations are functions of this one."""
+        return {**self.__dict__, "_known": {}, "_known_exchanges": {}}
 
     def num_calls(self, types: frozenset[ShardingType]) -> int:
         """Fused calls that the rank which is slowest in a lookup makes at least.
@@ -131,13 +136,13 @@ class IterationFloor:
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
-            leaves = self._leaves(types, early=early, grows=grows)
+            leaves = self._leaves(types, fetches=fetches, grows=grows)
             calls, slow = self._calls(types, early=early)
             size, ranks = len(leaves), len(calls)
             own = self._stages.least_times(calls + more_calls, slow=slow)
             none, each = np.zeros((1, size)), np.eye(size)
-            made = self._times(types, none, own, early=early, grows=grows, empty=False)
-            unit = self._times(types, each, _nothing(own), early=early, grows=grows, empty=True)
+            made = self._times(types, none, own, fetches=fetches, grows=grows, empty=False)
+            unit = self._times(types, each, _nothing(own), fetches=fetches, grows=grows, empty=True)
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
@@ -193,35 +198,34 @@ class IterationFloor:
         share = 1.0
         if way is not None and wire is not None:
             share = float(wire.least_shares[family, which, way])
-        phase = 2 + family * NUM_EXCHANGES + which
+        phase = exchange_phase(kind, which)
         duration_s = exchange_floor(self._stages, family, which, share)
         ends = duration_s(np.array([0.0, 1.0]))
-        is_phase = which != INDICES or self._pipeline.exposes_input_dist
-        grows = is_phase and bool(ends[1] > ends[0])
         known = self._known_exchanges[kind, which, way] = _Exchange(
             kind=kind,
             which=which,
             is_gradient=way == BACKWARD,
             fixed_s=float(ends[0]),
-            leaf=leaf(phase, duration_s, share) if grows else None,
+            leaf=leaf(phase, duration_s, share) if ends[1] > ends[0] else None,
         )
         return known
 
     def _leaves(
-        self, types: frozenset[ShardingType], *, early: bool, grows: bool
+        self, types: frozenset[ShardingType], *, fetches: bool, grows: bool
     ) -> tuple[Leaf, ...]:
         """Both lookups, every exchange that grows, and the last all-reduce where that ``grows``.
 
-        With ``early``, the forward lookup also without what is fetched before it; where exchanges
-        are compressed, the backward lookup also without the decoding before it.
+        With ``fetches``, the forward lookup also without what is fetched before it, or what is
+        fetched beside everything, whichever the pipeline has; where exchanges are compressed, the
+        backward lookup also without the decoding before it.
         """
         found = [line(0), line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
         if grows:
             replicates = ShardingType.DATA_PARALLEL in types
             found.append(leaf(ALL_REDUCE, tail_floor(self._stages, replicates=replicates)))
-        if early:
-            found.append(line(FORWARD_ALONE))
+        if fetches:
+            found.append(line(FORWARD_ALONE if self._pipeline.exposes_fetch else FETCH))
         if self._stages.codecs is not None:
             found.append(line(BACKWARD_ALONE))
         return tuple(found)
@@ -256,7 +260,7 @@ class IterationFloor:
         leaves: FloatArray,
         own: StageTimes,
         *,
-        early: bool,
+        fetches: bool,
         grows: bool,
         empty: bool,
     ) -> StageTimes:
@@ -266,7 +270,8 @@ class IterationFloor:
             types: of the plans.
             leaves: ``[N, L]`` seconds.
             own: what the ranks take beside the leaves.
-            early: the forward lookup is counted at the fetch, and again without it.
+            fetches: a cache may be filled. Where the iteration waits for that, the forward lookup
+                is counted at the fetch, and again without it.
             grows: the last all-reduce is a leaf.
             empty: exchanges that are no leaves take no time, either.
         """
@@ -289,7 +294,9 @@ class IterationFloor:
                 families[known.name] = replace(known, outputs_s=outputs)
         tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
         reduced_s = next(columns) if grows else tail_s
+        early = fetches and self._pipeline.exposes_fetch
         alone = next(columns) * (ranks == ranks[-1]) if early else forward
+        beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
         codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
         if codecs is not None:
             decoded_s = codecs.dequantize_gradient_s + backward
@@ -300,7 +307,7 @@ class IterationFloor:
             codecs=codecs,
             lookup_forward_s=own.lookup_forward_s + alone,
             lookup_backward_s=own.lookup_backward_s + updated,
-            cache_fetch_s=forward if early else np.zeros_like(forward),
+            cache_fetch_s=forward if early else beside,
             families=tuple(families.values()),
             tail_bucket_s=reduced_s,
         )
@@ -321,8 +328,7 @@ class _Exchange:
     """One exchange of one sharding type.
 
     ``is_gradient`` says that it is the backward one, of exchanges that have two. ``fixed_s`` is
-    what it takes with nothing to send. ``leaf`` is None where it never takes longer, or where the
-    iteration does not wait for it.
+    what it takes with nothing to send. ``leaf`` is None where it never takes longer.
     """
 
     kind: ShardingType

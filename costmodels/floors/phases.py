@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.floors.exchange_floor import NUM_EXCHANGES
 from costmodels.iteration.base import AbstractPipeline, FloatArray
 from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.shard_work.wire import BY_HOSTS
@@ -30,9 +31,11 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ShardingType
 from costmodels.stages.stage_model import StageModel
 
-ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * 3
+ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
 """Phase of replicated tables' gradients, behind all exchanges."""
-FORWARD_ALONE: Final = ALL_REDUCE + 1
+FETCH: Final = ALL_REDUCE + 1
+"""Phase of cache fetches that run beside the rest of an iteration; nothing elsewhere."""
+FORWARD_ALONE: Final = FETCH + 1
 BACKWARD_ALONE: Final = FORWARD_ALONE + 1
 """Phases, behind all others, that are parts of the first two: see :meth:`PhaseModel.times`."""
 _STEP = 1e-4
@@ -42,6 +45,11 @@ _FLOOR = 1e-4
 
 Below 3e-5, rounding in the differences outweighs what tangents are lowered by.
 """
+
+
+def exchange_phase(kind: ShardingType, which: int) -> int:
+    """The phase of an exchange of a sharding type; ``which`` as in :mod:`.exchange_floor`."""
+    return 2 + EXCHANGING_TYPES.index(kind) * NUM_EXCHANGES + which
 
 
 def lookups_add_up(stages: StageModel, types: frozenset[ShardingType]) -> bool:
@@ -74,18 +82,19 @@ class PhaseModel:
 
         Phases: lookup forward, lookup backward, both with the codecs of what they exchange, then
         per sharding type each exchange, the mean of forward and backward, and (where exposed) of
-        indices; the all-reduce of replicated tables; lookup forward again, but without the cache
+        indices; the all-reduce of replicated tables; the cache fetch, where the iteration does not
+        wait for it; lookup forward again, but without the cache
         fetch that the first phase has where the iteration waits for it; and, only where exchanges
         are compressed, lookup backward again, but without the decoding of gradients.
         """
         lookup = self._lookup_phases(work, self._stages.speeds)
-        columns, alone = [lookup[..., 0], lookup[..., 1]], lookup[..., 2]
+        columns, alone = [lookup[..., 0], lookup[..., 1]], lookup[..., 3]
         if self._stages.codecs is not None:
             coded = [s / self._stages.speeds for s in self._stages.codecs.growth(work)]
             columns, alone = [c + s for c, s in zip(columns, coded, strict=True)], alone + coded[0]
         for f in range(len(EXCHANGING_TYPES)):
             columns.extend(self._stages.exchanges.growth(work, f))
-        columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), alone]
+        columns += [self._stages.all_reduce_growth(work[..., REPLICATED]), lookup[..., 2], alone]
         if self._stages.codecs is not None:
             columns.append(lookup[..., 1])
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
@@ -113,6 +122,7 @@ class PhaseModel:
         for _ in EXCHANGING_TYPES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
         weights.append(0.0 if self._pipeline.overlaps_bottom else 1.0)
+        weights.append(0.0)
         num_parts = 1 if self._stages.codecs is None else 2
         return np.array([*weights, *[0.0] * num_parts])
 
@@ -151,7 +161,7 @@ class PhaseModel:
         columns, growth = self._exchange_gradient
         gradient[2:, columns] = growth[2:]
         lookups = self._lookup_gradient(work_row[:NUM_COLUMNS])
-        gradient[[0, 1, FORWARD_ALONE], :NUM_COLUMNS] = lookups
+        gradient[[0, 1, FETCH, FORWARD_ALONE], :NUM_COLUMNS] = lookups
         codecs = self._stages.codecs
         if codecs is not None:
             fastest = codecs.rate_bytes_per_s * float(self._stages.speeds.max())
@@ -208,18 +218,22 @@ class PhaseModel:
         return gradient * shrink[:, None]
 
     def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
-        """The lookup phases on the fastest rank, ``[rows, 3]``."""
+        """The lookup phases on the fastest rank, ``[rows, 4]``."""
         return self._lookup_phases(rows, self._stages.speeds.max())
 
     def _lookup_phases(self, work: FloatArray, speeds: FloatArray | float) -> FloatArray:
-        """Lookup forward with the fetch it waits for, backward, and forward alone, ``[..., 3]``.
+        """Lookup forward with the fetch it waits for, backward, other fetches, forward alone.
 
         A cache fetch does not depend on the speed.
+
+        Returns:
+            ``[..., 4]`` seconds.
         """
         forward, backward, fetch = self._stages.lookup_times(work)
-        exposed = fetch if self._pipeline.exposes_fetch else 0.0
+        nothing = np.zeros_like(fetch)
+        exposed, hidden = (fetch, nothing) if self._pipeline.exposes_fetch else (nothing, fetch)
         alone = forward / speeds
-        return np.stack([alone + exposed, backward / speeds, alone], axis=-1)
+        return np.stack([alone + exposed, backward / speeds, hidden, alone], axis=-1)
 
 
 def _positive_blocks(work: FloatArray) -> FloatArray:

@@ -44,7 +44,7 @@ from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 
-from costmodels.floors.phases import FORWARD_ALONE
+from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, FloatArray
 from costmodels.sharding import Plan
@@ -276,7 +276,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     world = pipeline.topology.world_size
     work = np.zeros((len(distinct), world, pipeline.num_features))
     work[:, 0] = distinct
-    phases = pipeline.phase_times(work)[:, 0, :FORWARD_ALONE] * _MS  # others are parts of these
+    phases = pipeline.phase_times(work)[:, 0, :FETCH] * _MS  # others are hidden, or parts of these
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
     perfs = [

@@ -60,6 +60,11 @@ class Cost(AbstractNamedObjective):
         """Those of the time."""
         return self._time.parts
 
+    @property
+    def hidden(self) -> BoolArray:
+        """Those of the time."""
+        return self._time.hidden
+
     def values(self, work: FloatArray) -> FloatArray:
         """Seconds turned into dollars."""
         return self._time.values(work) * self._factor

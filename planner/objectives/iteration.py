@@ -10,10 +10,17 @@ from typing import Self, final
 
 import numpy as np
 
-from costmodels.floors.phases import ALL_REDUCE, BACKWARD_ALONE, FORWARD_ALONE
+from costmodels.floors.exchange_floor import INDICES
+from costmodels.floors.phases import (
+    ALL_REDUCE,
+    BACKWARD_ALONE,
+    FETCH,
+    FORWARD_ALONE,
+    exchange_phase,
+)
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import CALLS, REPLICATED
+from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
@@ -61,12 +68,15 @@ class IterationTime(AbstractNamedObjective):
     def weights(self) -> FloatArray:
         """The pipeline's own; the forward lookup alone counts where caches may be fetched first.
 
-        The all-reduce counts where tables may be replicated, even if compute can hide it: the more
-        of them, the sooner it cannot. The backward lookup alone counts where there is such a phase.
+        The all-reduce counts where tables may be replicated, exchanges of indices and fetches of
+        caches where tables may have them, even if compute can hide them: the more of them, the
+        sooner it cannot. The backward lookup alone counts where there is such a phase.
         """
         weights = np.array(self._pipeline.phase_weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
-        weights[FORWARD_ALONE] = float(self._fetches)
+        exchanging = {kind for kind, _ in self._calls} & set(EXCHANGING_TYPES)
+        weights[[exchange_phase(kind, INDICES) for kind in sorted(exchanging)]] = 1.0
+        weights[[FETCH, FORWARD_ALONE]] = float(self._fetches)
         weights[BACKWARD_ALONE:] = 1.0
         return weights
 
@@ -79,6 +89,13 @@ class IterationTime(AbstractNamedObjective):
     def parts(self) -> BoolArray:
         """Lookups alone are parts of those with the fetch and with the decoding."""
         return np.asarray(np.arange(len(self.weights)) >= FORWARD_ALONE)
+
+    @property
+    def hidden(self) -> BoolArray:
+        """Exchanges of indices and fetches that run beside the rest of the iteration."""
+        beside = [exchange_phase(kind, INDICES) for kind in EXCHANGING_TYPES] + [FETCH]
+        unpaid = self._pipeline.phase_weights == 0
+        return np.asarray(np.isin(np.arange(len(unpaid)), beside) & unpaid)
 
     def values(self, work: FloatArray) -> FloatArray:
         """The whole pipeline, in closed form."""

@@ -110,7 +110,7 @@ def _check_table(
     limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
     """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
-    if limit.table.num_embeddings * _row_bytes(limit, problem) <= device:
+    if problem.workload.trained_bytes(limit.table) <= device:
         return
     host = float(pipeline.host_limits.max())
     shortest = np.inf, 0.0, 0.0, ""
@@ -146,13 +146,7 @@ def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProble
     }.get(kind, (1, 1))
     rows = -(-table.num_embeddings // row_parts)
     pieces = max(1, min(places, table.embedding_dim // limit.min_column_width))
-    return rows * _row_bytes(limit, problem) / pieces
-
-
-def _row_bytes(limit: TableLimits, problem: PlanningProblem) -> float:
-    """Bytes of weights and optimizer state of a whole row; cut into pieces it takes no less."""
-    table = limit.table
-    return table.row_bytes + problem.workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    return rows * problem.workload.trained_row_bytes(limit.table) / pieces
 
 
 def _check_totals(
@@ -164,7 +158,7 @@ def _check_totals(
     for limit in limits:
         kernels = {k for kernels in limit.kernels.values() for k in kernels}
         copies = world if kernels == {ComputeKernel.DENSE} else 1
-        size = copies * limit.table.num_embeddings * _row_bytes(limit, problem)
+        size = copies * problem.workload.trained_bytes(limit.table)
         everywhere += size
         on_device += 0.0 if kernels & set(HOST_KERNELS) else size
     devices = float(np.maximum(pipeline.device_limits, 0.0).sum())

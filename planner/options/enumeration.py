@@ -1,8 +1,9 @@
 """Problem in, options out: every way to cut each table that could be part of the best plan.
 
 Names that another one stands for are left out, see :mod:`planner.options.cuts`. Kernels that keep
-weights in host memory are left out of large problems, as long as device memory is far from full: a
-table is never looked up faster from host memory, so they could only help where device memory binds.
+weights in host memory are left out of large problems, as long as device memory is far from full,
+and for the smallest tables where it is not: a table is never looked up faster from host memory, so
+they could only help where device memory binds.
 A bound without any limit on memory then holds for them too, unless other tables are listed with
 such kernels: see :attr:`Listing.bounds_hold_beyond`.
 """
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+
+import numpy as np
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
@@ -39,7 +42,7 @@ _EVERY: Final = 1000
 there is."""
 
 _SMALL_RATIO: Final = 1e-3
-"""Tables below this share of one device's memory free too little of it to be worth moving."""
+"""The smallest tables that together take this share of all device memory are not worth moving."""
 
 _MANY: Final = 100_000
 """From so many options on, host kernels are listed for uncut columns and one cache size alone."""
@@ -73,6 +76,7 @@ class Listing:
         left_out_tables: tables without the host kernels that they may have. Bounds hold for these
             kernels too if they leave memory out, and if no table is listed with such a kernel
             (:attr:`bounds_hold_beyond`).
+        is_crowded: device memory is scarce, and the tables left out are the smallest.
         has_uncut_alone: host kernels are listed for uncut columns and one cache size alone.
         is_pruned: options were dropped that are in no better plan than one already known.
     """
@@ -80,6 +84,7 @@ class Listing:
     tables: tuple[TableOptions, ...]
     names: Names
     left_out_tables: tuple[str, ...] = ()
+    is_crowded: bool = False
     has_uncut_alone: bool = False
     is_pruned: bool = False
 
@@ -132,24 +137,24 @@ def enumerate_options(
     pricing = _Pricing(problem, pipeline, names, progress, should_stop)
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
-    scarce = [t.table.weight_bytes for t in limits], pipeline.device_limits
+    sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
     if every_kernel or count - len(limits) <= _EVERY or not _prefers_device(problem, pipeline):
         menus = [wide] * len(limits)
-    elif surely_crowded(*scarce):
-        menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+    elif is_crowded := surely_crowded(sizes, pipeline.device_limits):
+        menus = _menus_by_size(sizes, pipeline, wide)
     else:
         menus = [HostMenu.NONE] * len(limits)
     found = pricing.of(limits, menus)
     _require_options(problem, limits, names, found)
     if set(menus) == {HostMenu.NONE}:
-        sizes = DeviceBytes.of(found, pipeline)
-        if crowded(problem, found, sizes, pipeline):
-            menus = [_menu_of(limit, pipeline, wide) for limit in limits]
+        listed = DeviceBytes.of(found, pipeline)
+        if is_crowded := crowded(problem, found, listed, pipeline):
+            menus = _menus_by_size(sizes, pipeline, wide)
         else:
-            fits = sizes.most_shard <= pipeline.device_limits.min()
+            fits = listed.most_shard <= pipeline.device_limits.min()
             menus = [HostMenu.NONE if whole else wide for whole in fits]
-        wider = [(x, menu) for x, menu in zip(limits, menus, strict=True) if menu is wide]
-        again = {t.table: t for t in pricing.of([x for x, _ in wider], [m for _, m in wider])}
+        wider = [x for x, menu in zip(limits, menus, strict=True) if menu is wide]
+        again = {t.table: t for t in pricing.of(wider, [wide] * len(wider))}
         found = tuple(again.get(options.table, options) for options in found)
     pairs = zip(limits, found, strict=True)
     found = tuple(_with_given(problem, pipeline, limit, names, own) for limit, own in pairs)
@@ -158,6 +163,7 @@ def enumerate_options(
         tables=found,
         names=names,
         left_out_tables=tuple(x.table.name for x in lacking),
+        is_crowded=is_crowded,
         has_uncut_alone=HostMenu.UNCUT in menus,
     )
 
@@ -181,10 +187,19 @@ def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
     return pipeline.models.lookup.prefers_device(problem.topology)
 
 
-def _menu_of(limit: TableLimits, pipeline: CostPipeline, wide: HostMenu) -> HostMenu:
-    """Where device memory is scarce: no host kernels for tables that are too small to matter."""
-    smallest = _SMALL_RATIO * float(pipeline.device_limits.max())
-    return wide if limit.table.weight_bytes >= smallest else HostMenu.NONE
+def _menus_by_size(
+    sizes: Sequence[float], pipeline: CostPipeline, wide: HostMenu
+) -> list[HostMenu]:
+    """Where device memory is scarce: no host kernels for tables that are too small to matter.
+
+    They are the smallest ones, and few enough that all of them together free next to no memory: a
+    bound that holds for their host kernels too allows as much memory more than there is.
+    """
+    order = np.argsort(sizes, kind="stable")
+    together = np.cumsum(np.asarray(sizes)[order])
+    most = _SMALL_RATIO * float(np.maximum(pipeline.device_limits, 0.0).sum())
+    small = {int(t) for t in order[together <= most]}
+    return [HostMenu.NONE if t in small else wide for t in range(len(sizes))]
 
 
 def _lacks_host_kernels(limit: TableLimits, menu: HostMenu) -> bool:

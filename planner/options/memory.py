@@ -130,9 +130,9 @@ def crowded(
     return False
 
 
-def surely_crowded(weight_bytes: Sequence[float], device_limits: FloatArray) -> bool:
-    """Whether weights alone make device memory scarce, before any option is listed."""
-    return sum(weight_bytes) > _CROWDED_RATIO * float(np.maximum(device_limits, 0.0).sum())
+def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:
+    """Whether tables make device memory scarce wherever they are, before any option is listed."""
+    return sum(table_bytes) > _CROWDED_RATIO * float(np.maximum(device_limits, 0.0).sum())
 
 
 def drop_unfit(

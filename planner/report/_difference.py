@@ -20,6 +20,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate
+from planner.rules.moved_bytes import cell_bytes
 from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
@@ -58,10 +59,7 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange,
         old, new = before.placement(table.name), after.placement(table.name)
         if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
             continue
-        cell_bytes = table.dtype.num_bytes + (
-            workload.optimizer.state_bytes_per_row(table.embedding_dim) / table.embedding_dim
-        )
-        received = _received_cells(old, new) * cell_bytes
+        received = _received_cells(old, new) * cell_bytes(table, workload)
         found.append(TableChange(table=table.name, before=old, after=new, received_bytes=received))
     return tuple(sorted(found, key=lambda c: (-c.received_bytes, c.table)))
 

@@ -27,8 +27,7 @@ _ROUNDING = 1.0 + 1e-9
 
 def cell_bytes(table: Table, workload: Workload) -> float:
     """Bytes of one cell with its share of the row's optimizer state."""
-    state = workload.optimizer.state_bytes_per_row(table.embedding_dim)
-    return table.dtype.num_bytes + state / table.embedding_dim
+    return workload.trained_row_bytes(table) / table.embedding_dim
 
 
 def rectangles(shards: Sequence[Shard]) -> IntArray:

@@ -76,6 +76,14 @@ class AbstractObjective(ABC):
         return np.zeros(len(self.weights), dtype=bool)
 
     @property
+    def hidden(self) -> BoolArray:
+        """``[K]`` phases that as a rule take no time, for other steps outlast them.
+
+        They are looked at only once they would not: each phase makes every program larger.
+        """
+        return np.zeros(len(self.weights), dtype=bool)
+
+    @property
     def prices(self) -> FloatArray | None:
         """``[F]`` what a unit of work adds to its rank's share of the value.
 

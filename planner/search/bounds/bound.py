@@ -118,12 +118,11 @@ class RankFreeBound:
                 break
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
-            if self._cut():
-                break
+            shares = solution.x[: len(self.space.options)]
             if result.bound > last + _TOLERANCE * abs(result.bound):
-                mean = solution.x[: len(self.space.options)] @ self.space.mean_work
-                new = self.model.add_tangents(mean) or new
-            if not new:
+                new = self.model.add_tangents(shares @ self.space.mean_work) or new
+            new = self.model.look_at_hidden(shares, types, self.optional) or new
+            if not new or self._cut():
                 break
         return result
 

@@ -1,8 +1,9 @@
-"""Branch and bound over boxes of phase maxima.
+"""Branch and bound over boxes of phase maxima and over the options of tables.
 
-A node is a set of sharding types with a box; its bound is the rank-free program with the box's own
-cuts. The node of least bound is split on one phase, so the least bound over all nodes rises towards
-the best that the rank-free view can prove. Nodes above the incumbent are dropped.
+A node is a set of sharding types with a box and the options that its plans may have; its bound is
+the rank-free program with the box's own cuts. The node of least bound is split on one phase, or on
+the options of one table, whichever the solution mixes up more. So the least bound over all nodes
+rises towards the best that the rank-free view can prove. Nodes above the incumbent are dropped.
 
 A narrower box helps in three ways: chords come closer to the models, options with a shard above
 the box's limit are out, and a phase's limit says on how many ranks a fused call has to be. Which
@@ -23,6 +24,7 @@ import numpy as np
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.table_split import TableSplit, widest_split
 from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import AbstractObjective
 
@@ -166,18 +168,36 @@ class Branching:
     # -- splits -----------------------------------------------------------------------------------
 
     def _split(self, node: Node, incumbent: float) -> tuple[Node, Node] | None:
-        """Both halves of the most promising split; None if every side is narrow."""
+        """Both parts of the most promising split, of a side of the box or of a table's options.
+
+        None if every side is narrow and no table is mixed.
+        """
         box, relaxation = node.box, node.relaxation
         if box is None or relaxation is None or relaxation.phases is None:
             return None
         where = self._where(box, relaxation.phases, node.bound, incumbent)
+        table = self._table_split(box, relaxation, relaxation.phases, incumbent)
+        if table is not None and (where is None or table.worth > where[0]):
+            below, above = (_keeping(node, kept) for kept in (table.lower, table.upper))
+            return self._half(below, box, incumbent), self._half(above, box, incumbent)
         if where is None:
             return None
-        group, at = where
+        _, group, at = where
         sides = box.first == box.first[group]
         lower = box.part(box.low, np.where(sides, at, box.high))
         upper = box.part(np.where(sides, at, box.low), box.high)
         return self._half(node, lower, incumbent), self._half(node, upper, incumbent)
+
+    def _table_split(
+        self, box: Box, relaxation: Relaxation, phases: FloatArray, incumbent: float
+    ) -> TableSplit | None:
+        """The split of the table whose options the solution mixes most."""
+        if relaxation.shares is None:
+            return None
+        model = self._bounds.model
+        slopes = np.zeros(len(phases))
+        np.maximum.at(slopes, box.first, _binding_slopes(box, phases))
+        return widest_split(model, relaxation.shares, slopes[model.used], incumbent)
 
     def _close(self, node: Node) -> bool:
         """Whether chords are so close to the models that whole options say more than a split."""
@@ -187,8 +207,8 @@ class Branching:
 
     def _where(
         self, box: Box, phases: FloatArray, bound: float, incumbent: float
-    ) -> tuple[int, float] | None:
-        """(group, where to cut).
+    ) -> tuple[float, int, float] | None:
+        """(worth, group, where to cut); worth is in the objective's unit.
 
         Either at the solution, where chords are far from the models, or so far above it that the
         upper half is lifted and large options leave the lower one.
@@ -205,8 +225,7 @@ class Branching:
             if box.low[g] < lifted[g] < box.high[g]:
                 promise = float(slope[g] * (box.high[g] - lifted[g]))
                 found.append((_PROMISE * promise, int(g), float(lifted[g])))
-        best = max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
-        return None if best is None else (best[1], best[2])
+        return max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
 
     def _half(self, node: Node, box: Box, incumbent: float) -> Node:
         return self._relaxed(replace(node, whole=False), box, incumbent, rounds=2)
@@ -234,6 +253,11 @@ class Branching:
         )
         kept = found if found.shares is not None else node.relaxation
         return replace(node, bound=max(node.bound, found.bound), relaxation=kept, whole=True)
+
+
+def _keeping(node: Node, kept: BoolArray) -> Node:
+    """The node with these options alone, as far as it has them."""
+    return replace(node, kept=kept if node.kept is None else node.kept & kept)
 
 
 def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:

@@ -13,11 +13,13 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ShardingType
-from planner.space.evaluation import FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
 _NOTHING: Final = 1e-200
 """Least target of a load, so that loads can be measured by it where there are none at all."""
+_UNUSED: Final = 1e-6
+"""Shares up to this come from the rounding of a solver."""
 _SAME_TANGENT: Final = 1e-4
 _LONGER: Final = 1e-5
 """Share by which a cut has to be above what is known."""
@@ -45,6 +47,7 @@ class LinearModel:
         self._gradients: list[FloatArray] = []
         self._phases: list[int] = []
         self._cuts: tuple[Cut, ...] = ()
+        self._looked_at: BoolArray = (objective.weights > 0) & ~objective.hidden
         self.add_tangents(self._typical_work())
         self.use_cuts([])
 
@@ -57,7 +60,7 @@ class LinearModel:
         """Add the tangents at one rank's work; False if none says anything new."""
         gradient, parts = self.objective.gradient(row), self.objective.parts
         added = False
-        for k in np.flatnonzero(self.objective.weights > 0):
+        for k in np.flatnonzero(self._looked_at):
             known = [g for g, p in zip(self._gradients, self._phases, strict=True) if p == k]
             if len(known) >= (_MOST_OF_PARTS if parts[k] else _MOST_TANGENTS):
                 continue
@@ -67,13 +70,43 @@ class LinearModel:
                 self._phases.append(int(k))
                 added = True
         if not self._gradients:  # nothing is ever looked up or sent
-            first = int(np.argmax(self.objective.weights > 0))
+            first = int(np.argmax(self._looked_at))
             self._gradients.append(gradient[first])
             self._phases.append(first)
             added = True
         if added or not hasattr(self, "phase"):
             self._rebuild()
         return added
+
+    def look_at_hidden(
+        self,
+        shares: FloatArray,
+        types: frozenset[ShardingType] | None,
+        optional: frozenset[ShardingType],
+    ) -> bool:
+        """From now on look at hidden phases that the mean rank of a solution does not hide.
+
+        Args:
+            shares: ``[n]`` of each option in the solution.
+            types: sharding types of the plans that are asked about; None for those of the solution.
+            optional: types that each of the plans may have or not.
+
+        Returns:
+            Whether there are such phases.
+        """
+        unseen = (self.objective.weights > 0) & ~self._looked_at
+        if not unseen.any():
+            return False
+        if types is None:
+            used = np.flatnonzero(shares > _UNUSED)
+            types = frozenset(self.space.options[i].sharding_type for i in used)
+        row = shares @ self.space.mean_work
+        phases = self.objective.gradient(row) @ row
+        cut = self.objective.cut(phases, types - optional, types & optional)
+        if cut is None or not (unseen & (cut.slopes > 0)).any():
+            return False
+        self._looked_at |= unseen & (cut.slopes > 0)
+        return self.add_tangents(row)
 
     def option_rows(self, flat: int) -> FloatArray:
         """Loads of an option's rows, ``[W | pieces | pieces x L, P + 2]``."""

@@ -10,14 +10,22 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Feature, Pipeline
+from costmodels.workload import Feature, Optimizer, Pipeline
 from planner.api import estimate, floor, plan
+from planner.options.enumeration import enumerate_options
 from planner.prepare import BOUND_OF_LISTED
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
-from tests.strategies import make_placement, make_table, make_topology, make_workload
+from tests.strategies import (
+    make_device,
+    make_placement,
+    make_table,
+    make_topology,
+    make_workload,
+)
 
 IN_HOST = ComputeKernel.FUSED_UVM
 
@@ -109,3 +117,25 @@ def test_more_tables_than_an_array_has_axes_are_all_priced() -> None:
     """Every plan is priced where tables have few choices, however many tables there are."""
     asked = problem(70, 1, ShardingType.ROW_WISE)
     assert solved(asked).solver.gap_ratio == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.SGD, Optimizer.ADAM])
+def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
+    optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the optimizer's state: many small tables with a large state were left out, each small.
+
+    Their kernels in host memory were not tried, and the bound allowed for them all the same.
+    """
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    rows = [*(50_000 * (i + 1) for i in range(40)), 100, 120]
+    tables = [make_table(f"t{i}", num_embeddings=n) for i, n in enumerate(rows)]
+    workload = make_workload(*tables, optimizer=optimizer)
+    sizes = [workload.trained_bytes(t) for t in tables]
+    device = make_device(hbm_capacity_bytes=0.6 * sum(sizes))
+    asked = PlanningProblem(workload=workload, topology=make_topology(1, 2, device=device))
+    pipeline = CostPipeline(workload, asked.topology)
+    listing = enumerate_options(asked, pipeline)
+    assert listing.is_crowded
+    assert listing.left_out_tables == ("t40", "t41")
+    assert sum(sizes[-2:]) < 1e-3 * pipeline.device_limits.sum() < sizes[0]

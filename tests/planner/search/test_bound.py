@@ -153,6 +153,7 @@ def test_options_are_rounded_within_the_memory_there_is(
 ) -> None:
     """A bound for unlisted host kernels too allows more memory than a plan of listed ones has."""
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    monkeypatch.setattr("planner.options.enumeration._SMALL_RATIO", 0.05)
     monkeypatch.setattr("planner.search.bounds.bound._SOLVED_TABLES", solved)
     small = tuple(cases.table(f"s{i}", 140_000, 64) for i in range(80))
     large = tuple(cases.table(f"l{i}", 72_000_000, 64, 20.0) for i in range(5))

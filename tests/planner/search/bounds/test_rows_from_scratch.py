@@ -224,6 +224,7 @@ def test_room_is_kept_by_a_program_or_by_a_price(
 ) -> None:
     """Up to so many tables by the program with one more row, above by whole options."""
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    monkeypatch.setattr("planner.options.enumeration._SMALL_RATIO", 0.02)
     small = tuple(cases.table(f"s{i}", 140_000, 64) for i in range(20))
     large = tuple(cases.table(f"l{i}", 72_000_000, 64, 20.0) for i in range(5))
     model, system = cases.workload(small + large), cases.topology(1, 2, hbm_gib=40, ddr_gib=400)
