@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -335,9 +336,11 @@ class Workload:
         """Bytes of the weights and the optimizer state of one whole row of ``table``."""
         return table.row_bytes + self.optimizer.state_bytes_per_row(table.embedding_dim)
 
-    def trained_bytes(self, table: Table) -> float:
-        """Bytes of the weights and the optimizer state of ``table``, its rows whole."""
-        return table.num_embeddings * self.trained_row_bytes(table)
+    def trained_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
+        """Bytes of the weights and the optimizer state of ``table``, cut into columns or whole."""
+        widths = column_widths or (table.embedding_dim,)
+        state_bytes = sum(self.optimizer.state_bytes_per_row(width) for width in widths)
+        return table.num_embeddings * (table.row_bytes + state_bytes)
 
     @property
     def samples_per_rank(self) -> int:

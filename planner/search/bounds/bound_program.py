@@ -67,7 +67,8 @@ class RankFreeProgram:
         uniform: ``[n]`` options that load every rank.
         unlisted_bytes: device bytes that tables may take less than their listed options say. Where
             kernels in host memory are not listed for them, the bound holds for those kernels too:
-            the same plan with listed ones is no slower, and takes so much more memory at most.
+            the same plan with listed ones is no slower, and takes so much more memory at most,
+            for a cut has the same buffers with every kernel.
         shards: ``[n]`` shards of the other options.
         uniform_rows: ``[uniform options, W]`` their rows in the pool.
         ranks: the first of the ranks that uniform options and limits of memory treat alike.
@@ -389,11 +390,11 @@ class RankFreeProgram:
 
 
 def _unlisted_bytes(space: SearchSpace) -> float:
-    """Device bytes of the largest listed option of every table without its host kernels."""
-    left_out = set(space.listing.left_out_tables)
-    if not left_out:
-        return 0.0
-    in_device = [o.kernel is not ComputeKernel.DENSE for o in space.options]
-    total = np.where(in_device, space.mean_work @ space.device, 0.0) * space.world_size
-    each = np.maximum.reduceat(total, space.first[:-1])
-    return float(each[[table.table in left_out for table in space.tables]].sum())
+    """Bytes that tables hold in device memory, at most, which are listed without host kernels."""
+    workload, left_out = space.problem.workload, set(space.listing.left_out_tables)
+    most = 0.0
+    for table, listed in zip(workload.tables, space.tables, strict=True):
+        fused = (o for o in listed.options if o.kernel is not ComputeKernel.DENSE)
+        widths = {o.column_widths for o in fused} if table.name in left_out else set()
+        most += max((workload.trained_bytes(table, w) for w in widths), default=0.0)
+    return most

@@ -15,10 +15,14 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Feature, Optimizer, Pipeline
 from planner.api import estimate, floor, plan
+from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
 from planner.prepare import BOUND_OF_LISTED
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
+from planner.search.bounds.bound_program import RankFreeProgram
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import SearchSpace
 from tests.strategies import (
     make_device,
     make_placement,
@@ -130,7 +134,7 @@ def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
     rows = [*(50_000 * (i + 1) for i in range(40)), 100, 120]
     tables = [make_table(f"t{i}", num_embeddings=n) for i, n in enumerate(rows)]
-    workload = make_workload(*tables, optimizer=optimizer)
+    workload = make_workload(*tables, optimizer=optimizer, local_batch_size=4096)
     sizes = [workload.trained_bytes(t) for t in tables]
     device = make_device(hbm_capacity_bytes=0.6 * sum(sizes))
     asked = PlanningProblem(workload=workload, topology=make_topology(1, 2, device=device))
@@ -139,3 +143,6 @@ def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
     assert listing.is_crowded
     assert listing.left_out_tables == ("t40", "t41")
     assert sum(sizes[-2:]) < 1e-3 * pipeline.device_limits.sum() < sizes[0]
+    space = SearchSpace(asked, pipeline, listing)
+    made = RankFreeProgram(LinearModel(space, objective_named("iteration", space)))
+    assert made.unlisted_bytes == pytest.approx(sum(sizes[-2:])), "buffers are the same anywhere"
