@@ -5,7 +5,9 @@ batches, caches that look ahead, links with pods, fitted factors, pairs of types
 more (:mod:`tests.differential.drawing.unusual`). ``--rare`` draws what those lack: 2D groups, dense
 parts of operators, days trained in another way, and more
 (:mod:`tests.differential.drawing.rare`). ``--replanned`` begins from plans in use, under rules that
-couple tables; ``--calibrated`` has ranks that are cores of machines with measured constants.
+couple tables; ``--calibrated`` has ranks that are cores of machines with measured constants;
+``--dense`` has dense parts of every kind that hide what the tables take, or nearly
+(:mod:`tests.differential.drawing.dense_parts`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`, plans for fewer hosts by
 :mod:`tests.differential.families`.
@@ -173,6 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     of_kind("--unusual", const="unusual", help="settings seldom met together")
     of_kind("--rare", const="rare", help="settings that the others lack")
     of_kind("--calibrated", const="calibrated", help="cores of machines with measured constants")
+    of_kind("--dense", const="dense", help="dense parts of every kind, short and long")
     of_kind("--replanned", const="replanned", help="a plan in use, and rules that couple tables")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")

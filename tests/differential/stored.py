@@ -13,7 +13,12 @@ from costmodels import estimates, operators, sharding, topology, workload
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.layers.attention_pooling import AttentionPooling
+from costmodels.layers.dcn import Dcn
+from costmodels.layers.deepfm import DeepFm
 from costmodels.layers.dlrm import Dlrm
+from costmodels.layers.dot import Dot
+from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.mmoe import Mmoe
 from costmodels.layers.moe import Moe
@@ -44,7 +49,22 @@ _KNOWN: dict[str, Any] = {
     for cls in vars(module).values()
     if isinstance(cls, type) and (dataclasses.is_dataclass(cls) or issubclass(cls, Enum))
 } | {cls.__name__: cls for cls in (Empirical, Uniform, Zipf, Case)}
-_KNOWN |= {cls.__name__: cls for cls in (Dlrm, Mlp, Mmoe, Moe, Transformer, TwoTower)}
+_KNOWN |= {
+    cls.__name__: cls
+    for cls in (
+        AttentionPooling,
+        Dcn,
+        DeepFm,
+        Dlrm,
+        Dot,
+        Hstu,
+        Mlp,
+        Mmoe,
+        Moe,
+        Transformer,
+        TwoTower,
+    )
+}
 
 
 def stored_names() -> list[str]:

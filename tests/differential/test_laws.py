@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.layers.dcn import Dcn
+from costmodels.layers.hstu import Hstu
+from costmodels.layers.mmoe import Mmoe
+from costmodels.layers.moe import Moe
+from costmodels.layers.transformer import Transformer
+from costmodels.layers.two_tower import TwoTower
 from costmodels.sharding import ShardingType
-from costmodels.workload import DenseArch, Pipeline
+from costmodels.workload import DenseArch, DenseParallelism, Pipeline
 from planner.objectives.iteration import IterationTime
 from tests.differential import laws
 from tests.differential.check import check
-from tests.differential.drawing.problems import draw_calibrated, draw_unusual
+from tests.differential.drawing.problems import draw_calibrated, draw_dense, draw_unusual
 from tests.differential.drawing.small_cases import case_of
 from tests.differential.stored import load, save
 from tests.planner.cases import first
@@ -93,3 +99,27 @@ def test_a_price_that_depends_on_the_order_of_tables_is_seen(
     )
     found = laws.broken_laws(replace(case, workload=workload), 0)
     assert any(line.startswith("order of tables") for line in found)
+
+
+# ------------------------------------------------------------------ dense parts
+
+
+@pytest.mark.parametrize("seed", first(range(60), 6))
+def test_problems_that_the_dense_part_decides(seed: int) -> None:
+    case = draw_dense(seed)
+    verdict = check(case, max_evaluations=EVALUATIONS)
+    found = [*map(str, verdict.faults), *laws.broken_laws(case, seed)]
+    assert not found, "\n".join(found)
+
+
+def test_dense_parts_of_every_kind_are_drawn_and_stored(tmp_path: Path) -> None:
+    cases = [draw_dense(seed) for seed in range(40)]
+    workloads = [c.workload for c in cases]
+    assert {w.pipeline for w in workloads} == set(Pipeline)
+    assert {w.dense_parallelism for w in workloads} == set(DenseParallelism)
+    kinds = {type(layer) for w in workloads for layer in w.dense.layers}
+    assert {Transformer, Hstu, Moe, Dcn, TwoTower, Mmoe} <= kinds
+    assert any(w.dense.top_mlp and not w.dense.layers for w in workloads)
+    for case in cases[::5]:
+        save(case, tmp_path / "case.json", ["nothing"])
+        assert load(tmp_path / "case.json") == case

@@ -17,6 +17,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.calibrated import calibrated_topology
+from tests.differential.drawing.dense_parts import may_replicate, with_dense_part
 from tests.differential.drawing.draw_constraints import COUPLING, draw_constraints, one_more_rule
 from tests.differential.drawing.draw_system import draw_topology
 from tests.differential.drawing.draw_workload import draw_scenarios, draw_workload
@@ -108,6 +109,15 @@ def draw_calibrated(seed: int) -> Case:
     return _with_limits(rng, case)
 
 
+@lru_cache(maxsize=256)
+def draw_dense(seed: int) -> Case:
+    """A small problem of which the dense part decides what a step takes."""
+    rng = np.random.default_rng([seed, _VERSION, 6])
+    case = may_replicate(rng, _drawn(rng, f"dense seed {seed}", larger=False))
+    case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
+    return _with_limits(rng, with_dense_part(rng, case))
+
+
 def draw_larger(seed: int) -> Case:
     """A problem with too many plans to price: four to twenty tables on four ranks or eight.
 
@@ -123,6 +133,7 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "rare": draw_rare,
     "replanned": draw_replanned,
     "calibrated": draw_calibrated,
+    "dense": draw_dense,
     "larger": draw_larger,
 }
 """Kinds of problems by name, each drawn by a seed."""

@@ -58,7 +58,7 @@ def with_lost_shards(rng: np.random.Generator, case: Case) -> Case:
     return replace(case, moves=replace(case.moves, held=replace(start, placements=held)))
 
 
-def _every_day(case: Case, **changes: object) -> Case:
+def every_day(case: Case, **changes: object) -> Case:
     """The case with another setting of training, in every scenario."""
     days = [replace(w, **changes) for w in (case.workload, *case.scenarios)]  # type: ignore[arg-type]
     return replace(case, workload=days[0], scenarios=tuple(days[1:]))
@@ -82,7 +82,7 @@ def _with_tables(rng: np.random.Generator, case: Case, **choices: tuple[object, 
 
 def _lookahead(rng: np.random.Generator, case: Case) -> Case:
     batches = int(rng.choice([0, 1, 3, 50, 2000]))
-    return _every_day(case, pipeline=Pipeline.LOOKAHEAD, lookahead_batches=batches)
+    return every_day(case, pipeline=Pipeline.LOOKAHEAD, lookahead_batches=batches)
 
 
 def _sharded(rng: np.random.Generator, case: Case) -> Case:
@@ -90,14 +90,14 @@ def _sharded(rng: np.random.Generator, case: Case) -> Case:
     if case.workload.pipeline is Pipeline.HUGECTR or case.topology.calibration:
         return case
     if not case.workload.dense.is_given or rng.random() < 0.5:
-        case = _every_day(case, dense=_large(rng))
-    return _every_day(case, dense_parallelism=DenseParallelism.FSDP)
+        case = every_day(case, dense=_large(rng))
+    return every_day(case, dense_parallelism=DenseParallelism.FSDP)
 
 
 def _buckets(rng: np.random.Generator, case: Case) -> Case:
     """A dense part whose gradients travel in several buckets, among unlike layers."""
     dense, kinds = _large(rng), [o.value for o in DenseOptimizer]
-    return _every_day(case, dense=dense, dense_optimizer=DenseOptimizer(str(rng.choice(kinds))))
+    return every_day(case, dense=dense, dense_optimizer=DenseOptimizer(str(rng.choice(kinds))))
 
 
 def _large(rng: np.random.Generator) -> DenseArch:
@@ -127,10 +127,10 @@ def _layered(rng: np.random.Generator, case: Case) -> Case:
         )
         layers = [replace(text, before_tables=bool(rng.random() < 0.5))]
     named = [replace(layer, name=f"{layer.name}{i}") for i, layer in enumerate(layers)]
-    return _every_day(case, dense=DenseArch(num_dense_features=13, layers=tuple(named)))
+    return every_day(case, dense=DenseArch(num_dense_features=13, layers=tuple(named)))
 
 
-def _shares(rng: np.random.Generator, case: Case) -> Case:
+def shares(rng: np.random.Generator, case: Case) -> Case:
     """Unequal batches, on ranks that often differ in speed too."""
     w, world = case.workload, case.topology.world_size
     barred = w.pipeline is Pipeline.HUGECTR or case.topology.device.single_stream
@@ -142,9 +142,9 @@ def _shares(rng: np.random.Generator, case: Case) -> Case:
     if rng.random() < 0.5:
         speeds = tuple(rng.choice([0.4, 0.8, 1.0, 1.3], size=world).tolist())
         topology = replace(topology, speed_by_rank_ratio=speeds)
-    shares = tuple(rng.choice([0.5, 1.0, 1.5, 4.0], size=world).tolist())
-    given = PROPORTIONAL if rng.random() < 0.4 else shares
-    return _every_day(replace(case, topology=topology), batch_share_ratio=given)
+    drawn = tuple(rng.choice([0.5, 1.0, 1.5, 4.0], size=world).tolist())
+    given = PROPORTIONAL if rng.random() < 0.4 else drawn
+    return every_day(replace(case, topology=topology), batch_share_ratio=given)
 
 
 def _distinct(rng: np.random.Generator, case: Case) -> Case:
@@ -157,7 +157,7 @@ def _distinct(rng: np.random.Generator, case: Case) -> Case:
 
 def _updates(rng: np.random.Generator, case: Case) -> Case:
     case = _with_tables(rng, case, row_update=tuple(RowUpdate))
-    return _every_day(case, between_steps_s=float(rng.choice([0.0, 1e-4, 1e-2])))
+    return every_day(case, between_steps_s=float(rng.choice([0.0, 1e-4, 1e-2])))
 
 
 def _coded(rng: np.random.Generator, case: Case) -> Case:
@@ -184,7 +184,7 @@ def _coded(rng: np.random.Generator, case: Case) -> Case:
 # ------------------------------------------------------------------ the system
 
 
-def _linked(rng: np.random.Generator, case: Case) -> Case:
+def linked(rng: np.random.Generator, case: Case) -> Case:
     """Links with half-size messages and pods, hosts in domains."""
     topology = case.topology
     if topology.calibration:
@@ -223,7 +223,7 @@ def fitted(rng: np.random.Generator, case: Case) -> Case:
     return replace(case, topology=replace(case.topology, fitted=found))
 
 
-def _unlike(rng: np.random.Generator, case: Case) -> Case:
+def unlike(rng: np.random.Generator, case: Case) -> Case:
     """Ranks of other speeds and slow compute beside communication."""
     world = case.topology.world_size
     device = replace(
@@ -233,7 +233,7 @@ def _unlike(rng: np.random.Generator, case: Case) -> Case:
     return replace(case, topology=replace(case.topology, device=device, speed_by_rank_ratio=speeds))
 
 
-def _lean(rng: np.random.Generator, case: Case) -> Case:
+def lean(rng: np.random.Generator, case: Case) -> Case:
     """Nothing to launch and to start up, and a large batch: what ranks do is all that counts.
 
     Small problems wait for the host otherwise, and a bound on what ranks do is never reached.
@@ -248,7 +248,7 @@ def _lean(rng: np.random.Generator, case: Case) -> Case:
     curves = () if rng.random() < 0.7 else topology.collective_curves
     topology = replace(topology, device=device, collective_curves=curves, **kept)
     batch = int(rng.choice([1, 500, 20_000, 200_000]))
-    return _every_day(replace(case, topology=topology), local_batch_size=batch)
+    return every_day(replace(case, topology=topology), local_batch_size=batch)
 
 
 # ------------------------------------------------------------------ constraints
@@ -269,7 +269,7 @@ def _paired(rng: np.random.Generator, case: Case) -> Case:
     return replace(case, constraints=replace(rules, tables=(*rules.tables, rule)))
 
 
-def _replicated(rng: np.random.Generator, case: Case) -> Case:
+def replicated(rng: np.random.Generator, case: Case) -> Case:
     """Types that load all ranks, or none of those that add row blocks up."""
     menus = (
         (ShardingType.DATA_PARALLEL,),
@@ -290,14 +290,14 @@ _CHANGES: tuple[Change, ...] = (
     _sharded,
     _buckets,
     _layered,
-    _shares,
+    shares,
     _distinct,
     _updates,
     _coded,
-    _linked,
+    linked,
     fitted,
-    _unlike,
-    _lean,
+    unlike,
+    lean,
     _paired,
-    _replicated,
+    replicated,
 )
