@@ -227,18 +227,18 @@ class Placer:
         for piece, width in enumerate(option.column_widths):
             alike = [i for i in range(piece) if option.column_widths[i] == width]
             ways = [
-                (*way, place)
+                (*way, at)
                 for way in ways
-                for place in self._places_left(table, option.spread, way)
-                if not alike or place >= way[alike[-1]]
+                for at in self._places_left(table, option.spread, way)
+                if not alike or at >= way[alike[-1]]
             ]
         return [way for way in ways if option.may_be_at(way, self._local)]
 
     def _placed_at(self, begun: _Begun, places: Sequence[int], rest: FloatArray) -> _Begun:
         """The same option with its pieces on these places."""
         way = replace(begun, work=rest, places=(), is_stuck=False)
-        for place in places:
-            self._add(way, place)
+        for at in places:
+            self._add(way, at)
         return way
 
     def _place_next(self, table: int, begun: list[_Begun]) -> None:

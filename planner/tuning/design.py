@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from costmodels.batch_shares import PROPORTIONAL
+from costmodels.batch_shares import PROPORTIONAL, batch_ratios
+from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -72,7 +73,13 @@ class DesignSpace:
             for s in self.setups
         }
         for setup in kinds.values():
-            changed(self.problem_of(setup).workload, setup)
+            problem = self.problem_of(setup)
+            made = changed(problem.workload, setup)
+            try:
+                batch_ratios(made, problem.topology)
+            except InvalidValueError as error:
+                message = f"{setup.pipeline.value}, codecs {setup.communication}: {error}"
+                raise InvalidInputError(message) from error
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:

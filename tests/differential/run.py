@@ -7,7 +7,8 @@ parts of operators, days trained in another way, and more
 (:mod:`tests.differential.drawing.rare`). ``--replanned`` begins from plans in use, under rules that
 couple tables; ``--calibrated`` has ranks that are cores of machines with measured constants;
 ``--dense`` has dense parts of every kind that hide what the tables take, or nearly
-(:mod:`tests.differential.drawing.dense_parts`).
+(:mod:`tests.differential.drawing.dense_parts`); ``--days`` has one plan for several days that
+differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing.days`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`, plans for fewer hosts by
 :mod:`tests.differential.families`.
@@ -175,6 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     of_kind("--unusual", const="unusual", help="settings seldom met together")
     of_kind("--rare", const="rare", help="settings that the others lack")
     of_kind("--calibrated", const="calibrated", help="cores of machines with measured constants")
+    of_kind("--days", const="days", help="scenarios that differ in nearly everything")
     of_kind("--dense", const="dense", help="dense parts of every kind, short and long")
     of_kind("--replanned", const="replanned", help="a plan in use, and rules that couple tables")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")

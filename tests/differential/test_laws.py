@@ -16,9 +16,15 @@ from costmodels.layers.two_tower import TwoTower
 from costmodels.sharding import ShardingType
 from costmodels.workload import DenseArch, DenseParallelism, Pipeline
 from planner.objectives.iteration import IterationTime
+from planner.scenarios import ScenarioRule
 from tests.differential import laws
 from tests.differential.check import check
-from tests.differential.drawing.problems import draw_calibrated, draw_dense, draw_unusual
+from tests.differential.drawing.problems import (
+    draw_calibrated,
+    draw_days,
+    draw_dense,
+    draw_unusual,
+)
 from tests.differential.drawing.small_cases import case_of
 from tests.differential.stored import load, save
 from tests.planner.cases import first
@@ -123,3 +129,18 @@ def test_dense_parts_of_every_kind_are_drawn_and_stored(tmp_path: Path) -> None:
     for case in cases[::5]:
         save(case, tmp_path / "case.json", ["nothing"])
         assert load(tmp_path / "case.json") == case
+
+
+@pytest.mark.parametrize("seed", first(range(60), 6))
+def test_problems_of_unlike_days(seed: int) -> None:
+    found = [str(fault) for fault in check(draw_days(seed), max_evaluations=EVALUATIONS).faults]
+    assert not found, "\n".join(found)
+
+
+def test_days_differ_in_what_is_trained() -> None:
+    cases = [draw_days(seed) for seed in range(20)]
+    for field in ("dense", "pipeline", "local_batch_size", "optimizer"):
+        assert any(
+            getattr(day, field) != getattr(c.workload, field) for c in cases for day in c.scenarios
+        )
+    assert {c.robust for c in cases} == set(ScenarioRule)

@@ -88,8 +88,9 @@ def command(
 
     Without --table: what the iteration waits for, and the best change of one table alone, for every
     table on a critical rank. With --table: the cost terms of each option and the whole plan's time
-    with that option forced. An option with few ways to place its shards is tried in all of them; the
-    shards of others are placed one after the other, each where it hurts least. With --prices: what each constraint costs, and what one GiB more per rank would gain.
+    with that option forced. An option with few ways to place its shards is tried in all of them;
+    the shards of others are placed one after the other, each where it hurts least. With --prices:
+    what each constraint costs, and what one GiB more per rank would gain.
     """
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show

@@ -63,10 +63,13 @@ def command(
 ) -> int:
     """Find, for each system, the fewest whole hosts whose best plan is fast enough.
 
+    Numbers of hosts are doubled until one is fast enough; then the range below it is halved again
+    and again. Where more hosts are slower, a number that was not tried may be fast enough too.
+
     A size whose gap is above 1 % is searched again from the plans of sizes tried before it, where
     one of these is better on it. With --mtbf, throughput counts lost time. With --global-batch-size
-    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no system reaches
-    the target.
+    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no size
+    that was tried reaches the target.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show

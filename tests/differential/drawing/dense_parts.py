@@ -63,12 +63,12 @@ def with_dense_part(rng: np.random.Generator, case: Case) -> Case:
         case = replace(case, objective="iteration")
     for change, share in ((lean, 0.5), (linked, 0.2), (unlike, 0.35)):
         case = change(rng, case) if rng.random() < share else case
-    dense = _mlps(rng) if rng.random() < 0.5 else _layers(rng, case.workload)
+    dense = any_dense(rng, case.workload)
     optimizer = DenseOptimizer(str(rng.choice([o.value for o in DenseOptimizer])))
     case = every_day(case, dense=dense, dense_optimizer=optimizer)
-    case = _with_pipeline(rng, case)
+    case = every_day(case, **any_pipeline(rng))
     case = shares(rng, case) if rng.random() < 0.15 else case
-    return _balanced(rng, _roomy(case))
+    return _balanced(rng, roomy(case))
 
 
 def may_replicate(rng: np.random.Generator, case: Case) -> Case:
@@ -77,6 +77,11 @@ def may_replicate(rng: np.random.Generator, case: Case) -> Case:
 
 
 # ------------------------------------------------------------------ the dense part
+
+
+def any_dense(rng: np.random.Generator, workload: Workload) -> DenseArch:
+    """MLPs around the tables of a workload, or layers of any kinds that suit them."""
+    return _mlps(rng) if rng.random() < 0.5 else _layers(rng, workload)
 
 
 def _dtype(rng: np.random.Generator) -> DataType:
@@ -180,17 +185,16 @@ def _hstu(rng: np.random.Generator) -> Hstu:
 # ------------------------------------------------------------------ how a step is run
 
 
-def _with_pipeline(rng: np.random.Generator, case: Case) -> Case:
-    """Every pipeline as often; the dense part sharded wherever that is allowed and drawn."""
+def any_pipeline(rng: np.random.Generator) -> dict[str, object]:
+    """Fields of a workload: every pipeline as often, the dense part sharded where that may be."""
     pipeline = Pipeline(str(rng.choice([p.value for p in Pipeline])))
     batches = int(rng.choice([0, 2, 500])) if pipeline is Pipeline.LOOKAHEAD else 0
     sharded = pipeline is not Pipeline.HUGECTR and rng.random() < 0.45
     kind = DenseParallelism.FSDP if sharded else DenseParallelism.DDP
-    changes = {"pipeline": pipeline, "lookahead_batches": batches, "dense_parallelism": kind}
-    return every_day(case, **changes)
+    return {"pipeline": pipeline, "lookahead_batches": batches, "dense_parallelism": kind}
 
 
-def _roomy(case: Case) -> Case:
+def roomy(case: Case) -> Case:
     """The case with device memory for the dense part beside what there was."""
     topology = case.topology
     more = max(dense_bytes(w, topology) for w in (case.workload, *case.scenarios))

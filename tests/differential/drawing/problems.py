@@ -17,6 +17,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.calibrated import calibrated_topology
+from tests.differential.drawing.days import with_unlike_days
 from tests.differential.drawing.dense_parts import may_replicate, with_dense_part
 from tests.differential.drawing.draw_constraints import COUPLING, draw_constraints, one_more_rule
 from tests.differential.drawing.draw_system import draw_topology
@@ -118,6 +119,15 @@ def draw_dense(seed: int) -> Case:
     return _with_limits(rng, with_dense_part(rng, case))
 
 
+@lru_cache(maxsize=256)
+def draw_days(seed: int) -> Case:
+    """A small problem of unlike days that take about as long as one another."""
+    rng = np.random.default_rng([seed, _VERSION, 7])
+    case = may_replicate(rng, _drawn(rng, f"days seed {seed}", larger=False))
+    case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
+    return _with_limits(rng, with_unlike_days(rng, with_dense_part(rng, case)))
+
+
 def draw_larger(seed: int) -> Case:
     """A problem with too many plans to price: four to twenty tables on four ranks or eight.
 
@@ -133,6 +143,7 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "rare": draw_rare,
     "replanned": draw_replanned,
     "calibrated": draw_calibrated,
+    "days": draw_days,
     "dense": draw_dense,
     "larger": draw_larger,
 }

@@ -1,4 +1,4 @@
-"""What ``explain`` says of drawn plans: ``python -m tests.differential.questions.explaining --help``.
+"""What ``explain`` says of drawn plans: ``python -m tests.differential.questions.explaining -h``.
 
 A drawn plan is explained. Every option of every table has to cost what the plan changed by hand
 costs, has to keep the rules and fit, and no placement of one table that is priced by enumeration

@@ -335,6 +335,23 @@ def test_values_that_cannot_be_are_refused_before_any_search(menu: Menu, told: s
         design_space(problem_on("h100_sxm", 2), menu=menu)
 
 
+@pytest.mark.parametrize(
+    ("menu", "told"),
+    [
+        (Menu(communications=("workload", "fp16")), "codecs fp16: .* contradict communication"),
+        (Menu(pipelines=(Pipeline.NONE, Pipeline.HUGECTR)), "hugectr, .* contradict pipeline"),
+    ],
+)
+def test_what_unequal_batches_cannot_have_is_refused_before_any_search(
+    menu: Menu, told: str
+) -> None:
+    """It ended the study when such a setup had its turn."""
+    problem = problem_on("h100_sxm", 2)
+    unequal = replace(problem.workload, batch_share_ratio=(1.0, 2.0))
+    with pytest.raises(InvalidInputError, match=told):
+        design_space(replace(problem, workload=unequal), menu=menu)
+
+
 def test_unknown_goals_and_cost_without_a_price_are_refused(space: DesignSpace) -> None:
     with pytest.raises(InvalidInputError, match="name some of iteration"):
         Study(space, EFFORT, goals=("speed",))

@@ -1,0 +1,154 @@
+"""What ``tune`` proves of drawn design spaces: ``python -m tests.differential.questions.tuned -h``.
+
+Pipelines, batches, codecs, widths of columns and groups of ranks surround a drawn problem. Every
+plan of every setup is priced. No bound of a setup may be above its best plan, a setup that was
+ruled out may not hold a better plan than the best that was found, and what is proven about the best
+has to be true.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.batch_shares import batch_ratios
+from costmodels.errors import InvalidValueError
+from costmodels.workload import Pipeline
+from planner.errors import InvalidInputError, NoPlanFoundError
+from planner.problem import Level
+from planner.tuning import DesignSpace, Effort, Menu, Study, design_space
+from planner.tuning.goals import behind, values_of
+from planner.tuning.pricer import best_facts
+from planner.tuning.setups import Setup
+from tests.differential.asking import problem_of
+from tests.differential.case import Case
+from tests.differential.drawing.problems import DRAWINGS
+from tests.differential.judging.enumerator import Enumerator, Optimum
+from tests.differential.questions.explaining import explained_case
+from tests.differential.seeds import look_at, seed_parser
+
+_NOTHING: Final = Optimum(value=math.inf, plan=None, num_allowed=0, num_fitting=0)
+_ROUNDING: Final = 1e-9
+_MOST_SETUPS: Final = 24
+_MOST_PLANS: Final = 15_000
+"""Larger problems take too long, because those of every setup are priced."""
+
+
+def tuned_faults(case: Case, seed: int) -> list[str]:
+    """One line for each promise that a study of a drawn design space breaks."""
+    case = _narrow(case)
+    rng = np.random.default_rng([seed, 11])
+    try:
+        space = design_space(problem_of(case), menu=_menu(rng, case))
+    except (InvalidInputError, InvalidValueError):
+        return []
+    if len(space.setups) > _MOST_SETUPS:
+        return []
+    spaces = {s: _space_of(case, space, s) for s in space.setups}
+    if any(s is not None and s.num_plans > _MOST_PLANS for s in spaces.values()):
+        return []
+    best = {setup: s.optimum() if s is not None else _NOTHING for setup, s in spaces.items()}
+    effort = Effort(trials=1000, trial_limit_s=600.0, trial_evaluations=100, sampler="bounds")
+    study = Study(space, effort)
+    study.run()
+    return list(_faults(study, best))
+
+
+def _narrow(case: Case) -> Case:
+    """The case as ``tune`` is asked, with a price."""
+    case = explained_case(case)
+    return replace(case, topology=replace(case.topology, price_per_device_usd_per_hour=2.0))
+
+
+def _menu(rng: np.random.Generator, case: Case) -> Menu:
+    """One to three of the things that may vary, groups only where ranks are alike."""
+    workload = case.workload
+    pipelines = tuple(Pipeline(str(p)) for p in rng.permutation([p.value for p in Pipeline])[:1])
+    others = tuple(dict.fromkeys((workload.pipeline, *pipelines)))
+    choices: tuple[dict[str, Any], ...] = (
+        {"pipelines": tuple(p for p in others if p is not Pipeline.LOOKAHEAD)},
+        {"batch_sizes": (workload.local_batch_size, 4 * workload.local_batch_size)},
+        {"communications": ("workload", "fp16/bf16")},
+        {"min_column_widths": (4, 32)},
+        {"tries_groups": len(set(case.topology.speeds())) == 1},
+        {"reserves_bytes": (workload.reserved_bytes, workload.reserved_bytes + 2.0**29)},
+        {"cache_menus": ((), (0.05, 0.2))},
+    )
+    chosen = rng.choice(len(choices), size=int(rng.integers(1, 4)), replace=False)
+    return Menu(**{key: value for i in chosen for key, value in choices[int(i)].items()})
+
+
+def _space_of(case: Case, space: DesignSpace, setup: Setup) -> Enumerator | None:
+    """The plans of a setup; None where what it asks for contradicts itself."""
+    asked = space.restricted(setup)
+    sizes = {Level.RANK: asked.topology.world_size, Level.HOST: asked.topology.num_hosts}
+    rules = asked.constraints.memory
+    if any(place >= sizes[rule.level] for rule in rules for place in rule.places):
+        return None
+    try:
+        batch_ratios(asked.workload, asked.topology)
+    except InvalidValueError:
+        return None
+    own = replace(
+        case, workload=asked.workload, topology=asked.topology, constraints=asked.constraints
+    )
+    return Enumerator(own)
+
+
+def _faults(study: Study, best: dict[Setup, Optimum]) -> Iterator[str]:
+    space, known, looks = study.space, study.known, {x.setup: x for x in study.looks}
+    for setup, optimum in best.items():
+        look, floor = looks.get(setup), study._proofs.floors.found.get(space.loosest(setup))
+        told = [floor.value if floor else None, look.bound_s if look else None]
+        for bound in (b for b in told if b is not None and b > optimum.value * (1 + _ROUNDING)):
+            yield f"{setup}: bound {bound:.9g}, optimum {optimum.value:.9g}"
+        if look is not None and look.facts is None and math.isfinite(optimum.value):
+            yield f"{setup}: no plan ({look.reason}), the best takes {optimum.value:.9g}"
+    fitting = {s: o for s, o in best.items() if math.isfinite(o.value)}
+    try:
+        study.best()
+    except NoPlanFoundError as error:
+        if fitting:
+            yield f"{len(fitting)} setups have a plan that fits, but: {error}"
+        return
+    found = np.array([values_of(study.goals, x.facts) for x in study.front if x.facts])
+    # What the averaging of copies adds is at least what is counted here.
+    true = {
+        s: np.array([values_of(study.goals, best_facts(space, s, o.value, math.inf))])
+        for s, o in fitting.items()
+    }
+    exact = {s: v for s, v in true.items() if s.group_size == s.gpus}
+    for setup in study.ruled_out:
+        if setup in exact and float(behind(found, exact[setup])[0]) > _ROUNDING:
+            yield f"{setup} was ruled out, and its best plan betters what was found"
+    ratio = None if known is None else known.proof_ratio
+    if ratio is not None and exact:
+        most = max(float(behind(found, v)[0]) for v in exact.values())
+        if most > ratio + _ROUNDING:
+            yield f"no plan is said to be better by more than {ratio:.3%}, one is by {most:.3%}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Tune around drawn problems; 1 if a promise is broken."""
+    parser = seed_parser(__doc__, count=50)
+    parser.add_argument("--draw", choices=[*DRAWINGS], default="usual", help="kind of problems")
+    flags = parser.parse_args(arguments)
+
+    def faults(seed: int) -> list[str]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            lines = tuned_faults(DRAWINGS[flags.draw](seed), seed)
+        return [f"seed {seed}: {line}" for line in lines]
+
+    seeds = range(flags.start, flags.start + flags.count)
+    return look_at(seeds, faults, "studies keep every promise")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
