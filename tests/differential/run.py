@@ -8,7 +8,9 @@ parts of operators, days trained in another way, and more
 couple tables; ``--calibrated`` has ranks that are cores of machines with measured constants;
 ``--dense`` has dense parts of every kind that hide what the tables take, or nearly
 (:mod:`tests.differential.drawing.dense_parts`); ``--days`` has one plan for several days that
-differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing.days`).
+differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing.days`);
+``--slow-links`` has indices and cached rows that arrive last, which pipelines hide as a rule
+(:mod:`tests.differential.drawing.slow_links`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`, plans for fewer hosts by
 :mod:`tests.differential.families`.
@@ -179,6 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     of_kind("--days", const="days", help="scenarios that differ in nearly everything")
     of_kind("--dense", const="dense", help="dense parts of every kind, short and long")
     of_kind("--replanned", const="replanned", help="a plan in use, and rules that couple tables")
+    of_kind("--slow-links", const="slow links", help="indices and cached rows that come last")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")
     parser.add_argument("--only", choices=[r.value for r in Run], help="ask in one way only")

@@ -24,6 +24,7 @@ from tests.differential.drawing.draw_system import draw_topology
 from tests.differential.drawing.draw_workload import draw_scenarios, draw_workload
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.rare import rare
+from tests.differential.drawing.slow_links import with_slow_links
 from tests.differential.drawing.unusual import fitted, unusual, with_lost_shards
 from tests.differential.judging.descent import FEW
 from tests.differential.judging.enumerator import Enumerator
@@ -128,6 +129,15 @@ def draw_days(seed: int) -> Case:
     return _with_limits(rng, with_unlike_days(rng, with_dense_part(rng, case)))
 
 
+@lru_cache(maxsize=256)
+def draw_slow_links(seed: int) -> Case:
+    """A small problem of which the indices or the rows of caches arrive last."""
+    rng = np.random.default_rng([seed, _VERSION, 8])
+    case = _drawn(rng, f"slow links seed {seed}", larger=False)
+    case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
+    return _with_limits(rng, with_slow_links(rng, case))
+
+
 def draw_larger(seed: int) -> Case:
     """A problem with too many plans to price: four to twenty tables on four ranks or eight.
 
@@ -145,6 +155,7 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "calibrated": draw_calibrated,
     "days": draw_days,
     "dense": draw_dense,
+    "slow links": draw_slow_links,
     "larger": draw_larger,
 }
 """Kinds of problems by name, each drawn by a seed."""
