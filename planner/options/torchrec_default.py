@@ -23,7 +23,7 @@ from typing import Final
 
 from costmodels.sharding import SPREAD, Plan, ShardingType, Spread, place
 from costmodels.torchrec_estimates import TorchrecMachine
-from planner.options.torchrec_menu import DEFAULT_TYPES, DefaultOption, default_options
+from planner.options.torchrec_menu import DEFAULT_TYPES, DefaultOption, Shard, default_options
 from planner.problem import PlanningProblem
 
 _MOST_GRID: Final = 10_000
@@ -146,7 +146,7 @@ class _Walk:
         known = math.inf if self._best is None else self._best[0]
         if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
             return
-        self._placed += sum(len(o.seconds) for o in proposal)
+        self._placed += sum(o.num_shards for o in proposal)
         placing = _Placing(self._machine, self._limits)
         try:
             places = placing.place(proposal)
@@ -230,21 +230,21 @@ class _Placing:
                 places[option.table] = self._on_ranks(option, ranks)
         return places
 
-    def _fits(self, option: DefaultOption, shard: int, rank: int) -> bool:
-        device = option.hbm[shard] <= self._room[rank]
-        return device and option.ddr[shard] <= self._host_room[rank]
+    def _fits(self, shard: Shard, rank: int) -> bool:
+        device = shard.hbm <= self._room[rank]
+        return device and shard.ddr <= self._host_room[rank]
 
-    def _take(self, option: DefaultOption, shard: int, rank: int) -> None:
-        self._room[rank] -= option.hbm[shard]
-        self._host_room[rank] -= option.ddr[shard]
-        self.seconds[rank] += option.seconds[shard]
+    def _take(self, shard: Shard, rank: int) -> None:
+        self._room[rank] -= shard.hbm
+        self._host_room[rank] -= shard.ddr
+        self.seconds[rank] += shard.seconds
 
     def _uniform(self, option: DefaultOption, first: int) -> None:
         self._heap = []
-        for shard in range(len(option.seconds)):
-            if not self._fits(option, shard, first + shard):
+        for rank, shard in enumerate(option.shards(), first):
+            if not self._fits(shard, rank):
                 raise _NoRoomError
-            self._take(option, shard, first + shard)
+            self._take(shard, rank)
 
     def _on_ranks(self, option: DefaultOption, ranks: range) -> tuple[int, ...]:
         """Each shard on the rank of least seconds that has room."""
@@ -255,14 +255,14 @@ class _Placing:
             heap = [(self.seconds[r], r % self._local, r) for r in ranks]
             heapq.heapify(heap)
         places = []
-        for shard in range(len(option.seconds)):
+        for shard in option.shards():
             passed = []
-            while heap and not self._fits(option, shard, heap[0][2]):
+            while heap and not self._fits(shard, heap[0][2]):
                 passed.append(heapq.heappop(heap))
             if not heap:
                 raise _NoRoomError
             rank = heap[0][2]
-            self._take(option, shard, rank)
+            self._take(shard, rank)
             heapq.heapreplace(heap, (self.seconds[rank], rank % self._local, rank))
             for entry in passed:
                 heapq.heappush(heap, entry)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, row_blocks
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, row_block_columns
 from costmodels.torchrec_estimates import (
     TorchrecMachine,
     TorchrecTable,
@@ -33,54 +33,78 @@ DEFAULT_TYPES: Final = (
 """In the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
 
 
+_Item = TypeVar("_Item")
+
+
+class Shard(NamedTuple):
+    """One shard of an option, or each of several equal ones, as TorchRec estimates it."""
+
+    seconds: float
+    hbm: float
+    ddr: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DefaultOption:
-    """One option of a table with the seconds and bytes of each of its shards.
+    """One option of a table with the seconds and bytes of its shards.
 
-    ``size`` is the largest shard and the sum on devices, then the same in host memory; ``total_s``
-    and ``largest_s`` are of all shards and of the costliest.
+    ``runs`` lists neighbouring shards that are equal once, with their number: a table that is cut
+    by rows over 1024 ranks has three runs. ``size`` is the largest shard and the sum on devices,
+    then the same in host memory; ``total_s`` and ``largest_s`` are of all shards and of the
+    costliest. Sums are taken shard by shard, as TorchRec does, so that they round alike.
     """
 
     table: int
     option: ShardingOption
-    seconds: tuple[float, ...]
-    hbm: tuple[float, ...]
-    ddr: tuple[float, ...]
+    runs: tuple[tuple[Shard, int], ...]
+    num_shards: int = field(init=False)
     size: tuple[float, float, float, float] = field(init=False)
     total_s: float = field(init=False)
     largest_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         """What the walks compare."""
-        size = (max(self.hbm), sum(self.hbm), max(self.ddr), sum(self.ddr))
-        object.__setattr__(self, "size", size)
-        object.__setattr__(self, "total_s", sum(self.seconds))
-        object.__setattr__(self, "largest_s", max(self.seconds))
+        shards, counts = zip(*self.runs, strict=True)
+        columns = tuple(zip(*shards, strict=True))
+        most = Shard(*map(max, columns))
+        total = Shard(*(sum(_repeated(zip(column, counts, strict=True))) for column in columns))
+        object.__setattr__(self, "num_shards", sum(counts))
+        object.__setattr__(self, "size", (most.hbm, total.hbm, most.ddr, total.ddr))
+        object.__setattr__(self, "total_s", total.seconds)
+        object.__setattr__(self, "largest_s", most.seconds)
+
+    def shards(self) -> Iterator[Shard]:
+        """Every shard, in TorchRec's order."""
+        return _repeated(self.runs)
+
+
+def _repeated(runs: Iterable[tuple[_Item, int]]) -> Iterator[_Item]:
+    """Every item as often as it is to be repeated."""
+    return itertools.chain.from_iterable(itertools.starmap(itertools.repeat, runs))
 
 
 class _Cut(NamedTuple):
-    """How an option cuts its table; ``sizes`` are the different (columns, rows) of its shards."""
+    """How an option cuts its table: widths of columns, and rows with the shards that have them."""
 
     table: int
     name: str
     kind: ShardingType
     kernel: ComputeKernel
     widths: tuple[int, ...]
-    rows: tuple[int, ...]
-    sizes: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, int], ...]
+
+    def sizes(self) -> Iterator[tuple[int, int, int]]:
+        """Columns, rows and number of neighbouring shards that are alike."""
+        return ((width, rows, count) for width in self.widths for rows, count in self.rows)
 
 
-_Figures = dict[
-    tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], tuple[float, float, float]]
-]
+_Figures = dict[tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], Shard]]
 """For each type and kernel: (table, columns, rows) of a shard to its seconds and bytes."""
 
 
 def _option(cut: _Cut, figures: _Figures) -> DefaultOption:
     known = figures[cut.kind, cut.kernel]
-    by_size = {size: known[cut.table, *size] for size in cut.sizes}
-    shards = map(by_size.__getitem__, itertools.product(cut.widths, cut.rows))
-    seconds, hbm, ddr = zip(*shards, strict=True)
+    runs = tuple((known[cut.table, width, rows], count) for width, rows, count in cut.sizes())
     cached = cut.kernel is ComputeKernel.FUSED_UVM_CACHING
     option = ShardingOption(
         table=cut.name,
@@ -89,7 +113,7 @@ def _option(cut: _Cut, figures: _Figures) -> DefaultOption:
         column_widths=cut.widths,
         cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
     )
-    return DefaultOption(table=cut.table, option=option, seconds=seconds, hbm=hbm, ddr=ddr)
+    return DefaultOption(table=cut.table, option=option, runs=runs)
 
 
 def default_options(
@@ -121,16 +145,23 @@ def _cuts(problem: PlanningProblem, index: int, table: Table) -> Iterator[_Cut]:
             continue
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        rows: tuple[int, ...] = (table.num_embeddings,)
+        rows: tuple[tuple[int, int], ...] = ((table.num_embeddings, 1),)
         if kind is ShardingType.DATA_PARALLEL:
-            rows *= topology.world_size
+            rows = ((table.num_embeddings, topology.world_size),)
         elif kind in parts:
-            rows = tuple(size for _, size in row_blocks(table.num_embeddings, parts[kind]))
-        sizes = tuple(itertools.product(set(widths), set(rows)))
+            rows = _row_runs(table.num_embeddings, parts[kind])
         for kernel in legal[kind]:
             allowed = all(not r.kernels or kernel in r.kernels for r in rules)
             if allowed and kernel in constraints.kernels:
-                yield _Cut(index, table.name, kind, kernel, widths, rows, sizes)
+                yield _Cut(index, table.name, kind, kernel, widths, rows)
+
+
+def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """Rows of the parts that a table is cut into, and how many neighbours have as many."""
+    _, rows = row_block_columns(num_embeddings, parts)
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    counts = np.diff(first, append=parts)
+    return tuple(zip(rows[first].tolist(), counts.tolist(), strict=True))
 
 
 def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[_Cut]) -> _Figures:
@@ -138,7 +169,7 @@ def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[
     groups: dict[tuple[ShardingType, ComputeKernel], list[tuple[int, int, int]]] = {}
     for cut in cuts:
         shards = groups.setdefault((cut.kind, cut.kernel), [])
-        shards += [(cut.table, width, rows) for width, rows in cut.sizes]
+        shards += [(cut.table, width, rows) for width, rows, _ in cut.sizes()]
     if not groups:
         return {}
     read_tables = [TorchrecTable.of(t, problem.workload) for t in problem.workload.tables]
@@ -155,5 +186,5 @@ def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[
         )
         figures = (perf.total_s, held.hbm_bytes, held.ddr_bytes)
         lists = (np.broadcast_to(f, len(shards)).tolist() for f in figures)
-        found[kind, kernel] = dict(zip(shards, zip(*lists, strict=True), strict=True))
+        found[kind, kernel] = dict(zip(shards, map(Shard, *lists), strict=True))
     return found

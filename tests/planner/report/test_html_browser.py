@@ -127,6 +127,22 @@ def test_it_opens_without_a_word_and_without_a_request(
     assert found.page.evaluate(SPILLS) == []
 
 
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_a_very_long_name_leaves_room_for_the_numbers_beside_it(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    result = make_result(make_workload(6, prefix="x" * 200))
+    page_text = render_report(result, build_blocks(gather(result)))
+    (tmp_path / "report.html").write_text(page_text, encoding="utf-8")
+    page = opened(browser, tmp_path, width).page
+    names, region = page.evaluate(
+        "() => { const t = document.querySelector('#tables table');"
+        "const edge = e => e.getBoundingClientRect().right;"
+        "return [edge(t.querySelector('tbody th')), edge(t.closest('.scroll'))]; }"
+    )
+    assert names < 0.6 * region
+
+
 def test_numbers_equal_the_csv_file(browser: Any, files: Path) -> None:
     page = opened(browser, files).page
     shown = [Shown(*row) for row in page.evaluate(NUMBERS)]

@@ -1,0 +1,47 @@
+"""The options of TorchRec's default planner, whose equal shards are listed once."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.sharding import ShardingType, row_blocks
+from costmodels.torchrec_estimates import TorchrecMachine
+from planner.options.torchrec_menu import DefaultOption, Shard, default_options
+from planner.problem import PlanningProblem
+from tests.planner.report.report_samples import make_topology, make_workload
+
+RANKS = 64
+
+
+@pytest.fixture(scope="module")
+def options() -> list[DefaultOption]:
+    """All options of three tables on 64 ranks."""
+    problem = PlanningProblem(workload=make_workload(3), topology=make_topology(8, 8))
+    machine = TorchrecMachine.of(problem.topology)
+    return [option for own in default_options(problem, machine) for option in own]
+
+
+def test_equal_shards_of_many_ranks_are_listed_once(options: list[DefaultOption]) -> None:
+    by_rows = (ShardingType.ROW_WISE, ShardingType.DATA_PARALLEL)
+    found = [o for o in options if o.option.sharding_type in by_rows]
+    assert {o.option.sharding_type for o in found} == set(by_rows)
+    assert {o.num_shards for o in found} == {RANKS}
+    assert max(len(o.runs) for o in found) <= 3
+
+
+def test_shards_come_in_the_order_of_their_row_blocks(options: list[DefaultOption]) -> None:
+    cut = next(o for o in options if o.option.sharding_type is ShardingType.ROW_WISE)
+    sizes = [rows for _, rows in row_blocks(1000, RANKS)]
+    shards = list(cut.shards())
+    assert len(set(sizes)) == 3
+    equal = [shards[i] == shards[i - 1] for i in range(1, RANKS)]
+    assert [sizes[i] == sizes[i - 1] for i in range(1, RANKS)] == equal
+
+
+def test_figures_of_an_option_are_those_of_all_its_shards(options: list[DefaultOption]) -> None:
+    for option in options:
+        seconds, hbm, ddr = zip(*option.shards(), strict=True)
+        assert option.num_shards == len(seconds)
+        assert option.size == (max(hbm), sum(hbm), max(ddr), sum(ddr))
+        assert (option.total_s, option.largest_s) == (sum(seconds), max(seconds))
+        assert all(isinstance(shard, Shard) for shard in option.shards())
