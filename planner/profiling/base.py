@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO, ClassVar, Final, cast, final
 
 import numpy as np
@@ -21,6 +22,8 @@ IntArray = NDArray[np.int64]
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
 READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+ARRAY_ERRORS: Final = (ValueError, TokenError, *READ_ERRORS)
+"""What numpy raises for a damaged array; it takes the header apart as Python text."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 

@@ -120,9 +120,17 @@ def times_of(document: Any, path: Path) -> TraceTimes:
     if not kernels:
         message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
         raise InvalidInputError(message)
-    info = document.get("distributedInfo")
+    rank = _rank(document.get("distributedInfo"), path)
+    return _times(kernels, rank=rank, count=count, window_us=window_us, on_cpu=on_cpu)
+
+
+def _rank(info: Any, path: Path) -> int:
+    """The rank that a trace says it is of; 0 where it says nothing."""
     rank = info.get("rank", 0) if isinstance(info, dict) else 0
-    return _times(kernels, rank=int(rank), count=count, window_us=window_us, on_cpu=on_cpu)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        message = f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}"
+        raise InvalidInputError(message)
+    return rank
 
 
 def _document(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
+    ARRAY_ERRORS,
     CHUNK_SAMPLES,
     AbstractReader,
     Chunk,
@@ -85,8 +87,10 @@ class NpyReader(AbstractReader):
 
 def _open(path: Path) -> NDArray[np.generic]:
     try:
-        array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a file of Python 2 is as good as any other
+            array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ARRAY_ERRORS as error:
         message = f"{path}: not a whole .npy file: {error}"
         raise InvalidInputError(message) from error
     if array.dtype.kind not in "iu":

@@ -14,6 +14,7 @@ from numpy.lib import format as npy_format
 
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
+    ARRAY_ERRORS,
     CHUNK_SAMPLES,
     READ_ERRORS,
     AbstractReader,
@@ -138,7 +139,7 @@ def _members(path: Path) -> list[_Member]:
     try:
         with zipfile.ZipFile(path) as archive:
             found = [_member(path, archive, info) for info in archive.infolist()]
-    except (zipfile.BadZipFile, ValueError, *READ_ERRORS) as error:
+    except (zipfile.BadZipFile, *ARRAY_ERRORS) as error:
         if isinstance(error, InvalidInputError):
             raise
         message = f"{path}: not a whole .npz file: {error}"

@@ -24,6 +24,7 @@ from planner.profiling.base import (
 
 _MAGIC: Final = b"PAR1"
 _NOT_FEATURES: Final = frozenset({"label", "labels", "click", "clicked", "target", "weight"})
+"""Names of columns with one number per sample that says what came of it, and is no index."""
 
 
 @final
@@ -32,7 +33,7 @@ class ParquetReader(AbstractReader):
     """Columns of integers (one index per sample) or of lists of integers (a bag per sample).
 
     Missing values are empty bags. Other columns, and integer columns called ``label`` and the like,
-    are not features. Needs pyarrow, the extra ``data``.
+    are not features; lists of that name are. Needs pyarrow, the extra ``data``.
     """
 
     name: ClassVar[str] = "parquet"
@@ -48,7 +49,8 @@ class ParquetReader(AbstractReader):
         names = tuple(
             field.name
             for field in file.schema_arrow
-            if _holds_indices(field.type) and field.name.lower() not in _NOT_FEATURES
+            if _holds_indices(field.type)
+            and (_is_list(field.type) or field.name.lower() not in _NOT_FEATURES)
         )
         if not names:
             kinds = ", ".join(f"{f.name}: {f.type}" for f in list(file.schema_arrow)[:8])
@@ -147,10 +149,16 @@ def _open(path: Path) -> Any:
     arrow = _arrow()
     parquet = importlib.import_module("pyarrow.parquet")
     try:
-        return parquet.ParquetFile(path)
-    except (OSError, arrow.ArrowException) as error:
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
         message = f"{path}: not a whole parquet file: {error}"
         raise InvalidInputError(message) from error
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"{path}: has several columns of the name {twice[0]!r}; give each its own name"
+        raise InvalidInputError(message)
+    return file
 
 
 def _arrow() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,7 @@ BAD_FILES: list[tuple[AbstractReader, str, bytes, str]] = [
     (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\n", b"0aa\n"), "up to 8 digits"),
     (CriteoTsvReader(), "t.gz", gzip.compress(GOOD_LINE * 9_000)[:-500], "cannot be read"),
     (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00", "not a whole .npy file"),
+    (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00\x04\x00{'a'", "not a whole .npy file"),
     (NpzReader(), "x.npz", b"PK\x03\x04 garbage", "not a whole .npz file"),
     (ParquetReader(), "x.parquet", b"PAR1 garbage", "not a whole parquet file"),
 ]
@@ -228,6 +230,46 @@ def test_bad_files(
     with pytest.raises(InvalidInputError, match=message) as caught:
         read_bags(reader, path)
     assert str(path) in str(caught.value)
+
+
+def test_a_header_as_python_2_wrote_it_is_read_in_silence(tmp_path: Path) -> None:
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (2L,), }   \n"
+    path = tmp_path / "x.npy"
+    size = len(header).to_bytes(2, "little")
+    path.write_bytes(b"\x93NUMPY\x01\x00" + size + header + np.array([5, 7]).tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_bags(NpyReader(), path) == {"x": [[5], [7]]}
+
+
+def test_parquet_lists_are_features_whatever_their_name(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    table = arrow.table({"label": [0, 1], "clicked": [[3, 4], [5]], "click": [1, 0]})
+    parquet.write_table(table, path)
+    assert ParquetReader().feature_names(path) == ("clicked",)
+    assert ParquetReader().left_out(path) == ("label: int64", "click: int64")
+
+
+def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    columns = [arrow.array([1, 2]), arrow.array([3, 4])]
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), path)
+    with pytest.raises(InvalidInputError, match="has several columns of the name 'a'"):
+        ParquetReader().feature_names(path)
+
+
+def test_parquet_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"qqqqqqqq", b"qqqq\xffqqq"))
+    with pytest.raises(InvalidInputError, match="not a whole parquet file"):
+        ParquetReader().feature_names(path)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,14 @@ def test_kernels_of_real_names_are_told_apart(tmp_path: Path) -> None:
     assert kind_of("ncclKernel_AllReduce_RING_LL_Sum_float") == "all-reduce"
 
 
+@pytest.mark.parametrize("rank", [None, [1], "one", "1", 1.5, float("nan"), True, -1])
+def test_a_rank_that_is_no_whole_number_is_refused(tmp_path: Path, rank: object) -> None:
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps(_measured([("a", 0.0, 1.0)], distributedInfo={"rank": rank})))
+    with pytest.raises(InvalidInputError, match=r"distributedInfo\.rank must be a whole number"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
