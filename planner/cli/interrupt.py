@@ -174,7 +174,8 @@ class StopOnInterrupt:
         self.stopped_by = _WORDS[number]
         if not self.keeps and not _searches(frame):
             raise Interrupted(self.stopped_by)
-        _announce(f"\n{self.stopped_by}: stopping with the best so far; Ctrl-C gives up\n")
+        kept = " with the best so far" if self.keeps else ""
+        _announce(f"\n{self.stopped_by}: stopping{kept}; Ctrl-C gives up\n")
 
 
 def _searches(frame: FrameType | None) -> bool:

@@ -9,11 +9,12 @@ from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner import api
 from planner.drift.changes import TableChange, table_changes
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, StoppedError
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
+from planner.support.status import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,10 @@ def assess(
         now: the same workload under today's data.
         limit: the plan in use, and how much may move.
         search: how to search; baselines are left out whatever it says.
-        should_stop: asked often; True ends the search with what it has.
+        should_stop: asked often; True ends the search, and there is no answer.
 
     Raises:
+        StoppedError: ``should_stop`` said so: what a new plan saves is not known.
         InvalidInputError: the plan is not one of the problem, or the two workloads differ in more
             than their data.
         InfeasibleError: proven that no plan fits today's data.
@@ -86,6 +88,9 @@ def assess(
         search=replace(search, with_baselines=False),
         should_stop=should_stop,
     )
+    if result.solver.status is Status.INTERRUPTED:
+        message = "stopped before it was known what a new plan saves"
+        raise StoppedError(message)
     return Assessment(
         changes=table_changes(problem.workload, now, world_size=system.world_size),
         before_s=before.estimate.time.time_s,

@@ -16,6 +16,7 @@ from planner.drift.changes import TableRows
 from planner.drift.trend import Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.digits import significant, unsigned_zero
+from planner.support.status import Status
 
 _MOST_TABLES: Final = 12
 _LIKE_RATIO: Final = 0.005
@@ -61,6 +62,18 @@ class Drift:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the figures doubtful."""
+        return (*self._cut_searches(), *self._other_prediction())
+
+    def _cut_searches(self) -> tuple[str, ...]:
+        ends = [day.assessment.result.solver.status for day in self.days]
+        cut = ends.count(Status.TIME_LIMIT)
+        text = (
+            f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler machine "
+            "may find another plan, which saves more"
+        )
+        return (text,) if cut else ()
+
+    def _other_prediction(self) -> tuple[str, ...]:
         before_s, told_s = self.latest.assessment.before_s, self.predicted_s
         if told_s is None or abs(before_s / told_s - 1.0) < _LIKE_RATIO:
             return ()

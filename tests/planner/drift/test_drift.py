@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import Feature, Table, Workload
 from planner import api
+from planner.cli.flags.stats_inputs import DayFile
+from planner.cli.printing.drift_show import Day, Drift
 from planner.drift.assess import assess
 from planner.drift.changes import table_changes
 from planner.drift.controller import Controller, Offer
 from planner.drift.trend import trend
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, StoppedError
 from planner.problem import MoveLimit, PlanningProblem
 from planner.settings import SearchSettings
+from planner.support.status import Status
 from tests.planner import cases
 
 SYSTEM = cases.topology(1, 4)
@@ -67,6 +71,51 @@ def test_a_new_plan_is_found_where_the_load_moves() -> None:
     assert same.new_s <= same.now_s
     with pytest.raises(InvalidInputError, match="same tables"):
         assess(problem, cases.synthetic(7), MoveLimit(start=plan), search=SEARCH)
+
+
+def a_drift() -> tuple[PlanningProblem, Workload, MoveLimit]:
+    """A problem, its workload with another load, and the plan in use."""
+    before = cases.synthetic(8, seed=1, batch=16384)
+    problem = PlanningProblem(workload=before, topology=SYSTEM, constraints=cases.DEVICE_ONLY)
+    plan = api.solve(problem, search=SEARCH).plan
+    now = with_table(before, 0, features=pooled(before.tables[0], 60.0))
+    return problem, now, MoveLimit(start=plan)
+
+
+def test_a_search_that_was_stopped_gives_no_answer() -> None:
+    asked = 0
+
+    def counted() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    given = a_drift()
+    assess(*given, search=SEARCH, should_stop=counted)
+    left = asked // 2
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    with pytest.raises(StoppedError, match="before it was known what a new plan saves"):
+        assess(*given, search=SEARCH, should_stop=stop)
+
+
+def test_a_search_that_the_clock_has_cut_is_told() -> None:
+    found = assess(*a_drift(), search=SEARCH)
+    solver = replace(found.result.solver, status=Status.TIME_LIMIT)
+    cut = replace(found, result=replace(found.result, solver=solver))
+    file = DayFile(path=Path("today.json"))
+    days = tuple(Day(file=file, assessment=a, rows=()) for a in (found, cut))
+    told = [
+        Drift(days=days[:n], threshold_ratio=0.05, predicted_s=None, before=None).warnings
+        for n in (1, 2)
+    ]
+    assert told[0] == ()
+    assert len(told[1]) == 1
+    assert told[1][0].startswith("--time-limit cut the search of 1 of 2 days")
 
 
 def test_a_line_says_how_long_a_plan_lasts() -> None:
