@@ -145,8 +145,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     if other:
         message = f"--output {folder} holds {', '.join(other[:3])}; name a new or an empty folder"
         raise InvalidInputError(message)
-    parent = next(p for p in folder.absolute().parents if p.exists())
-    _check_writable(folder, parent)
+    _check_parent(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
     try:

@@ -120,17 +120,17 @@ def command(
     from planner.cli.printing import drift_show as show
 
     drift, warnings = _drift(workload, plan, asked, flags)
-    if output is not None:
-        from planner import io
-
-        io.save_plan(output, drift.latest.assessment.result)
-        remark(settings, f"wrote {output}")
     warnings += drift.warnings
     if settings.json:
         write_json({**show.as_json(drift), "warnings": list(dict.fromkeys(warnings))})
     else:
         show.print_drift(settings, drift)
     warn(settings, tuple(warnings))
+    if output is not None:  # last, so that a disk that is full takes none of the answer away
+        from planner import io
+
+        io.save_plan(output, drift.latest.assessment.result)
+        remark(settings, f"wrote {output}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
 

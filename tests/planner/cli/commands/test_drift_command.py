@@ -74,6 +74,17 @@ def test_a_drifted_plan_ends_with_exit_code_1(
     assert json.loads(limited.out)["days"][0]["move"]["moved_bytes"] == 0
 
 
+def test_what_was_found_is_printed_where_the_new_plan_cannot_be_written(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("x")
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 60, "--stats", days[0])
+    done = run(*asked, "-o", tmp_path / "file" / "new.json")
+    assert done.code == 2
+    assert "new.json" in done.err
+    assert "Plan again" in done.out
+
+
 def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
 ) -> None:

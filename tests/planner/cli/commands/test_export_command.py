@@ -62,6 +62,16 @@ def test_a_folder_of_other_things_is_left_alone(
     assert [p.name for p in folder.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_inside_a_file_is_refused_as_such(
+    run: Run, planned: tuple[Path, ...], system_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("x")
+    folder = tmp_path / "notes" / "trace"
+    done = run("export", "trace", *planned, "--system", system_file, "-o", folder)
+    assert done.code == 2
+    assert "notes is a file, not a folder" in done.err
+
+
 def test_the_exported_plan_is_the_plan(
     run: Run, planned: tuple[Path, ...], system_file: Path, tmp_path: Path
 ) -> None:

@@ -78,7 +78,9 @@ def test_nothing_to_keep_is_stopped_at_once() -> None:
 
 
 @pytest.mark.parametrize("ends", [InvalidInputError("no plan"), RuntimeError("lost in C++"), None])
-def test_a_search_without_a_plan_is_left_to_ask(ends: Exception | None) -> None:
+def test_a_search_without_a_plan_is_left_to_ask(
+    capfd: pytest.CaptureFixture[str], ends: Exception | None
+) -> None:
     """Solvers lose what is raised in the Python that they call; whatever comes of it is a stop."""
     search = compile("def search(call): call()", "auto.py", "exec")
     names: dict[str, Any] = {"__name__": "planner.search.auto"}
@@ -93,6 +95,7 @@ def test_a_search_without_a_plan_is_left_to_ask(ends: Exception | None) -> None:
     expected = contextlib.nullcontext() if ends is None else pytest.raises(Interrupted)
     with expected, StopOnInterrupt(keeps=False) as stop:
         names["search"](signalled)
+    assert "Ctrl-C: stopping; Ctrl-C gives up" in capfd.readouterr().err, "there is no best so far"
 
 
 def test_an_interrupt_that_python_cannot_pass_on_is_not_lost(
