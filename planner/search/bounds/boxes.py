@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.sharding import ComputeKernel, ShardingType
-from planner.space.evaluation import FloatArray, IntArray
+from planner.space.evaluation import BoolArray, FloatArray, IntArray
 from planner.space.objective import Cut
 
 _SAMPLES: Final = 65
@@ -57,6 +57,8 @@ class Box:
     Attributes:
         first: ``[L]`` the phase of each side.
         low, high: ``[L]`` limits of the phases.
+        flat: ``[L]`` sides whose phases no program looks at, and so cannot be told to be in a box:
+            each duration counts as at ``low``, for it is no less anywhere above.
         cuts: found so far; they hold inside the box.
         launches: what further fused calls cost.
         per_second: unit of the objective per second.
@@ -71,9 +73,11 @@ class Box:
         launches: Launches,
         *,
         per_second: float = 1.0,
+        flat: BoolArray | None = None,
         parent: Box | None = None,
     ) -> None:
         """Find a chord for every side; those of a parent hold for sides that are the same."""
+        self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
         self.floor, self._num_phases, self.per_second = floor, num_phases, per_second
         self.first: IntArray = floor.phases
         sides = np.unique(self.first, return_index=True)[1]
@@ -85,7 +89,9 @@ class Box:
         self._constant_s, self._slope = np.zeros((2, len(low)))
         for i, leaf in enumerate(floor.leaves):
             same = parent is not None and (low[i], self.high[i]) == (parent.low[i], parent.high[i])
-            if same and parent is not None:
+            if self.flat[i]:
+                self._constant_s[i] = float(leaf.duration_s(low[i : i + 1])[0])
+            elif same and parent is not None:
                 self._constant_s[i], self._slope[i] = parent._constant_s[i], parent._slope[i]
             else:
                 self._constant_s[i], self._slope[i] = _chord(leaf, low[i], self.high[i])
@@ -123,7 +129,7 @@ class Box:
             found = np.maximum(found, cut.base + at @ (cut.slopes[self.first] * self._once))
         return found
 
-    def part(self, low: FloatArray, high: FloatArray) -> Box:
+    def part(self, low: FloatArray, high: FloatArray, *, flat: BoolArray | None = None) -> Box:
         """The box between these limits, which lie inside this one; its cuts hold there too."""
         return Box(
             self.floor,
@@ -132,6 +138,7 @@ class Box:
             high,
             self.launches,
             per_second=self.per_second,
+            flat=self.flat if flat is None else flat,
             parent=self,
         )
 

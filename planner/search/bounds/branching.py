@@ -146,7 +146,8 @@ class Branching:
         )
         if not np.isfinite(low).all():
             return replace(node, bound=incumbent, done=True)
-        tight = box.part(low, self._highest(box, low, incumbent))
+        flat = ~np.isin(box.first, self._bounds.model.used)
+        tight = box.part(low, self._highest(box, low, incumbent), flat=flat)
         return self._relaxed(node, tight, incumbent, rounds=8)
 
     def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
@@ -219,7 +220,7 @@ class Branching:
         slope = np.maximum(_binding_slopes(box, phases), 1e-12)
         lifted = at + _LIFT * (incumbent - bound) / slope
         found: list[tuple[float, int, float]] = []
-        for g in np.flatnonzero(width > _LEAST_WIDTH * box.high):
+        for g in np.flatnonzero(~box.flat & (width > _LEAST_WIDTH * box.high)):
             low, high = box.low[g] + 0.1 * width[g], box.high[g] - 0.1 * width[g]
             found.append((float(errors[g]), int(g), float(np.clip(at[g], low, high))))
             if box.low[g] < lifted[g] < box.high[g]:

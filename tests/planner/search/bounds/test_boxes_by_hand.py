@@ -133,6 +133,18 @@ def test_sides_have_a_width() -> None:
     assert box.low == pytest.approx(LOW, rel=0)
 
 
+def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
+    """No program tells where the phase is, so that it may also lie above the box."""
+    flat = np.array([False, True, False])
+    box = boxed(Chain()).part(LOW, HIGH, flat=flat)
+    assert box.part(LOW, HIGH).flat.tolist() == flat.tolist()
+    least_s = exact_s(CHORD[0], math.sqrt(4.0))
+    cut = box.cut(AT)
+    assert cut.slopes[0] == 0.0
+    assert cut.base + cut.slopes[2] * 2.25 == pytest.approx(least_s)
+    assert box.relaxed(np.array([[2.25, 100.0, 2.25]])) == pytest.approx(least_s)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 6])
 def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
     """Of the gap to the best of all plans, where durations bend most."""

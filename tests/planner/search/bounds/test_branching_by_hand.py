@@ -86,6 +86,7 @@ class Bounds:
 
     def __init__(self, reduced: FloatArray | None = None) -> None:
         self.space = SimpleNamespace(options=("a", "b", "c"))
+        self.model = SimpleNamespace(used=np.arange(2))
         self.boxes: list[Box] = []
         self.kept: list[BoolArray] = []
         self.whole: list[tuple[Box, float]] = []
