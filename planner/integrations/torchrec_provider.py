@@ -128,7 +128,7 @@ class SystemPlanner(ShardPlanner):
         asked = search_left(self._search, self._planning_limit_s, self._started_s, size)
         if asked["max_evaluations"] is None:  # as without a time limit, which is a safety here
             priced = pipeline(workload, topology, default_models(topology))
-            work_s = default_work_s(len(workload.tables), None)
+            work_s = default_work_s(len(workload.tables), topology.world_size, None)
             asked["max_evaluations"] = priced_plans(work_s, priced)
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
         limits = search_limits(model, self._topology, None, module, sharders)

@@ -18,7 +18,12 @@ from planner.space.evaluation import Budget, SearchSpace
 
 _WORK_S_PER_TABLE: Final = 0.16
 _LEAST_WORK_S, _MOST_WORK_S = 0.6, 8.0
-"""Nominal seconds of a search: per table, at least and at most."""
+"""Nominal seconds of a search: per table, at least and at most, up to :data:`_LARGE`."""
+_LARGE: Final = 110_000
+"""Tables times ranks, 856 x 128, beyond which the first bound and the first plans alone take most
+of these seconds, so that none would be left to improve a plan."""
+_MOST_TIMES: Final = 5.0
+"""As many times as long takes the search of the largest problems."""
 _LEAST_LIMITED_WORK_S: Final = 4.0
 """Nominal seconds at least where a limit on what moves leaves the choice to chains of moves."""
 _WORK_SHARE: Final = 0.7
@@ -32,19 +37,23 @@ _LEAST_SEARCH_SHARE: Final = 0.2
 """The search gets at least this share of the limit, however long the rest takes."""
 
 
-def default_work_s(num_tables: int, time_limit_s: float | None) -> float:
+def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None) -> float:
     """Nominal seconds that a search may take unless told otherwise.
 
     About eight seconds of one core of a machine of 2023 for fifty tables and more, less for fewer.
-    With a time limit it is most of that, so that the clock cuts only on slower machines.
+    Where tables times ranks are very many, it grows with their square root, up to five times. With
+    a time limit it is most of that, so that the clock cuts only on slower machines.
 
     Args:
         num_tables: of the workload.
+        world_size: ranks.
         time_limit_s: the limit by the clock that was asked for; None for none.
     """
     if time_limit_s is not None:
         return _WORK_SHARE * time_limit_s
-    return min(max(_WORK_S_PER_TABLE * num_tables, _LEAST_WORK_S), _MOST_WORK_S)
+    usual_s = min(max(_WORK_S_PER_TABLE * num_tables, _LEAST_WORK_S), _MOST_WORK_S)
+    times = math.sqrt(num_tables * world_size / _LARGE)
+    return usual_s * min(max(times, 1.0), _MOST_TIMES)
 
 
 class Deadline:
@@ -116,7 +125,7 @@ def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
         space: what is searched.
         time_limit_s: the limit by the clock that was asked for; None for none.
     """
-    work_s = default_work_s(space.num_tables, time_limit_s)
+    work_s = default_work_s(space.num_tables, space.world_size, time_limit_s)
     if time_limit_s is None and space.rules.budget is not None:
         work_s = max(work_s, _LEAST_LIMITED_WORK_S)
     return priced_plans(work_s, space.pipeline)

@@ -35,7 +35,7 @@ def planning_work_s(num_tables: int, world_size: int) -> float:
     """
     theirs_s = _TORCHREC_S * num_tables * num_tables * world_size
     work_s = _SMALL_SHARE * min(theirs_s, _SMALL_S) + _SHARE * max(theirs_s - _SMALL_S, 0.0)
-    return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, None))
+    return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, world_size, None))
 
 
 def planning_evaluations(
