@@ -38,6 +38,7 @@ from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.models import default_models
 from planner.pricing import objective_value
 from planner.problem import Constraints, TableConstraint
+from planner.space.budget import default_work_s
 from tests.integration.builders import make_table, make_topology, placed
 from tests.integration.models import Model, bags, torchrec_topology
 from tests.strategies import make_workload
@@ -194,7 +195,8 @@ def test_small_models_get_little_work_and_large_ones_no_more_than_others() -> No
     works = [planning_work_s(*size) for size in sizes]
     assert works == sorted(works)
     assert works[1] < 0.6
-    assert works[-1] == planning_work_s(1000, 128)
+    assert works[-1] == default_work_s(3000, 512, None)
+    assert planning_work_s(300, 64) == default_work_s(300, 64, None)
     small_s = 3e-4 * 40 * 40 * 8  # of TorchRec's planner; ours asks that one for its plan, too
     assert planning_work_s(40, 8) < small_s / 4
 
