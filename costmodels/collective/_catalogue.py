@@ -37,7 +37,7 @@ from costmodels.collective._law import (
     network_law,
 )
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
-from costmodels.fabrics import FABRICS
+from costmodels.fabrics import FABRICS, half_size_of
 
 _LARGE_BYTES: Final = 2**20
 _SAME_LINK: Final = (0.55, 1.15)
@@ -108,14 +108,7 @@ class Catalogue:
         """
         family = RINGS if collective in RINGS else (collective,)
         if there is not None and there.fabric != group.fabric:
-            there = there._replace(
-                network_latency_s=group.network_latency_s,
-                network_rate=group.network_rate,
-                network_half_bytes=group.network_half_bytes,
-                fabric=group.fabric,
-                pod_ranks=group.pod_ranks,
-                oversubscription=group.oversubscription,
-            )
+            there = there.on_network_of(self._usual(group))
         return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
@@ -190,6 +183,31 @@ class Catalogue:
         if key not in self._known:
             self._known[key] = self._settled(family, group, there)
         return self._known[key]
+
+    def _usual(self, group: Group) -> Group:
+        """The group on the link that its kind of network has in the curves; as it is without any.
+
+        The link is that of the best and fastest curves of the kind, whatever the link of the group.
+        The choice between curves therefore stays the same when only a link of the group changes,
+        and a faster link never leads to curves of a slower network.
+        """
+        known = [
+            (-c.priority, c.network_bytes_per_s)
+            for c in self._curves
+            if c.domains > 1 and c.network_bytes_per_s and _may_answer(c, group)
+        ]
+        if not known:
+            return group
+        _, nominal = max(known)
+        kind = FABRICS.get(group.fabric)
+        efficiency = kind.efficiency_ratio if kind is not None else _TYPICAL_EFFICIENCY
+        rate = efficiency * nominal
+        return _at_typical_latency(group)._replace(
+            network_rate=rate,
+            network_half_bytes=half_size_of(kind.protocol_s, rate) if kind is not None else 0.0,
+            pod_ranks=0,
+            oversubscription=1.0,
+        )
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
         fewer, more = self._neighbours(group)
@@ -272,13 +290,10 @@ class Catalogue:
 
     def _across(self, collective: Collective, group: Group) -> Found | None:
         """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
-        kinds = ("", group.fabric)
         curves = [
             c
             for c in self._curves
-            if c.collective is collective
-            and c.domains > 1
-            and (not group.fabric or c.fabric in kinds)
+            if c.collective is collective and c.domains > 1 and _may_answer(c, group)
         ]
         if not curves:
             fabric = self.find(collective, group.within_domain)
@@ -323,6 +338,11 @@ def _by_law(fabric: Found, law: Law) -> Found:
 def _best(curves: list[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
     first = min((c.priority for c in curves), default=0)
     return tuple(c for c in curves if c.priority == first)
+
+
+def _may_answer(curve: CollectiveCurve, group: Group) -> bool:
+    """Whether the kinds of network agree, or one of the two is not named."""
+    return not group.fabric or curve.fabric in ("", group.fabric)
 
 
 def _repeats(one: CollectiveCurve, other: CollectiveCurve) -> bool:

@@ -102,6 +102,17 @@ class Group(NamedTuple):
         """Domains that the group spans, or hosts where there is one domain."""
         return self.domains if self.domains > 1 else -(-self.ranks // self.per_host)
 
+    def on_network_of(self, other: Group) -> Group:
+        """The members, with their own fabric, on the network of another group."""
+        return self._replace(
+            network_latency_s=other.network_latency_s,
+            network_rate=other.network_rate,
+            network_half_bytes=other.network_half_bytes,
+            fabric=other.fabric,
+            pod_ranks=other.pod_ranks,
+            oversubscription=other.oversubscription,
+        )
+
     def of_units(self, units: int) -> Group:
         """A group of so many of them, each as large."""
         if self.domains > 1:
