@@ -37,9 +37,9 @@ _FLOORS: Final = {
 }
 """Empty collective over n ranks: a n^b latencies of the fabric, up to 8 ranks."""
 _SMALLEST_FLOOR_S: Final = 1e-7
-_NVLINK: Final = 2.0
-"""Least rate of a fabric of its own over that of the network: among the shipped systems 7 and more
-for NVLink, 0.4 to 1.2 for PCIe."""
+_PCIE_BYTES_PER_S: Final = 64e9
+"""Rate of PCIe 5.0 with 16 lanes, in bytes per second and direction. Among the shipped systems a
+fabric on PCIe reaches 9 to 18 GB/s, and one on NVLink or its like 120 GB/s and more."""
 _FLOOR_PER_DOUBLING: Final = 0.35
 """Growth of the floor per doubling beyond 8 ranks, where trees take over."""
 _HOPS: Final = {
@@ -201,17 +201,25 @@ def busiest_bytes(
     """Bytes on the fabric and on the network in the busier direction, ``[..., R]`` each.
 
     Those to other hosts of a domain share the fabric with those inside the host; each counts by
-    the time of its own link, and those to other hosts as much as those inside at least. A fabric
-    less than twice as fast as the network is PCIe, through which network cards are reached as well:
-    there all bytes count.
+    the time of its own link, and those to other hosts as much as those inside at least. Where the
+    fabric is PCIe, see :func:`is_pcie`, all bytes count there.
     """
     busiest = np.maximum(send, receive)
     inside = group.fabric_rate / topology.host_link.bandwidth_bytes_per_s
     across = max(group.fabric_rate / topology.domain_link.bandwidth_bytes_per_s, inside)
     fabric = busiest[..., Level.HOST] * inside + busiest[..., Level.DOMAIN] * across
     network = busiest[..., Level.NETWORK]
-    shares = group.per_domain > 1 and group.fabric_rate < _NVLINK * group.network_rate
+    shares = group.per_domain > 1 and is_pcie(group.fabric_rate)
     return (fabric + network if shares else fabric), network
+
+
+def is_pcie(fabric_rate: float) -> bool:
+    """Whether a fabric of this rate, in bytes per second, is PCIe, which leads to the network too.
+
+    The rate of the network does not matter: with a faster network the bytes that leave a host would
+    otherwise begin to count on the fabric as well, and take longer.
+    """
+    return fabric_rate <= _PCIE_BYTES_PER_S
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:

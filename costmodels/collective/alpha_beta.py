@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._law import crowding, group_of, group_of_peers
+from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
 from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
@@ -17,9 +17,6 @@ from costmodels.collective.base import (
 )
 from costmodels.topology import Topology
 
-_NVLINK: Final = 2.0
-"""Least rate of a fabric of its own over that of the network."""
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,8 @@ class AlphaBeta(AbstractCollectiveModel):
     """t = alpha + max(scale-up bytes / b, network bytes / b_network) on the busiest direction.
 
     Scale-up links (host and domain) are one fabric, so their times add; the network works beside
-    them, unless the fabric is less than twice as fast: that is PCIe, through which network cards
-    are reached as well. Links are full duplex: the larger of sent and received counts.
+    them, unless the fabric is PCIe, through which network cards are reached as well. Links are full
+    duplex: the larger of sent and received counts.
     Reduce-scatter and all-gather of S bytes over n members move S (n - 1) / n per rank; across
     domains every rank of a domain of d ranks drives its own network link, so the rings run at
     min(b_fabric, d b_network), with one latency per doubling of the domains.
@@ -62,7 +59,7 @@ class AlphaBeta(AbstractCollectiveModel):
         network, fabric_rate = busiest[..., Level.NETWORK], topology.host_link.bandwidth_bytes_per_s
         network_s = network / topology.network_link.bandwidth_bytes_per_s
         network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
-        if fabric_rate < _NVLINK * topology.network_link.bandwidth_bytes_per_s:
+        if is_pcie(fabric_rate):
             fabric_s = fabric_s + network / fabric_rate
         return np.maximum(fabric_s, network_s)
 
