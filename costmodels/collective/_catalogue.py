@@ -28,28 +28,24 @@ from costmodels.collective._curve import (
     with_floor,
 )
 from costmodels.collective._law import (
+    TYPICAL_EFFICIENCY,
     Group,
     Law,
+    at_typical_latency,
     bus_factor,
     busiest_factor,
     fabric_law,
     longer_s,
     network_law,
+    on_usual_link,
 )
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
-from costmodels.fabrics import FABRICS, half_size_of
 
 _LARGE_BYTES: Final = 2**20
 _SAME_LINK: Final = (0.55, 1.15)
 """Achieved over nominal rate of a network link within which it counts as the one measured."""
-_TYPICAL_EFFICIENCY: Final = 0.82
-"""Achieved over nominal rate of tuned fabrics: all-gather and all-reduce of two hosts."""
 _PLAUSIBLE: Final = (0.6, 1.3)
 """Measured over expected rate that may be carried over to another network."""
-_TYPICAL_LATENCY_S: Final = 25e-6
-"""Latency of networks whose kind is not named: 25 or 30 us among the shipped systems."""
-_FABRIC_LATENCY_S: Final = 10e-6
-"""Latency inside a domain where no curve tells it: 8 to 17 us among hosts with NVLink."""
 _MIRRORED: Final = {
     Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
     Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
@@ -107,8 +103,7 @@ class Catalogue:
                 carried over: the group's own kind has curves, or its law.
         """
         family = RINGS if collective in RINGS else (collective,)
-        if there is not None and there.fabric != group.fabric:
-            there = there.on_network_of(self._usual(group))
+        there = self._of_own_kind(group, there)
         return self._family(family, group, None if there == group else there).get(collective)
 
     def confidence(
@@ -140,6 +135,7 @@ class Catalogue:
         self, collective: Collective, group: Group, size_bytes: float, there: Group | None
     ) -> Confidence | None:
         """At the site where the curves were measured."""
+        there = self._of_own_kind(group, there)
         found = self.find(collective, group, there)
         if found is None:
             return None
@@ -184,6 +180,12 @@ class Catalogue:
             self._known[key] = self._settled(family, group, there)
         return self._known[key]
 
+    def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
+        """The members there, on a network of the group's own kind where theirs is of another."""
+        if there is None or there.fabric == group.fabric:
+            return there
+        return there.on_network_of(self._usual(group))
+
     def _usual(self, group: Group) -> Group:
         """The group on the link that its kind of network has in the curves; as it is without any.
 
@@ -198,16 +200,7 @@ class Catalogue:
         ]
         if not known:
             return group
-        _, nominal = max(known)
-        kind = FABRICS.get(group.fabric)
-        efficiency = kind.efficiency_ratio if kind is not None else _TYPICAL_EFFICIENCY
-        rate = efficiency * nominal
-        return _at_typical_latency(group)._replace(
-            network_rate=rate,
-            network_half_bytes=half_size_of(kind.protocol_s, rate) if kind is not None else 0.0,
-            pod_ranks=0,
-            oversubscription=1.0,
-        )
+        return on_usual_link(group, max(known)[1])
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
         fewer, more = self._neighbours(group)
@@ -301,8 +294,8 @@ class Catalogue:
         nearest = min(curves, key=lambda c: _distance(c, group))
         repeats = _best([c for c in curves if _repeats(c, nearest)])
         alike = _same_link(nearest, group)
-        there = _at_typical_latency(_group_there(nearest, group))
-        here = _at_typical_latency(group) if alike else group
+        there = at_typical_latency(_group_there(nearest, group))
+        here = at_typical_latency(group) if alike else group
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
         known, law = (network_law(collective, g, inner) for g in (there, here))
@@ -360,22 +353,10 @@ def _group_there(curve: CollectiveCurve, group: Group) -> Group:
     """The group that was measured, on the links of ``group`` unless the network was another."""
     rate = group.network_rate
     if not _same_link(curve, group):
-        rate = _TYPICAL_EFFICIENCY * curve.network_bytes_per_s
+        rate = TYPICAL_EFFICIENCY * curve.network_bytes_per_s
     return group._replace(
         ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
     )
-
-
-def _at_typical_latency(group: Group) -> Group:
-    """The group on links with the latencies that are typical of its kind of network.
-
-    How much a measured floor changes with the shape is the ratio of two floors of the law at these
-    latencies. With those of the system's links instead, a shape would become faster when a latency
-    rises that the measured shape feels more, because the measured floor stays as it is.
-    """
-    kind = FABRICS.get(group.fabric)
-    startup_s = kind.startup_s if kind is not None else _TYPICAL_LATENCY_S
-    return group._replace(fabric_latency_s=_FABRIC_LATENCY_S, network_latency_s=startup_s)
 
 
 def _distance(curve: CollectiveCurve, group: Group) -> float:

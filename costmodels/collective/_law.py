@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective.base import Collective, FloatArray, Level
-from costmodels.fabrics import protocol_of
+from costmodels.fabrics import FABRICS, half_size_of, protocol_of
 from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
@@ -57,6 +57,12 @@ the smallest mean logarithmic error; A100 alone gives 0.75, V100 alone 0.58
 
 _FIRST_CROSSING: Final = 2.0
 """Start-ups of a network's kind from one domain to two; every further doubling adds one."""
+TYPICAL_EFFICIENCY: Final = 0.82
+"""Achieved over nominal rate of tuned fabrics: all-gather and all-reduce of two hosts."""
+_TYPICAL_LATENCY_S: Final = 25e-6
+"""Latency of networks whose kind is not named: 25 or 30 us among the shipped systems."""
+_FABRIC_LATENCY_S: Final = 10e-6
+"""Latency inside a domain where no curve tells it: 8 to 17 us among hosts with NVLink."""
 _PIPELINES: Final = {
     Collective.ALL_TO_ALL: 1.0,
     Collective.ALL_GATHER: 2.5,
@@ -176,6 +182,35 @@ def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
         fabric=network.fabric,
         pod_ranks=network.pod_hosts * per_host,
         oversubscription=network.oversubscription_ratio,
+    )
+
+
+def at_typical_latency(group: Group) -> Group:
+    """The group on links with the latencies that are typical of its kind of network.
+
+    How much a measured floor changes with the shape is the ratio of two floors of the law at these
+    latencies. With those of the system's links instead, a shape would become faster when a latency
+    rises that the measured shape feels more, because the measured floor stays as it is.
+    """
+    kind = FABRICS.get(group.fabric)
+    startup_s = kind.startup_s if kind is not None else _TYPICAL_LATENCY_S
+    return group._replace(fabric_latency_s=_FABRIC_LATENCY_S, network_latency_s=startup_s)
+
+
+def on_usual_link(group: Group, nominal_rate: float) -> Group:
+    """The group on the link that its kind of network has, over cards that nothing else slows.
+
+    Args:
+        group: its own link to the network does not matter.
+        nominal_rate: of a rank's part of the cards, in bytes per second and direction.
+    """
+    kind = FABRICS.get(group.fabric)
+    rate = nominal_rate * (kind.efficiency_ratio if kind is not None else TYPICAL_EFFICIENCY)
+    return at_typical_latency(group)._replace(
+        network_rate=rate,
+        network_half_bytes=half_size_of(kind.protocol_s, rate) if kind is not None else 0.0,
+        pod_ranks=0,
+        oversubscription=1.0,
     )
 
 
