@@ -187,31 +187,57 @@ class Catalogue:
         return there.on_network_of(self._usual(group))
 
     def _usual(self, group: Group) -> Group:
-        """The group on the link that its kind of network has in the curves; as it is without any.
+        """The group on the link that its kind of network has in the curves.
 
         The link is that of the best and fastest curves of the kind, whatever the link of the group.
         The choice between curves therefore stays the same when only a link of the group changes,
-        and a faster link never leads to curves of a slower network.
+        and a faster link never leads to curves of a slower network. Its rate is 0 where no curve is
+        of that kind, so that the law of the group's own link is asked.
         """
-        known = [
-            (-c.priority, c.network_bytes_per_s)
-            for c in self._curves
-            if c.domains > 1 and c.network_bytes_per_s and _may_answer(c, group)
+        curves = self._crossing(group)
+        known = [(-c.priority, c.network_bytes_per_s) for c in curves if c.network_bytes_per_s]
+        if known:
+            return on_usual_link(group, max(known)[1])
+        return group if curves else group._replace(network_rate=0.0)
+
+    def rates_of_other_links(self, group: Group) -> tuple[float, ...]:
+        """Nominal rates of the network links that were measured, where none is like the group's.
+
+        Returns:
+            Rising, in bytes per second; empty where one is like it, and for a single domain.
+        """
+        curves = self._crossing(group) if group.domains > 1 else []
+        if any(_same_link(c, group) for c in curves):
+            return ()
+        return tuple(sorted({c.network_bytes_per_s for c in curves}))
+
+    def _crossing(self, group: Group) -> list[CollectiveCurve]:
+        """Curves over a network of the group's kind; of any where one of the two is not named."""
+        kinds = ("", group.fabric)
+        return [
+            c for c in self._curves if c.domains > 1 and (not group.fabric or c.fabric in kinds)
         ]
-        if not known:
-            return group
-        return on_usual_link(group, max(known)[1])
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
         fewer, more = self._neighbours(group)
-        if more is not None and there is None:
+        by_law = there is not None and group.domains > 1 and not there.network_rate
+        origin = None if by_law else there
+        if more is not None and origin is None:
             groups = (group.of_units(fewer), group, group.of_units(more))
-            low, high = (self._family(family, groups[i], None) for i in (0, 2))
+            low, high = (
+                self._family(family, group.of_units(n), there and there.of_units(n))
+                for n in (fewer, more)
+            )
             part = math.log(group.units / fewer) / math.log(more / fewer)
             return mixed(low, high, groups, part)
-        searched = {c: self._search(c, group, there) for c in family}
+        searched = {
+            c: self._measured(c, group, there)
+            if origin is None
+            else self._carried_over(c, group, origin)
+            for c in family
+        }
         found = {c: f for c, f in searched.items() if f is not None}
-        if family == RINGS and there is None:
+        if family == RINGS and origin is None:
             found = agreed(completed(found, group), group)
         if fewer == 0:
             return found
@@ -238,10 +264,8 @@ class Catalogue:
             return below, None
         return below, min({power} | {d for d in measured if d > wanted})
 
-    def _search(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
-        """As measured, or carried over from the links there to those here."""
-        if there is None:
-            return self._measured(collective, group)
+    def _carried_over(self, collective: Collective, group: Group, there: Group) -> Found | None:
+        """As measured on the links there, carried over to those of the group."""
         found = self.find(collective, there)
         if found is None:
             return None
@@ -256,11 +280,16 @@ class Catalogue:
             return found
         return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
 
-    def _measured(self, collective: Collective, group: Group) -> Found | None:
-        search = self._inside if group.domains == 1 else self._across
-        found = search(collective, group)
+    def _measured(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
+        """As measured on the group's own links; ``there`` is where the fabric was measured."""
+
+        def search(one: Collective) -> Found | None:
+            inside = group.domains == 1
+            return self._inside(one, group) if inside else self._across(one, group, there)
+
+        found = search(collective)
         if found is None and collective in _MIRRORED:
-            found = search(_MIRRORED[collective], group)
+            found = search(_MIRRORED[collective])
             return found._replace(same_shape=False) if found is not None else None
         return found
 
@@ -281,15 +310,11 @@ class Catalogue:
             return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
         return Found(between(tables, collective, group.ranks), curves, same_shape=False)
 
-    def _across(self, collective: Collective, group: Group) -> Found | None:
+    def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
-        curves = [
-            c
-            for c in self._curves
-            if c.collective is collective and c.domains > 1 and _may_answer(c, group)
-        ]
+        curves = [c for c in self._crossing(group) if c.collective is collective]
         if not curves:
-            fabric = self.find(collective, group.within_domain)
+            fabric = self.find(collective, group.within_domain, there and there.within_domain)
             return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
         nearest = min(curves, key=lambda c: _distance(c, group))
         repeats = _best([c for c in curves if _repeats(c, nearest)])
@@ -331,11 +356,6 @@ def _by_law(fabric: Found, law: Law) -> Found:
 def _best(curves: list[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
     first = min((c.priority for c in curves), default=0)
     return tuple(c for c in curves if c.priority == first)
-
-
-def _may_answer(curve: CollectiveCurve, group: Group) -> bool:
-    """Whether the kinds of network agree, or one of the two is not named."""
-    return not group.fabric or curve.fabric in ("", group.fabric)
 
 
 def _repeats(one: CollectiveCurve, other: CollectiveCurve) -> bool:

@@ -183,8 +183,10 @@ class Measured(AbstractCollectiveModel):
     def remarks(self, topology: Topology) -> tuple[str, ...]:
         """Which links differ from those that the curves were measured on."""
         then = self.measured_on
-        if then is None or topology.world_size == 1:
+        if topology.world_size == 1:
             return ()
+        if then is None:
+            return self._remarks_on_own_curves(topology)
         crossed = [("host", then.host, topology.host_link)]
         if min(topology.domain_size, topology.world_size) > topology.local_world_size:
             crossed.append(("domain", then.domain, topology.domain_link))
@@ -206,6 +208,20 @@ class Measured(AbstractCollectiveModel):
         return replace(self, otherwise=self.otherwise.subadditive(), is_subadditive=True)
 
     # -- private --------------------------------------------------------------------------------
+
+    def _remarks_on_own_curves(self, topology: Topology) -> tuple[str, ...]:
+        """Whether the network is another than that of curves which have no links beside them."""
+        rates = self._catalogue.rates_of_other_links(group_of(topology))
+        if not rates:
+            return ()
+        known = " and ".join(map(format_rate, rates))
+        own = format_rate(topology.network_link.bandwidth_bytes_per_s)
+        return (
+            f"links.network.bandwidth is {own}, and the curves of collectives were measured over "
+            f"network links of {known}: times between hosts are carried over from the curve that "
+            "is nearest, and with another bandwidth another curve may be nearer, so that a faster "
+            "network may seem slower",
+        )
 
     def _read(self, table: TimeCurve, num_bytes: FloatArray) -> FloatArray:
         """Seconds for bytes on the busiest link."""

@@ -58,6 +58,12 @@ def test_types_that_are_cut_alike_keep_their_turn_on_the_streams() -> None:
     assert laws.broken_laws(draw_unusual(seed), seed) == []
 
 
+def test_a_faster_network_does_not_lead_to_other_curves() -> None:
+    """With twice the bandwidth it was no longer like the one that curves were measured on."""
+    seed = 2252
+    assert laws.broken_laws(draw_dense(seed), seed) == []
+
+
 @pytest.mark.parametrize("seed", first(range(60), 6))
 def test_unusual_problems(seed: int) -> None:
     found = [str(fault) for fault in check(draw_unusual(seed), max_evaluations=EVALUATIONS).faults]
