@@ -35,7 +35,7 @@ SYSTEMS = tuple(n for n in names("systems") if not io.load_system(n).calibration
 LEVELS = ("host", "domain", "network")
 KINDS = ("", *FABRICS)
 SIZES = np.array([1.0, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9])
-READING = 1e-4
+READING = 1e-3
 """Relative error of a time read between two points of a table. The points of a table move with the
 links, so that a time may rise by that much."""
 
