@@ -4,7 +4,7 @@ from planner.sweep.economics import Economics, Operation
 from planner.sweep.grid import Grid, Point
 from planner.sweep.outcome import PointResult, pareto
 from planner.sweep.runner import Journal, run
-from planner.sweep.size import Sizing, smallest
+from planner.sweep.size import Sizing, most_samples_per_s, smallest
 
 __all__ = [
     "Economics",
@@ -14,6 +14,7 @@ __all__ = [
     "Point",
     "PointResult",
     "Sizing",
+    "most_samples_per_s",
     "pareto",
     "run",
     "smallest",

@@ -2,63 +2,127 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError
+from planner.sweep.economics import economics
 from planner.sweep.outcome import PointResult, PointStatus
+from planner.sweep.runner import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """The answer for one system: the smallest point that suffices, and every point tried."""
+    """The answer for one system.
+
+    Attributes:
+        system: its name.
+        answer: the smallest point that suffices; None if no size does.
+        tried: every point that was searched, by rising size.
+        ruled_out: numbers of ranks, rising, that were proven to be too slow without a search.
+    """
 
     system: str
     answer: PointResult | None
     tried: tuple[PointResult, ...]
+    ruled_out: tuple[int, ...] = ()
 
 
 def smallest(
     system: str,
     solve: Callable[[int], PointResult],
     *,
+    at_most: Callable[[int], float],
     target_samples_per_s: float,
     sizes: Sequence[int],
 ) -> Sizing:
-    """Search over sizes: go twice as far along them until one suffices, then halve the range.
+    """The smallest size whose best plan suffices.
 
-    Throughput need not rise with every host, so the answer is the smallest *tried* size that
-    suffices with every tried smaller one insufficient.
+    Sizes are doubled until one suffices, and the range below it is halved again and again. Since
+    throughput need not rise with every host, the sizes that are left below the one found, or all
+    that are left where none was found, come next, the smallest first. Of those only the ones are
+    searched that are not proven to be too slow. So every smaller size than the answer was searched
+    or ruled out, and so was every size where there is no answer.
 
     Args:
         system: its name.
         solve: the best plan on so many ranks.
+        at_most: samples per second that no plan on so many ranks exceeds; infinite where nothing
+            is proven. It is only asked where it may save a search.
         target_samples_per_s: wanted; time lost to failures and checkpoints counts.
         sizes: numbers of ranks that may be tried, rising; one at least.
     """
     tried: dict[int, PointResult] = {}
+    ruled_out: list[int] = []
 
-    def suffices(number: int) -> bool:
-        """Whether the size of that number, counted from 1, suffices."""
-        if number not in tried:
-            tried[number] = solve(sizes[number - 1])
-        result = tried[number]
+    def suffices(size: int) -> bool:
+        if size not in tried:
+            tried[size] = solve(size)
+        result = tried[size]
         reached = result.trained_samples_per_s or 0.0
         return result.status is PointStatus.DONE and reached >= target_samples_per_s
 
-    most, high = len(sizes), 1
-    while not suffices(high) and high < most:
-        high = min(2 * high, most)
-    if not suffices(high):
-        return Sizing(system=system, answer=None, tried=_ordered(tried))
-    low = max((n for n in tried if n < high), default=0)
+    def may_suffice(size: int) -> bool:
+        if at_most(size) >= target_samples_per_s:
+            return True
+        ruled_out.append(size)
+        return False
+
+    found = _by_doubling(sizes, suffices)
+    left = [s for s in sizes if s not in tried and (found is None or s < found)]
+    found = next((s for s in left if may_suffice(s) and suffices(s)), found)
+    return Sizing(
+        system=system,
+        answer=None if found is None else tried[found],
+        tried=tuple(tried[size] for size in sorted(tried)),
+        ruled_out=tuple(ruled_out),
+    )
+
+
+def _by_doubling(sizes: Sequence[int], suffices: Callable[[int], bool]) -> int | None:
+    """A size that suffices, by doubling and then halving; None if none of those tried does."""
+    low, high, most = 0, 1, len(sizes)
+    while not suffices(sizes[high - 1]):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
-        if suffices(middle):
+        if suffices(sizes[middle - 1]):
             high = middle
         else:
             low = middle
-    return Sizing(system=system, answer=tried[high], tried=_ordered(tried))
+    return sizes[high - 1]
 
 
-def _ordered(tried: dict[int, PointResult]) -> tuple[PointResult, ...]:
-    return tuple(tried[n] for n in sorted(tried))
+def most_samples_per_s(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> float:
+    """Samples per second that no plan of a point exceeds, proven without a search for a plan.
+
+    Time lost to failures counts, and checkpoints are taken as empty. 0 where nothing fits, and
+    infinite for a question that cannot be answered, of which a search tells the reason.
+
+    Raises:
+        StoppedError: ``should_stop`` said so.
+    """
+    problem = task.problem
+    try:
+        least_s = api.floor(problem, should_stop=should_stop).value
+    except InfeasibleError:
+        return 0.0
+    except InvalidInputError:
+        return math.inf
+    if least_s <= 0.0:
+        return math.inf
+    workload, topology = problem.workload, problem.topology
+    samples_per_s = workload.samples_per_rank * topology.trainers.world_size / least_s
+    money = economics(
+        task.operation,
+        samples_per_s=samples_per_s,
+        checkpoint_bytes=0.0,
+        hosts=topology.num_hosts,
+        ranks=topology.world_size,
+        usd_per_device_hour=None,
+    )
+    return samples_per_s * money.availability_ratio

@@ -64,17 +64,18 @@ def command(
     """Find, for each system, the fewest whole hosts whose best plan is fast enough.
 
     Numbers of hosts are doubled until one is fast enough; then the range below it is halved again
-    and again. Where more hosts are slower, a number that was not tried may be fast enough too.
+    and again. Since more hosts may be slower, every smaller number that is left is tried too,
+    unless it is proven to be too slow; without an answer, so is every number up to --max-gpus.
 
     A size whose gap is above 1 % is searched again from the plans of sizes tried before it, where
     one of these is better on it. With --mtbf, throughput counts lost time. With --global-batch-size
-    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no size
-    that was tried reaches the target.
+    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no plan
+    found on any size reaches the target.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show
     from planner.cli.progress import bar
-    from planner.sweep import smallest
+    from planner.sweep import most_samples_per_s, smallest
     from planner.sweep.runner import solve_beside
 
     questions = Questions(workload, flags)
@@ -92,8 +93,18 @@ def command(
                 found.append(solve_beside(task, found, should_stop=stop))
                 return found[-1]
 
+            def at_most(gpus: int, system: str = system) -> float:
+                task = questions.task(replace(points[system], gpus=gpus))
+                return most_samples_per_s(task, should_stop=stop)
+
             sizings.append(
-                smallest(system, best, target_samples_per_s=target_qps, sizes=sizes[system])
+                smallest(
+                    system,
+                    best,
+                    at_most=at_most,
+                    target_samples_per_s=target_qps,
+                    sizes=sizes[system],
+                )
             )
             step(system)
     if settings.json:

@@ -133,7 +133,7 @@ def _gap(result: PointResult) -> str:
 
 
 def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:
-    """Every system with its answer and the sizes tried."""
+    """Every system with its answer, the sizes tried, and those that were proven too slow."""
     return {
         "target_samples_per_s": target,
         "systems": [
@@ -141,6 +141,7 @@ def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:
                 "system": s.system,
                 "answer": None if s.answer is None else s.answer.to_json(),
                 "tried": [r.to_json() for r in s.tried],
+                "ruled_out_gpus": list(s.ruled_out),
             }
             for s in sizings
         ],

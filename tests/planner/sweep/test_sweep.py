@@ -17,7 +17,7 @@ from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError
 from planner.report.charts import _COLOURS as COLOURS
 from planner.search.construct.handed import HandedPlan
-from planner.sweep import Journal, Operation, Point, pareto, run, smallest
+from planner.sweep import Journal, Operation, Point, pareto, run
 from planner.sweep.hand_on import better, handed_to
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.page import sweep_page
@@ -203,33 +203,6 @@ def test_the_front_is_what_nobody_beats() -> None:
     tighter = _point(9, 9, 0.5)
     every = [beaten, cheap, unpriced, fast, roomy, both, tighter]
     assert set(pareto(every)) == {fast, cheap, both}
-
-
-@pytest.mark.parametrize(("target", "hosts"), [(1.0, 1), (30.0, 3), (70.0, 7), (320.0, 32)])
-def test_size_finds_the_smallest_number_of_hosts(target: float, hosts: int) -> None:
-    """Ten samples per second and host."""
-    tried: list[int] = []
-
-    def best(gpus: int) -> PointResult:
-        tried.append(gpus)
-        return replace(_point(10.0 * gpus / 8, 1.0, 1.0), availability_ratio=1.0)
-
-    sizing = smallest("box", best, target_samples_per_s=target, sizes=range(8, 257, 8))
-    assert sizing.answer is not None
-    assert sizing.answer.samples_per_s == 10.0 * hosts
-    assert len(tried) == len(set(tried)) <= 11
-
-
-def test_size_says_when_nothing_suffices() -> None:
-    """The largest size allowed was tried."""
-    sizing = smallest(
-        "box",
-        lambda gpus: replace(_point(gpus, 1.0, 1.0), availability_ratio=1.0),
-        target_samples_per_s=1e9,
-        sizes=range(8, 97, 8),
-    )
-    assert sizing.answer is None
-    assert max(r.samples_per_s or 0 for r in sizing.tried) == 96
 
 
 def test_time_lost_to_failures_is_no_throughput() -> None:
