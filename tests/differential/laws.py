@@ -30,9 +30,8 @@ from planner.models import default_models
 from planner.objectives.iteration import IterationTime
 from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.options import placements
-from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.judging.descent import FEW
-from tests.differential.seeds import look_at, seed_parser
+from tests.differential.seeds import look_at_drawn
 
 FloatArray = NDArray[np.float64]
 
@@ -238,16 +237,8 @@ LAWS: tuple[Callable[[PricedPlans], Iterator[str]], ...] = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Look at drawn problems; 1 if a law is broken."""
-    parser = seed_parser(__doc__, count=100)
-    parser.add_argument("--draw", choices=[*DRAWINGS], default="unusual", help="kind of problems")
-    flags = parser.parse_args(arguments)
-
-    def faults(seed: int) -> list[str]:
-        lines = broken_laws(DRAWINGS[flags.draw](seed), seed)
-        return [f"seed {seed}: {line}" for line in lines]
-
-    seeds = range(flags.start, flags.start + flags.count)
-    return look_at(seeds, faults, "problems keep every law")
+    kept = "problems keep every law"
+    return look_at_drawn(arguments, __doc__, broken_laws, count=100, draw="unusual", kept=kept)
 
 
 if __name__ == "__main__":

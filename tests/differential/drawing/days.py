@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
-from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.workload import DataType, DenseOptimizer, Optimizer, Workload
@@ -22,6 +20,7 @@ from tests.differential.case import Case
 from tests.differential.drawing.dense_parts import any_dense, any_pipeline, roomy
 from tests.differential.drawing.draw_workload import draw_scenarios
 from tests.differential.drawing.options import placements
+from tests.differential.drawing.unusual import if_allowed
 
 _MOST_BATCH = 4096
 
@@ -51,18 +50,8 @@ def _otherwise(rng: np.random.Generator, case: Case, day: Workload) -> Workload:
     )
     for values in choices:
         if rng.random() < 0.5:
-            day = _if_allowed(case, day, values)
+            day = if_allowed(case, day, values)
     return day
-
-
-def _if_allowed(case: Case, day: Workload, values: dict[str, object]) -> Workload:
-    """The day with other values; as it is where these contradict the rest."""
-    try:
-        made = replace(day, **values)  # type: ignore[arg-type]
-        batch_ratios(made, case.topology)
-    except InvalidValueError:
-        return day
-    return made
 
 
 def _matched(rng: np.random.Generator, case: Case, day: Workload) -> Workload:

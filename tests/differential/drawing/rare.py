@@ -13,12 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.batch_shares import batch_ratios
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.errors import InvalidValueError
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.units import MIB
@@ -39,6 +37,7 @@ from planner.tuning.groups import group_topology
 from tests.differential.case import Case
 from tests.differential.drawing.draw_constraints import one_more_rule
 from tests.differential.drawing.options import placements
+from tests.differential.drawing.unusual import if_allowed
 
 Change = Callable[[np.random.Generator, Case], Case]
 
@@ -172,18 +171,8 @@ def _trained_otherwise(rng: np.random.Generator, case: Case, day: Workload) -> W
     )
     for values in choices:
         if rng.random() < 0.4:
-            day = _if_allowed(case, day, values)
+            day = if_allowed(case, day, values)
     return day
-
-
-def _if_allowed(case: Case, day: Workload, values: dict[str, object]) -> Workload:
-    """The day with other values; as it is where the planner refuses them."""
-    try:
-        made = replace(day, **values)  # type: ignore[arg-type]
-        batch_ratios(made, case.topology)
-    except InvalidValueError:
-        return day
-    return made
 
 
 # ------------------------------------------------------------------ the tables

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.batch_shares import PROPORTIONAL
+from costmodels.batch_shares import PROPORTIONAL, batch_ratios
+from costmodels.errors import InvalidValueError
 from costmodels.layers.base import AbstractLayer
 from costmodels.layers.dlrm import Dlrm
 from costmodels.layers.mlp import Mlp
@@ -31,6 +32,7 @@ from costmodels.workload import (
     DenseParallelism,
     Pipeline,
     Pooling,
+    Workload,
 )
 from planner.problem import TableConstraint
 from tests.differential.case import Case
@@ -62,6 +64,16 @@ def every_day(case: Case, **changes: object) -> Case:
     """The case with another setting of training, in every scenario."""
     days = [replace(w, **changes) for w in (case.workload, *case.scenarios)]  # type: ignore[arg-type]
     return replace(case, workload=days[0], scenarios=tuple(days[1:]))
+
+
+def if_allowed(case: Case, day: Workload, values: dict[str, object]) -> Workload:
+    """The day with other values; as it is where the planner refuses them."""
+    try:
+        made = replace(day, **values)  # type: ignore[arg-type]
+        batch_ratios(made, case.topology)
+    except InvalidValueError:
+        return day
+    return made
 
 
 def _with_tables(rng: np.random.Generator, case: Case, **choices: tuple[object, ...]) -> Case:

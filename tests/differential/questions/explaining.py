@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -24,10 +23,9 @@ from planner.problem import MoveLimit
 from tests.differential.asking import problem_of
 from tests.differential.case import Case, received_bytes
 from tests.differential.check import same
-from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.judging.enumerator import Enumerator
 from tests.differential.judging.rules import broken_rules
-from tests.differential.seeds import look_at, seed_parser
+from tests.differential.seeds import look_at_drawn
 
 _TRIED: Final = 300
 """Random plans among which one that keeps the rules and fits is looked for."""
@@ -138,18 +136,8 @@ def _words(placement: TablePlacement) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Explain drawn plans; 1 if a figure is wrong."""
-    parser = seed_parser(__doc__, count=100)
-    parser.add_argument("--draw", choices=[*DRAWINGS], default="usual", help="kind of problems")
-    flags = parser.parse_args(arguments)
-
-    def faults(seed: int) -> list[str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            lines = explain_faults(DRAWINGS[flags.draw](seed), seed)
-        return [f"seed {seed}: {line}" for line in lines]
-
-    seeds = range(flags.start, flags.start + flags.count)
-    return look_at(seeds, faults, "plans are explained by true figures")
+    kept = "plans are explained by true figures"
+    return look_at_drawn(arguments, __doc__, explain_faults, count=100, draw="usual", kept=kept)
 
 
 if __name__ == "__main__":

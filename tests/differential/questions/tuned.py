@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -28,10 +27,9 @@ from planner.tuning.pricer import best_facts
 from planner.tuning.setups import Setup
 from tests.differential.asking import problem_of
 from tests.differential.case import Case
-from tests.differential.drawing.problems import DRAWINGS
 from tests.differential.judging.enumerator import Enumerator, Optimum
 from tests.differential.questions.explaining import explained_case
-from tests.differential.seeds import look_at, seed_parser
+from tests.differential.seeds import look_at_drawn
 
 _NOTHING: Final = Optimum(value=math.inf, plan=None, num_allowed=0, num_fitting=0)
 _ROUNDING: Final = 1e-9
@@ -136,18 +134,8 @@ def _faults(study: Study, best: dict[Setup, Optimum]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Tune around drawn problems; 1 if a promise is broken."""
-    parser = seed_parser(__doc__, count=50)
-    parser.add_argument("--draw", choices=[*DRAWINGS], default="usual", help="kind of problems")
-    flags = parser.parse_args(arguments)
-
-    def faults(seed: int) -> list[str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            lines = tuned_faults(DRAWINGS[flags.draw](seed), seed)
-        return [f"seed {seed}: {line}" for line in lines]
-
-    seeds = range(flags.start, flags.start + flags.count)
-    return look_at(seeds, faults, "studies keep every promise")
+    kept = "studies keep every promise"
+    return look_at_drawn(arguments, __doc__, tuned_faults, count=50, draw="usual", kept=kept)
 
 
 if __name__ == "__main__":
