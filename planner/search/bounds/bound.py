@@ -380,13 +380,14 @@ class RankFreeBound:
 
     def _broken(self, loads: FloatArray, allowed: FloatArray) -> set[Name]:
         """(row of ``loads``, phase, tangent within the phase) of loads above what is allowed."""
+        phases = np.append(self.model.used, len(self.model.objective.weights))
         groups = np.concatenate([self.model.phase_index, [len(self.model.used)] * 2])
         within = (
             np.arange(len(groups)) - np.append(self.model.starts, self.model.num_tangents)[groups]
         )
         broken = loads > allowed
         where = np.argwhere(broken)
-        return {(int(i), int(groups[c]), int(within[c])) for i, c in where}
+        return {(int(i), int(phases[groups[c]]), int(within[c])) for i, c in where}
 
     def _uniform_loads(self, uniform: FloatArray) -> FloatArray:
         """``[ranks, P + 2]`` loads of the uniform options on ranks that differ."""

@@ -31,10 +31,10 @@ from planner.space.objective import Cut
 _LIMIT_SLACK = 1e-9
 """Share by which limits from floating-point sums are widened, so that no plan falls outside."""
 
-
 Name = tuple[int, int, int]
-"""Which row of :class:`OnePlace`, or which rank; which phase in use, the one after the last being
-memory; which of the phase's tangents."""
+"""Which row of :class:`OnePlace`, or which rank; which of all K phases, or K itself for memory;
+which of the phase's tangents. It holds as well when more phases come into use, which moves the
+positions of those in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -296,7 +296,7 @@ class RankFreeProgram:
 
     def tangent(self, name: Name) -> int:
         """The load that a row is about."""
-        return self.members(name[1])[name[2]]
+        return self.members(int(np.searchsorted(self.model.used, name[1])))[name[2]]
 
     def _on_special(self, table: int, first: int) -> Rows:
         phase = self.options
