@@ -80,10 +80,10 @@ class PhaseModel:
     def times(self, work: FloatArray) -> FloatArray:
         """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous.
 
-        Phases: lookup forward, lookup backward, both with the codecs of what they exchange, then
-        per sharding type each exchange, the mean of forward and backward, and (where exposed) of
-        indices; the all-reduce of replicated tables; the cache fetch, where the iteration does not
-        wait for it; lookup forward again, but without the cache
+        Phases: lookup forward, lookup backward, both with the codecs of what they exchange; then
+        for each sharding type both exchanges of vectors, the mean of forward and backward, and the
+        exchange of indices; the all-reduce of replicated tables; the cache fetch where it runs
+        beside the iteration, and nothing elsewhere; lookup forward again, but without the cache
         fetch that the first phase has where the iteration waits for it; and, only where exchanges
         are compressed, lookup backward again, but without the decoding of gradients.
         """

@@ -214,10 +214,11 @@ class Placer:
     def _every_way(self, table: int, begun: _Begun) -> list[tuple[int, ...]]:
         """Places of an option's pieces in every way that may run; none where there are too many.
 
-        Pieces of one width are alike, so that one of their orders stands for all.
+        Pieces of one width are alike, so that one of their orders stands for all. A single piece
+        needs no ways of its own, because it is tried on every place when it is placed.
         """
         option = begun.option
-        if option.is_uniform:
+        if option.is_uniform or len(option.column_widths) == 1:
             return []
         places = len(self._places_left(table, option.spread, ()))
         counts = Counter(option.column_widths).values()

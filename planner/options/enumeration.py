@@ -44,6 +44,9 @@ there is."""
 _SMALL_RATIO: Final = 1e-3
 """The smallest tables that together take this share of all device memory are not worth moving."""
 
+_WHOLE_RATIO: Final = 0.5
+"""A table of up to this share of the smallest device's memory fits into it whole, with buffers."""
+
 _MANY: Final = 100_000
 """From so many options on, host kernels are listed for uncut columns and one cache size alone."""
 
@@ -193,12 +196,13 @@ def _menus_by_size(
     """Where device memory is scarce: no host kernels for tables that are too small to matter.
 
     They are the smallest ones, and few enough that all of them together free next to no memory: a
-    bound that holds for their host kernels too allows as much memory more than there is.
+    bound that holds for their host kernels too allows as much memory more than there is. On a
+    thousand ranks that share is more than a device holds, so that each of them has to fit as well.
     """
-    order = np.argsort(sizes, kind="stable")
+    limits, order = np.maximum(pipeline.device_limits, 0.0), np.argsort(sizes, kind="stable")
     together = np.cumsum(np.asarray(sizes)[order])
-    most = _SMALL_RATIO * float(np.maximum(pipeline.device_limits, 0.0).sum())
-    small = {int(t) for t in order[together <= most]}
+    few = order[together <= _SMALL_RATIO * float(limits.sum())]
+    small = {int(t) for t in few if sizes[t] <= _WHOLE_RATIO * float(limits.min())}
     return [HostMenu.NONE if t in small else wide for t in range(len(sizes))]
 
 

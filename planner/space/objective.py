@@ -77,9 +77,10 @@ class AbstractObjective(ABC):
 
     @property
     def hidden(self) -> BoolArray:
-        """``[K]`` phases that as a rule take no time, for other steps outlast them.
+        """``[K]`` phases that add no time as a rule, because steps beside them take longer.
 
-        They are looked at only once they would not: each phase makes every program larger.
+        A linear program looks at such a phase only after a solution in which it does add time,
+        because every phase makes the program larger.
         """
         return np.zeros(len(self.weights), dtype=bool)
 

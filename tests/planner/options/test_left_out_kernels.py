@@ -146,3 +146,21 @@ def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
     space = SearchSpace(asked, pipeline, listing)
     made = RankFreeProgram(LinearModel(space, objective_named("iteration", space)))
     assert made.unlisted_bytes == pytest.approx(sum(sizes[-2:])), "buffers are the same anywhere"
+
+
+def test_a_table_that_no_device_holds_is_not_left_out_however_many_ranks_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four ranks and half of all memory stand for thousands of ranks and a thousandth of it."""
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    monkeypatch.setattr("planner.options.enumeration._SMALL_RATIO", 0.5)
+    tables = [make_table(f"t{i}", num_embeddings=n) for i, n in enumerate([1_200_000, 2_500_000])]
+    workload = make_workload(*tables)
+    full = make_topology(1, 4)
+    taken = full.device.hbm_capacity_bytes - CostPipeline(workload, full).device_limits[0]
+    room = workload.trained_bytes(tables[0]) / 1.2
+    device = make_device(hbm_capacity_bytes=float(taken + room))
+    asked = PlanningProblem(workload=workload, topology=make_topology(1, 4, device=device))
+    listing = enumerate_options(asked, CostPipeline(workload, asked.topology))
+    assert listing.is_crowded
+    assert listing.left_out_tables == ()
