@@ -101,8 +101,9 @@ def most_samples_per_s(task: Task, *, should_stop: Callable[[], bool] = lambda: 
     """Samples per second that no plan of a point exceeds, proven without a search for a plan.
 
     Where a problem has so many options that some are not listed, this holds for plans of the listed
-    ones, which are all that a search finds (:func:`planner.api.floor`). Time lost to failures counts, and checkpoints are taken as empty. 0 where nothing fits, and
-    infinite for a question that cannot be answered, of which a search tells the reason.
+    ones, which are all that a search finds (:func:`planner.api.floor`). Time lost to failures
+    counts, and checkpoints are taken as empty. 0 where nothing fits, and infinite for a question
+    that cannot be answered, of which a search tells the reason.
 
     Raises:
         StoppedError: ``should_stop`` said so.
