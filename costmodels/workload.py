@@ -332,15 +332,14 @@ class Workload:
         msg = f"the workload {self.name!r} has no table {name!r}"
         raise InvalidValueError(msg)
 
-    def trained_row_bytes(self, table: Table) -> float:
-        """Bytes of the weights and the optimizer state of one whole row of ``table``."""
-        return table.row_bytes + self.optimizer.state_bytes_per_row(table.embedding_dim)
+    def trained_row_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
+        """Bytes of the weights and the optimizer state of a row, cut into columns or whole."""
+        widths = column_widths or (table.embedding_dim,)
+        return table.row_bytes + sum(self.optimizer.state_bytes_per_row(width) for width in widths)
 
     def trained_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
-        """Bytes of the weights and the optimizer state of ``table``, cut into columns or whole."""
-        widths = column_widths or (table.embedding_dim,)
-        state_bytes = sum(self.optimizer.state_bytes_per_row(width) for width in widths)
-        return table.num_embeddings * (table.row_bytes + state_bytes)
+        """The same of all rows of ``table``."""
+        return table.num_embeddings * self.trained_row_bytes(table, column_widths)
 
     @property
     def samples_per_rank(self) -> int:

@@ -121,8 +121,8 @@ class Placer:
         """Each option of a table, its pieces one after the other where they hurt least.
 
         Options with few ways to place their pieces are tried in all of them beside that. Options
-        are placed side by side, because many plans priced at once take hardly longer than
-        one. None stands for an option to whose pieces rules leave no place.
+        are placed side by side, because many plans priced at once take hardly longer than one. None
+        stands for an option to whose pieces rules leave no place.
 
         Args:
             table: its number.

@@ -119,9 +119,8 @@ class RankFreeBound:
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
             shares = solution.x[: len(self.space.options)]
-            if result.bound > last + _TOLERANCE * abs(result.bound):
-                new = self.model.add_tangents(shares @ self.space.mean_work) or new
-            new = self.model.look_at_hidden(shares, types, self.optional) or new
+            rises = result.bound > last + _TOLERANCE * abs(result.bound)
+            new = self.model.follow(shares, types, self.optional, touches=rises) or new
             if not new or self._cut():
                 break
         return result

@@ -58,8 +58,11 @@ class LinearModel:
 
     def add_tangents(self, row: FloatArray) -> bool:
         """Add the tangents at one rank's work; False if none says anything new."""
-        gradient, parts = self.objective.gradient(row), self.objective.parts
-        added = False
+        return self._add(self.objective.gradient(row), row)
+
+    def _add(self, gradient: FloatArray, row: FloatArray) -> bool:
+        """The same with the tangents ``[K, F]`` at that work."""
+        parts, added = self.objective.parts, False
         for k in np.flatnonzero(self._looked_at):
             known = [g for g, p in zip(self._gradients, self._phases, strict=True) if p == k]
             if len(known) >= (_MOST_OF_PARTS if parts[k] else _MOST_TANGENTS):
@@ -78,35 +81,38 @@ class LinearModel:
             self._rebuild()
         return added
 
-    def look_at_hidden(
+    def follow(
         self,
         shares: FloatArray,
         types: frozenset[ShardingType] | None,
         optional: frozenset[ShardingType],
+        *,
+        touches: bool,
     ) -> bool:
-        """From now on look at hidden phases that the mean rank of a solution does not hide.
+        """Look at hidden phases that the mean rank of a solution does not hide; False if none.
 
         Args:
             shares: ``[n]`` of each option in the solution.
             types: sharding types of the plans that are asked about; None for those of the solution.
             optional: types that each of the plans may have or not.
-
-        Returns:
-            Whether there are such phases.
+            touches: add the tangents at that rank's work first; False only if nothing is new.
         """
         unseen = (self.objective.weights > 0) & ~self._looked_at
-        if not unseen.any():
+        if not (touches or unseen.any()):
             return False
+        row = shares @ self.space.mean_work
+        gradient = self.objective.gradient(row)
+        added = touches and self._add(gradient, row)
+        if not unseen.any():
+            return added
         if types is None:
             used = np.flatnonzero(shares > _UNUSED)
             types = frozenset(self.space.options[i].sharding_type for i in used)
-        row = shares @ self.space.mean_work
-        phases = self.objective.gradient(row) @ row
-        cut = self.objective.cut(phases, types - optional, types & optional)
+        cut = self.objective.cut(gradient @ row, types - optional, types & optional)
         if cut is None or not (unseen & (cut.slopes > 0)).any():
-            return False
+            return added
         self._looked_at |= unseen & (cut.slopes > 0)
-        return self.add_tangents(row)
+        return self._add(gradient, row) or added
 
     def option_rows(self, flat: int) -> FloatArray:
         """Loads of an option's rows, ``[W | pieces | pieces x L, P + 2]``."""
