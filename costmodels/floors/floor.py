@@ -127,12 +127,12 @@ class IterationFloor:
                 is then counted at the fetch, the earlier of the two, on the rank where it is most,
                 and that of the lookup at the lookup, on the rank where that is most.
             may_replicate: whether some plans replicate tables beside that. Their gradients then
-                prolong the last all-reduce, if the dense part has one; without it a plan that
-                replicates nothing has no such step.
+                prolong the last all-reduce. Without a dense part only those plans have one, so
+                what it takes whatever its size is left out of the floor.
             more_calls: fused calls beyond :meth:`num_calls`.
         """
         replicates = ShardingType.DATA_PARALLEL in types
-        grows = replicates or (may_replicate and self._stages.reduction.tail_bytes > 0)
+        grows = replicates or may_replicate
         key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch

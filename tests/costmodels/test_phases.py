@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.distribution.zipf import Zipf
+from costmodels.floors.phases import ALL_REDUCE
 from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
@@ -186,3 +187,40 @@ def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -
     slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
     found_s = floor.seconds(floor.leaf_seconds(slowest))[0]
     assert found_s == pytest.approx(float(times.iteration_time_s), rel=1e-9)
+
+
+@given(planned_workloads(), st.booleans())
+def test_a_floor_of_plans_that_may_replicate_is_never_above_one_of_them(
+    case: tuple[Workload, Topology, Plan], has_dense: bool
+) -> None:
+    """Whatever the plan replicates, and whether the model has dense gradients to reduce or none."""
+    workload, topology, plan = case
+    if not has_dense:
+        workload = dataclasses.replace(workload, dense=DenseArch())
+    pipeline = CostPipeline(workload, topology)
+    work = pipeline.plan_work(plan)
+    kinds = frozenset(p.sharding_type for p in plan.placements)
+    others = kinds - {ShardingType.DATA_PARALLEL}
+    if others and pipeline.models.exchange is None:
+        for types, may_replicate in ((others, True), (kinds, False)):
+            floor = pipeline.floor.of(types, fetches=True, may_replicate=may_replicate)
+            slowest = pipeline.phase_times(work).max(axis=-2)[None, floor.phases]
+            least_s = float(floor.seconds(floor.leaf_seconds(slowest))[0])
+            assert least_s <= float(pipeline.iteration_times(work)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("has_dense", [True, False])
+def test_what_replicated_tables_send_counts_where_plans_may_have_them(has_dense: bool) -> None:
+    """It cost nothing in models without a dense part, so bounds replicated tables for free."""
+    table = make_table(num_embeddings=10**6)
+    dense = make_workload(table).dense if has_dense else DenseArch()
+    pipeline = CostPipeline(make_workload(table, dense=dense), make_topology(local_world_size=2))
+    kind = frozenset({ShardingType.TABLE_WISE})
+    floor = pipeline.floor.of(kind, fetches=False, may_replicate=True)
+    own_s = np.zeros((2, len(floor.phases)))
+    own_s[1, floor.phases == ALL_REDUCE] = 0.01
+    least_s = floor.seconds(floor.leaf_seconds(own_s))
+    assert least_s[1] - least_s[0] == pytest.approx(0.01, rel=1e-6)
+    never = pipeline.floor.of(kind, fetches=False)
+    assert ALL_REDUCE not in never.phases
+    assert never.seconds(never.leaf_seconds(np.zeros((1, len(never.phases)))))[0] == least_s[0]

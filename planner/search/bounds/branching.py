@@ -1,9 +1,11 @@
 """Branch and bound over boxes of phase maxima and over the options of tables.
 
 A node is a set of sharding types with a box and the options that its plans may have; its bound is
-the rank-free program with the box's own cuts. The node of least bound is split on one phase, or on
-the options of one table, whichever the solution mixes up more. So the least bound over all nodes
-rises towards the best that the rank-free view can prove. Nodes above the incumbent are dropped.
+the rank-free program with the box's own cuts. Where a set leaves open whether tables are
+replicated, plans that replicate some and plans that replicate none begin as nodes of their own.
+The node of least bound is split on one phase, or on the options of one table, whichever the
+solution mixes up more. So the least bound over all nodes rises towards the best that the rank-free
+view can prove. Nodes above the incumbent are dropped.
 
 A narrower box helps in three ways: chords come closer to the models, options with a shard above
 the box's limit are out, and a phase's limit says on how many ranks a fused call has to be. Which
@@ -21,9 +23,10 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.bounds.table_split import TableSplit, widest_split
 from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import AbstractObjective
@@ -112,7 +115,9 @@ class Branching:
             return None
         node = heapq.heappop(self._heap)[2]
         if node.box is None:
-            return self._settle(self._boxed(node, incumbent), incumbent)
+            boxed = self._first_boxes(node, incumbent)
+            found = [self._settle(part, incumbent) for part in boxed]
+            return found[int(np.argmin([part.bound for part in boxed]))]
         if whole_limit_s is not None and not node.whole and self._close(node):
             return self._settle(self._whole(node, whole_limit_s), incumbent)
         parts = self._split(node, incumbent)
@@ -135,10 +140,35 @@ class Branching:
 
     # -- boxes ------------------------------------------------------------------------------------
 
-    def _boxed(self, node: Node, incumbent: float) -> Node:
-        """The node with the smallest box that holds every plan better than the incumbent."""
-        exact = self._exact(node.types)
-        box = None if self._time is None else self._time.box(exact, optional=node.types - exact)
+    def _first_boxes(self, node: Node, incumbent: float) -> list[Node]:
+        """The node in a box, or two: its plans with replicated tables and those without any.
+
+        Where its set leaves open whether a plan replicates tables, no box of the set may count what
+        replicating costs whatever its size: the start of the last all-reduce and a fused call on
+        every rank. Plans with such tables pay both, and the others have none of their options.
+        """
+        kind = ShardingType.DATA_PARALLEL
+        certain = self._exact(node.types)
+        left_open = node.types - certain
+        if kind not in left_open:
+            return [self._boxed(node, certain, left_open, incumbent)]
+        none = _keeping(node, ~uses(frozenset({kind}), self._bounds.space))
+        left_open -= {kind}
+        return [
+            self._boxed(node, certain | {kind}, left_open, incumbent),
+            self._boxed(none, certain, left_open, incumbent),
+        ]
+
+    def _boxed(self, node: Node, certain: TypeSet, left_open: TypeSet, incumbent: float) -> Node:
+        """The node with the smallest box that holds every plan better than the incumbent.
+
+        Args:
+            node: the set of types and the options its plans may have.
+            certain: the types that each of these plans has.
+            left_open: those that it may have or not.
+            incumbent: value of the best plan.
+        """
+        box = None if self._time is None else self._time.box(certain, optional=left_open)
         if box is None:
             return replace(node, done=True)
         low = np.array(

@@ -320,3 +320,38 @@ def test_a_cut_that_is_below_nothing_still_says_how_fast_it_grows() -> None:
     ]
     box = cast("Box", SimpleNamespace(cuts=cuts, first=np.array([0, 1])))
     assert _binding_slopes(box, np.array([0.1, 0.2])).tolist() == [1.0, 2.0]
+
+
+def test_plans_that_replicate_and_plans_that_do_not_begin_in_boxes_of_their_own() -> None:
+    """Where a set leaves open whether tables are replicated, one box has it for certain.
+
+    The other has none of those options, and no box is asked for plans of both kinds.
+    """
+    replicated = frozenset({ShardingType.DATA_PARALLEL})
+    kinds = (ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL, ShardingType.TABLE_WISE)
+    asked: list[tuple[TypeSet, TypeSet]] = []
+    inner = Objective()
+
+    def box(types: TypeSet, *, optional: TypeSet) -> Box:
+        asked.append((types, optional))
+        return inner.box(TYPES)
+
+    row_wise = frozenset({ShardingType.ROW_WISE})
+    for left_open in (replicated, replicated | row_wise):
+        asked.clear()
+        bounds = Bounds()
+        bounds.space.options = tuple(SimpleNamespace(sharding_type=kind) for kind in kinds)
+        first = Relaxation(types=TYPES | left_open, bound=0.5)
+        search = Branching(
+            cast("Any", bounds),
+            cast("Any", SimpleNamespace(box=box)),
+            {first.types: first},
+            lambda types, left_open=left_open: types - left_open,
+        )
+        assert search.step(1.9 * BEST_S, whole_limit_s=None) is not None
+        rest = left_open - replicated
+        assert asked == [(TYPES | replicated, rest), (TYPES, rest)]
+        assert [kept.tolist() for kept in bounds.kept] == [[True] * 3, [True, False, True]]
+        for _ in range(4):
+            search.step(1.9 * BEST_S, whole_limit_s=None)
+        assert len(asked) == 2, "a node is divided once"
