@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.rules.words import (
+    apart_words,
+    count_words,
+    general_words,
+    memory_words,
+    table_words,
+    together_words,
+)
 from planner.settings import SearchSettings
 from planner.support.status import Status
 
+MORE_MEMORY: Final = "one GiB more per rank"
 _MORE_MEMORY_BYTES: Final = 2.0**30
 
 
@@ -40,15 +49,15 @@ def constraint_costs(
 ) -> tuple[ConstraintCost, ...]:
     """What each constraint costs, by planning again without it; the dearest first.
 
-    The last line gives every rank one GiB more, the price of memory. Each gain is the difference of
-    two searches, so gains below the optimality gap say nothing.
+    One line gives every rank one GiB more than devices and limits on memory leave it: the price of
+    memory. Each gain is the difference of two searches, so gains below the optimality gap say
+    nothing.
 
     Raises:
         StoppedError: ``should_stop``, which is asked often, said so.
     """
-    cut: set[str] = set()
 
-    def time_of(name: str, constraints: Constraints, topology: Topology) -> float | None:
+    def searched(constraints: Constraints, topology: Topology, name: str) -> _Search:
         try:
             found = api.solve(
                 replace(problem, topology=topology, constraints=constraints),
@@ -56,67 +65,62 @@ def constraint_costs(
                 should_stop=should_stop,
             )
         except (InfeasibleError, NoPlanFoundError):
-            return None
+            return _Search(time_s=None)
         if found.solver.status is Status.INTERRUPTED:
-            message = f"stopped before it was known what {name or 'the plan'} costs"
+            message = f"stopped before it was known what {name} costs"
             raise StoppedError(message)
-        if found.solver.status is Status.TIME_LIMIT:
-            cut.add(name)
-        return found.estimate.time.time_s
+        is_cut = found.solver.status is Status.TIME_LIMIT
+        return _Search(time_s=found.estimate.time.time_s, is_cut=is_cut)
 
     given, topology = problem.constraints, problem.topology
-    now_s = time_of("", given, topology)
+    kept = searched(given, topology, "the plan")
+    roomier = replace(given, memory=()), _with_more_memory(given.limited(topology))
+    questions = [(name, without, topology) for name, without in relaxed(given)]
     costs = []
-    for name, without in _relaxed(given):
+    for name, without, there in (*questions, (MORE_MEMORY, *roomier)):
         if progress is not None:
             progress(name)
-        costs.append(_gain(name, now_s, time_of(name, without, topology)))
-    more = "one GiB more per rank"
-    costs.append(_gain(more, now_s, time_of(more, given, _with_more_memory(topology))))
-    told = [replace(c, is_cut=bool(cut & {"", c.constraint})) for c in costs]
-    return tuple(sorted(told, key=lambda c: -(c.gain_s or 0.0)))
+        costs.append(_cost(name, kept, searched(without, there, name)))
+    return tuple(sorted(costs, key=lambda c: -(c.gain_s or 0.0)))
 
 
-def _gain(name: str, with_s: float | None, without_s: float | None) -> ConstraintCost:
-    both = with_s is not None and without_s is not None
-    gain = (with_s or 0.0) - (without_s or 0.0) if both else None
-    return ConstraintCost(constraint=name, kept_s=with_s, time_s=without_s, gain_s=gain)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What a search came to. ``time_s`` is None where it found no plan."""
+
+    time_s: float | None
+    is_cut: bool = False
 
 
-def _relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
+def _cost(name: str, kept: _Search, free: _Search) -> ConstraintCost:
+    both = kept.time_s is not None and free.time_s is not None
+    return ConstraintCost(
+        constraint=name,
+        kept_s=kept.time_s,
+        time_s=free.time_s,
+        gain_s=(kept.time_s or 0.0) - (free.time_s or 0.0) if both else None,
+        is_cut=kept.is_cut or free.is_cut,
+    )
+
+
+def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
     """Each constraint in words, with what is left when it is dropped."""
-    found: list[tuple[str, Constraints]] = [
-        (_describe(rule), replace(given, tables=tuple(r for r in given.tables if r is not rule)))
-        for rule in given.tables
-    ]
-    for field, what in (
-        ("together", "keep together"),
-        ("apart", "keep apart"),
-        ("counts", "at most so many"),
-        ("memory", "memory limit"),
-    ):
+    found: list[tuple[str, Constraints]] = []
+    for field, told in general_words(given).items():
+        found.append((told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)})))
+    words: tuple[tuple[str, Callable[[Any], str]], ...] = (
+        ("tables", table_words),
+        ("together", together_words),
+        ("apart", apart_words),
+        ("counts", count_words),
+        ("memory", memory_words),
+    )
+    for field, say in words:
         rules = getattr(given, field)
-        for rule in rules:
-            patterns = ", ".join(getattr(rule, "patterns", ()))
-            left = tuple(r for r in rules if r is not rule)
-            found.append((f"{what} {patterns}".strip(), replace(given, **{field: left})))
+        for index, rule in enumerate(rules):
+            left = rules[:index] + rules[index + 1 :]
+            found.append((say(rule), replace(given, **{field: left})))
     return found
-
-
-def _describe(rule: TableConstraint) -> str:
-    parts = [f"{rule.pattern}:"]
-    parts += [t.value for t in rule.sharding_types]
-    parts += [k.value for k in rule.kernels]
-    parts += [f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs]
-    if rule.ranks:
-        parts.append(f"ranks {', '.join(map(str, rule.ranks))}")
-    if rule.hosts:
-        parts.append(f"hosts {', '.join(map(str, rule.hosts))}")
-    if rule.cache_load_factors:
-        parts.append(f"cached {', '.join(f'{ratio:.0%}' for ratio in rule.cache_load_factors)}")
-    if rule.min_column_width > 4:
-        parts.append(f"columns >= {rule.min_column_width}")
-    return " ".join(parts)
 
 
 def _with_more_memory(topology: Topology) -> Topology:

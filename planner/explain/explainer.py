@@ -19,6 +19,7 @@ from planner.explain.placing import Placed, Placer, least_moved
 from planner.prepare import search_objective, search_space
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import received_bytes
+from planner.rules.words import rules_on
 from planner.scenarios import ScenarioRule
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 
@@ -51,11 +52,23 @@ class OptionCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableExplanation:
-    """Every option of one table, fastest plan first. ``plan_time_s`` is the plan as it is."""
+    """Every option of one table, fastest plan first.
+
+    Attributes:
+        table: its name.
+        plan_time_s: of the plan as it is.
+        options: those that some place is left for beside the rest of the plan.
+        rules: every constraint that the table is under, in words; they leave out options that are
+            not among these.
+        num_stuck: options that no single rule forbids, and to whose pieces groups and counts leave
+            no place beside the rest of the plan; they are not among ``options`` either.
+    """
 
     table: str
     plan_time_s: float
     options: tuple[OptionCost, ...]
+    rules: tuple[str, ...] = ()
+    num_stuck: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +126,7 @@ class Explainer:
             None if placed is None else self._told(index, i, placed, rest)
             for i, placed in enumerate(self._placer.best(index, rest))
         ]
+        stuck = sum(cost is None for cost in costs)
         kept: dict[object, OptionCost] = {}
         for cost in (*filter(None, costs), *self._elsewhere(index, rest)):
             if not self._is_own(cost, own.placement):
@@ -122,7 +136,13 @@ class Explainer:
         ranked = sorted(
             [own, *kept.values()], key=lambda c: (c.plan_time_s is None, c.plan_time_s or 0.0)
         )
-        return TableExplanation(table=name, plan_time_s=self.plan_time_s, options=tuple(ranked))
+        return TableExplanation(
+            table=name,
+            plan_time_s=self.plan_time_s,
+            options=tuple(ranked),
+            rules=rules_on(name, self.problem.constraints),
+            num_stuck=stuck,
+        )
 
     def changes(
         self, *, limit: int = 10, progress: Callable[[str], None] | None = None
@@ -174,9 +194,9 @@ class Explainer:
             from difflib import get_close_matches
 
             near = get_close_matches(name, names, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(names[:5])} ..."
-            )
+            some = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+            hint = f"tables are {some}" if names else "the workload has no tables"
+            hint = f"did you mean {near[0]!r}?" if near else hint
             message = f"--table {name!r}: no such table; {hint}"
             raise InvalidInputError(message)
         return names.index(name)

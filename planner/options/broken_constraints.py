@@ -10,10 +10,14 @@ import numpy as np
 from costmodels.memory import ledger
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, TablePlacement
-from planner.problem import Constraints, PlanningProblem
+from costmodels.units import format_bytes
+from planner.problem import Constraints, Level, PlanningProblem
 from planner.rules.placement_rules import PlacementRules
+from planner.rules.words import memory_words
 
 _SHOWN: Final = 3
+_ROUNDING: Final = 1e-9
+"""Share of a limit on memory by which sums of bytes may be off."""
 
 
 def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
@@ -34,17 +38,25 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
     if rules:
         ranks = [plan.placement(t.name).ranks for t in problem.workload.tables]
         counts = np.array([np.bincount(r, minlength=topology.world_size) for r in ranks])
-        if rules.excess(counts).item() > 0:
-            lines.append("tables lie otherwise than together, apart and the limits on counts allow")
-    if constraints.memory and not _fits(problem, plan):
-        lines.append("a rank or host holds more than the constraints leave of its memory")
+        lines += [f"tables do not lie as {text} asks" for text in rules.broken(counts)]
+    if constraints.memory:
+        lines += _overfull(problem, plan)
     return tuple(lines)
 
 
-def _fits(problem: PlanningProblem, plan: Plan) -> bool:
-    limited = problem.constraints.limited(problem.topology)
-    work = CostPipeline(problem.workload, limited).plan_work(plan)
-    return ledger(work, problem.workload, limited).fits
+def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """For each limit on memory that a plan does not keep, the first place that holds more."""
+    topology = problem.topology
+    work = CostPipeline(problem.workload, topology).plan_work(plan)
+    held = ledger(work, problem.workload, topology)
+    for rule in problem.constraints.memory:
+        by_rank = rule.level is Level.RANK
+        used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]
+        places = rule.places or range(len(used))
+        over = [p for p in places if p < len(used) and used[p] > rule.most_bytes * (1 + _ROUNDING)]
+        if over:
+            size = format_bytes(used[over[0]])
+            yield f"{rule.level} {over[0]} holds {size}, more than {memory_words(rule)} allows"
 
 
 def _reasons(

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from costmodels.sharding import ShardingOption, Spread
 from costmodels.topology import Topology
-from planner.problem import Constraints, Level, PlanningProblem, TableGroup
+from planner.problem import Constraints, CountLimit, Level, PlanningProblem, TableGroup
 from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
+from planner.rules.words import apart_words, count_words, together_words
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -70,7 +71,7 @@ class PlacementRules:
         self.num_hosts = topology.num_hosts
         self.caps = tuple(_caps(constraints, names))
         self.unions = tuple(
-            Union(members=_members(g, names), level=g.level, text=f"together {_show(g.patterns)}")
+            Union(members=_members(g, names), level=g.level, text=together_words(g))
             for g in constraints.together
         )
 
@@ -120,14 +121,14 @@ class PlacementRules:
     def excess(self, counts: IntArray) -> IntArray:
         """Shards or tables beyond the rules over all places, ``[...]`` of ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
-        for cap in self.caps:
-            inside = self.at(cap.level, counts[..., cap.members, :])
-            held = (inside > 0) if cap.distinct else inside
-            total = total + np.maximum(held.sum(axis=-2) - cap.most, 0).sum(axis=-1)
-        for union in self.unions:
-            used = self.at(union.level, counts[..., union.members, :]).sum(axis=-2) > 0
-            total = total + np.maximum(used.sum(axis=-1) - 1, 0)
+        for rule in self._rules:
+            total = total + self._excess_of(rule, counts)
         return total
+
+    def broken(self, counts: IntArray) -> tuple[str, ...]:
+        """The rules in words that a plan with counts ``[T, W]`` does not keep."""
+        over = (rule.text for rule in self._rules if self._excess_of(rule, counts).item() > 0)
+        return tuple(over)
 
     def possible(self, table: int, option: ShardingOption) -> bool:
         """Whether an option of a table can be part of a plan that keeps the rules.
@@ -159,6 +160,19 @@ class PlacementRules:
             if union.members[table] and not self._fits_union(union.level, option):
                 return union.text
         return None
+
+    @property
+    def _rules(self) -> list[Cap | Union]:
+        return [*self.caps, *self.unions]
+
+    def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
+        """Shards, tables or places beyond one rule, ``[...]`` of ``[..., T, W]``."""
+        inside = self.at(rule.level, counts[..., rule.members, :])
+        if isinstance(rule, Cap):
+            held = (inside > 0) if rule.distinct else inside
+            return np.asarray(np.maximum(held.sum(axis=-2) - rule.most, 0).sum(axis=-1))
+        used = inside.sum(axis=-2) > 0
+        return np.asarray(np.maximum(used.sum(axis=-1) - 1, 0))
 
     def _fits_union(self, level: Level, option: ShardingOption) -> bool:
         if level is Level.HOST:
@@ -366,33 +380,15 @@ class Usage:
 
 
 def _caps(constraints: Constraints, names: Sequence[str]) -> list[Cap]:
-    caps = [
-        Cap(
-            members=_members(g, names),
-            level=g.level,
-            distinct=True,
-            most=1,
-            text=f"apart {_show(g.patterns)} on different {g.level}s",
-        )
-        for g in constraints.apart
+    rules: list[tuple[TableGroup | CountLimit, bool, int, str]] = [
+        *((g, True, 1, apart_words(g)) for g in constraints.apart),
+        *((c, not c.counts_shards, c.most, count_words(c)) for c in constraints.counts),
     ]
-    for c in constraints.counts:
-        what = "shards" if c.counts_shards else "tables"
-        caps.append(
-            Cap(
-                members=np.array([c.matches(n) for n in names], dtype=bool),
-                level=c.level,
-                distinct=not c.counts_shards,
-                most=c.most,
-                text=f"max_{what}_per_{c.level} {c.most}",
-            )
-        )
-    return caps
+    return [
+        Cap(members=_members(r, names), level=r.level, distinct=distinct, most=most, text=text)
+        for r, distinct, most, text in rules
+    ]
 
 
-def _members(group: TableGroup, names: Sequence[str]) -> BoolArray:
-    return np.array([group.matches(n) for n in names], dtype=bool)
-
-
-def _show(patterns: tuple[str, ...]) -> str:
-    return f"[{', '.join(patterns)}]"
+def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:
+    return np.array([rule.matches(n) for n in names], dtype=bool)

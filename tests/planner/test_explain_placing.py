@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.explain import Explainer, OptionCost
-from planner.explain.constraint_cost import _describe, _relaxed, _with_more_memory
+from planner.explain import Explainer, OptionCost, relaxed
+from planner.explain.constraint_cost import _with_more_memory
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -18,6 +18,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
+from planner.rules.words import rules_on, table_words
 from tests.planner import cases
 from tests.strategies import make_placement
 
@@ -115,29 +116,29 @@ def test_each_constraint_is_dropped_alone_and_named() -> None:
         counts=(CountLimit(most=3, patterns=("x*",)),),
         memory=(MemoryLimit(most_bytes=1e9, level=Level.RANK),),
     )
-    found = dict(_relaxed(given))
+    found = dict(relaxed(given))
     assert list(found) == [
         "a: ranks 1, 2",
-        "b: hosts 0 cached 5%, 20% columns >= 8",
-        "keep together a, b",
-        "keep apart c",
-        "keep apart d, e",
-        "at most so many x*",
-        "memory limit",
+        "b: hosts 0; cached 0.05, 0.2; columns >= 8",
+        "together [a, b] on one rank",
+        "apart [c] on different ranks",
+        "apart [d, e] on different ranks",
+        "max_tables_per_rank 3 of [x*]",
+        "device_memory 954 MiB",
     ]
     assert found["a: ranks 1, 2"] == replace(given, tables=tables[1:])
-    assert found["b: hosts 0 cached 5%, 20% columns >= 8"] == replace(given, tables=tables[:1])
-    assert found["keep together a, b"] == replace(given, together=())
-    assert found["keep apart c"] == replace(given, apart=given.apart[1:])
-    assert found["keep apart d, e"] == replace(given, apart=given.apart[:1])
-    assert found["at most so many x*"] == replace(given, counts=())
-    assert found["memory limit"] == replace(given, memory=())
+    assert found["b: hosts 0; cached 0.05, 0.2; columns >= 8"] == replace(given, tables=tables[:1])
+    assert found["together [a, b] on one rank"] == replace(given, together=())
+    assert found["apart [c] on different ranks"] == replace(given, apart=given.apart[1:])
+    assert found["apart [d, e] on different ranks"] == replace(given, apart=given.apart[:1])
+    assert found["max_tables_per_rank 3 of [x*]"] == replace(given, counts=())
+    assert found["device_memory 954 MiB"] == replace(given, memory=())
 
 
-@pytest.mark.parametrize(("width", "told"), [(4, "a: ranks 0"), (5, "a: ranks 0 columns >= 5")])
+@pytest.mark.parametrize(("width", "told"), [(4, "a: ranks 0"), (5, "a: ranks 0; columns >= 5")])
 def test_the_usual_least_width_is_not_told(width: int, told: str) -> None:
     rule = TableConstraint(pattern="a", ranks=(0,), min_column_width=width)
-    assert _describe(rule) == told
+    assert table_words(rule) == told
 
 
 def test_one_gib_more_is_for_every_rank() -> None:
@@ -146,3 +147,37 @@ def test_one_gib_more_is_for_every_rank() -> None:
     uneven = replace(even, hbm_capacity_by_rank_bytes=(8.0 * cases.GIB, 4.0 * cases.GIB))
     found = _with_more_memory(uneven).hbm_capacities().tolist()
     assert found == [9 * cases.GIB, 5 * cases.GIB]
+
+
+def test_a_limit_on_memory_is_widened_with_the_devices() -> None:
+    """Otherwise one GiB more per rank would be a GiB that no table may use."""
+    limit = MemoryLimit(most_bytes=2.0 * cases.GIB, level=Level.RANK)
+    limited = Constraints(memory=(limit,)).limited(cases.topology(1, 2, hbm_gib=8))
+    assert _with_more_memory(limited).hbm_capacities().tolist() == [3 * cases.GIB] * 2
+
+
+def test_rules_for_all_tables_are_named_and_dropped_too() -> None:
+    every = Constraints(
+        sharding_types=tuple(t for t in ShardingType if t is not ShardingType.GRID_SHARD),
+        kernels=(ComputeKernel.FUSED,),
+        memory=(MemoryLimit(most_bytes=2.0**30, level=Level.HOST, places=(1, 2)),),
+    )
+    found = dict(relaxed(every))
+    assert list(found) == [
+        "all tables: not grid_shard",
+        "all tables: fused",
+        "host_memory 1 GiB on hosts 1, 2",
+    ]
+    assert rules_on("any", every) == tuple(found)
+    assert found["all tables: fused"] == replace(every, kernels=tuple(ComputeKernel))
+    assert found["all tables: not grid_shard"] == replace(every, sharding_types=tuple(ShardingType))
+
+
+def test_equal_rules_are_dropped_one_at_a_time() -> None:
+    rule = CountLimit(most=3)
+    given = Constraints(counts=(rule, rule))
+    assert [left.counts for _, left in relaxed(given)] == [(rule,), (rule,)]
+
+
+def test_a_rule_that_says_the_usual_width_alone_is_named_by_it() -> None:
+    assert table_words(TableConstraint(pattern="a", min_column_width=4)) == "a: columns >= 4"

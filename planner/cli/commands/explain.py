@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from costmodels.units import format_time
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.flags.common import (
     FILE,
@@ -20,12 +22,19 @@ from planner.cli.flags.common import (
 )
 from planner.cli.interrupt import StopOnInterrupt
 
+if TYPE_CHECKING:
+    from planner.io import SavedPlan
+
 EXAMPLES = """\b
 Examples:
   shardplan explain dlrm.yaml run1/plan.json                     what would help most
   shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
   shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs"""
 
+_OTHERWISE: Final = 1e-3
+"""Share of its time by which a plan has to differ from its file to have been made otherwise."""
+
+_CUT: Final = "--time-limit cut searches of --prices, marked 'cut': other runs may find other gains"
 
 _OPTIONS = (
     click.option(
@@ -64,6 +73,33 @@ def _check(flags: ExplainFlags) -> None:
         raise click.UsageError(msg)
 
 
+def _ignored(
+    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: ProblemFlags
+) -> tuple[str, ...]:
+    """What the file says that the plan was made for, and explanations do not look at."""
+    if made_for is None:
+        return ()
+    found = []
+    if made_for.objective not in (None, "iteration"):
+        found.append(f"the objective {made_for.objective!r}")
+    if made_for.num_scenarios:
+        plural = "s" * (made_for.num_scenarios > 1)
+        found.append(f"{made_for.num_scenarios} scenario{plural} beside the workload")
+    lines = []
+    if found:
+        words = " and ".join(found)
+        lines.append(f"{path}: was made for {words}; explained is the iteration of the workload")
+    told_s = made_for.predicted_s
+    if flags == ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
+        lines.append(
+            f"{path}: tells {format_time(told_s)} per iteration, and here the plan takes "
+            f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
+            "which are not in it; give --set and --model again, and statistics in the workload "
+            "file"
+        )
+    return tuple(lines)
+
+
 def explain_options(command: Command) -> Command:
     """The flags themselves; they arrive as one ``asked`` argument."""
     return gathered(command, _OPTIONS, ExplainFlags, "asked", _check)
@@ -71,7 +107,7 @@ def explain_options(command: Command) -> Command:
 
 @click.command(short_help="Why the plan is as it is, and what would change it.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
+@click.argument("plan", type=FILE, required=False)
 @explain_options
 @problem_options
 @output_options
@@ -80,7 +116,7 @@ def command(
     settings: Settings,
     *,
     workload: Path,
-    plan: Path,
+    plan: Path | None,
     asked: ExplainFlags,
     flags: ProblemFlags,
 ) -> int:
@@ -91,15 +127,21 @@ def command(
     with that option forced. An option with few ways to place its shards is tried in all of them;
     the shards of others are placed one after the other, each where it hurts least. With --prices:
     what each constraint costs, and what one GiB more per rank would gain.
+
+    All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
+    other objectives that the plan was made for are not looked at, and what its file tells of them
+    is named. A workload without tables needs no PLAN.
     """
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
     from planner.cli.progress import bar
 
-    inputs = with_constraints(load_plans(workload, (plan,), flags), asked.constraints)
-    from planner.explain import Explainer, constraint_costs
+    loaded = load_plans(workload, () if plan is None else (plan,), flags)
+    inputs = with_constraints(loaded, asked.constraints)
+    from planner.explain import Explainer, constraint_costs, relaxed
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
+    ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
     told = [explainer.table(name) for name in asked.tables]
     changes = None
     if not asked.tables and not asked.prices:
@@ -108,14 +150,14 @@ def command(
             changes = explainer.changes(limit=asked.limit, progress=step)
     costs = None
     if asked.prices:
-        total = len(inputs.problem.constraints.tables) + 1
+        total = len(relaxed(inputs.problem.constraints)) + 1
         with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
             costs = constraint_costs(
                 inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
-    warnings = inputs.warnings
+    warnings = inputs.warnings + ignored
     if any(cost.is_cut for cost in costs or ()):
-        warnings += ("--time-limit cut searches of --prices: other runs may find other gains",)
+        warnings += (_CUT,)
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
         write_json({**data, "warnings": list(warnings)})

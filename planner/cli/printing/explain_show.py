@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodels import units
 from costmodels.sharding import TablePlacement
+from planner.cli.console import say
 from planner.cli.printing.show import print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
 from planner.report._figures import rank_ranges
@@ -27,7 +28,13 @@ def as_json(
     return {
         "plan_time_s": plan_time_s,
         "tables": [
-            {"table": t.table, "options": [_option_json(o) for o in t.options]} for t in tables
+            {
+                "table": t.table,
+                "options": [_option_json(o) for o in t.options],
+                "rules": list(t.rules),
+                "num_stuck": t.num_stuck,
+            }
+            for t in tables
         ],
         "changes": None
         if changes is None
@@ -84,14 +91,31 @@ def where(placement: TablePlacement) -> str:
 
 
 def print_table(explanation: TableExplanation) -> None:
-    """Every option, the chosen one marked."""
+    """The fastest options, with the plan's own among them, and what leaves others out."""
     columns = ("", "option", "ranks", "forward?", "backward?", "sent", "memory", "plan")
-    rows = [_row(o, explanation.plan_time_s) for o in explanation.options[:_MOST_OPTIONS]]
+    options = explanation.options
+    shown = options[:_MOST_OPTIONS]
+    if not any(o.is_chosen for o in shown):
+        shown = (*shown[:-1], *(o for o in options if o.is_chosen))
+    rows = [_row(o, explanation.plan_time_s) for o in shown]
     title = (
-        f"Table {explanation.table}: {len(explanation.options)} options, with the rest of the plan "
+        f"Table {explanation.table}: {len(options)} options, with the rest of the plan "
         f"({units.format_time(explanation.plan_time_s)}) left alone"
     )
+    if len(shown) < len(options):
+        title += f"; {len(shown)} of them are shown, --json has all"
     print_rows(title, columns, rows)
+    if explanation.rules:
+        say(
+            "\n ".join(
+                (f"Constraints on {explanation.table}, which leave out others:", *explanation.rules)
+            )
+        )
+    if explanation.num_stuck:
+        say(
+            f"{explanation.num_stuck} more options have no place beside the other tables under "
+            "these constraints"
+        )
 
 
 def _row(option: OptionCost, plan_time_s: float) -> tuple[str, ...]:
@@ -136,6 +160,11 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
         ("stage", "rank", "time", "share"),
         rows,
     )
+    if not explainer.plan.placements:
+        return
+    if not changes:
+        say("No table on a critical rank can change alone: rules and memory leave it no other way")
+        return
     moves = [
         (
             c.table,
@@ -156,13 +185,18 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
 def print_costs(costs: Sequence[ConstraintCost]) -> None:
     """What dropping each constraint gains over a search that keeps them all, which comes first."""
     kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
-    rows = [("nothing", "nothing fits" if kept_s is None else units.format_time(kept_s), "")]
+    kept = "nothing fits" if kept_s is None else units.format_time(kept_s)
+    rows: list[tuple[str, ...]] = [("nothing", kept, "", "")]
     rows += [
         (
             c.constraint,
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
             "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
+            "cut" if c.is_cut else "",
         )
         for c in costs
     ]
-    print_rows("Planned again without", ("constraint", "iteration", "change"), rows)
+    columns: tuple[str, ...] = ("constraint", "iteration", "change", "search")
+    if not any(c.is_cut for c in costs):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_rows("Planned again without", columns, rows)

@@ -64,3 +64,46 @@ def test_prices_are_also_of_constraints_in_a_file_of_their_own(
     assert done.code == 0, done.err
     assert "user: row_wise" in {c["constraint"] for c in json.loads(done.out)["constraints"]}
     assert run(*asked[:-1], tmp_path / "none.yaml").code == 2
+
+
+def test_what_a_plan_was_made_for_and_is_not_explained_is_named(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Another objective, scenarios, and inputs that the file does not hold."""
+    made = ("plan", workload_file, "--system", system_file, "--evaluations", 20, "-q")
+    more = ("--objective", "memory", "--scenario", workload_file, "-o", tmp_path / "run")
+    assert run(*made, *more).code == 0
+    asked = ("explain", workload_file, tmp_path / "run" / "plan.json")
+    done = run(*asked, "--system", system_file, "--table", "user")
+    assert "the objective 'worst memory' and 1 scenario beside the workload" in done.err
+    other = tmp_path / "other"
+    assert run(*made, "--set", "dense.top_mlp=[2048,2048,1]", "-o", other).code == 0
+    plan = json.loads((other / "plan.json").read_text())
+    plan["system"], plan["system_hash"] = str(system_file), None
+    (other / "plan.json").write_text(json.dumps(plan))
+    otherwise = run("explain", workload_file, other / "plan.json", "--table", "user")
+    assert "it was made with other inputs" in otherwise.err
+
+
+def test_limits_that_the_plan_breaks_are_named_one_by_one(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("constraints:\n  - {tables: '*', sharding_types: [table_wise], ranks: [1]}\n")
+    made = ("plan", workload_file, "--system", system_file, "--evaluations", 20, "-q")
+    assert run(*made, "--constraints", rules, "-o", tmp_path / "run").code == 0
+    rules.write_text(
+        "constraints:\n"
+        "  - {max_tables_per_rank: 2}\n"
+        "  - {max_tables_per_host: 20}\n"
+        "  - {apart: [user, item]}\n"
+        "  - {device_memory: 1.1 GiB, ranks: [0]}\n"
+        "  - {device_memory: 1 GiB, ranks: [1]}\n"
+    )
+    asked = ("explain", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
+    told = run(*asked, "--table", "user", "--constraints", rules).err
+    assert "tables do not lie as max_tables_per_rank 2 asks" in told
+    assert "tables do not lie as apart [user, item] on different ranks asks" in told
+    assert "more than device_memory 1 GiB on ranks 1 allows" in told
+    assert "max_tables_per_host" not in told
+    assert "ranks 0" not in told

@@ -135,3 +135,14 @@ def test_a_workload_with_tables_needs_its_plan(run: Run, workload_file: Path) ->
 def test_tune_has_pipelines_to_try(run: Run, transformer: Path) -> None:
     done = run("tune", transformer, *SYSTEM, "--gpus", "8", "--trials", "2")
     assert done.code == 0, done.err
+
+
+def test_explain_says_what_the_iteration_waits_for(run: Run, transformer: Path) -> None:
+    """No plan is needed, as for estimate, and no table can change."""
+    done = run("explain", transformer, *SYSTEM)
+    assert done.code == 0, done.err
+    assert "What the iteration of" in done.out
+    assert "Best change" not in done.out
+    wrong = run("explain", transformer, *SYSTEM, "--table", "user")
+    assert wrong.code == 2
+    assert "the workload has no tables" in wrong.err

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, place
-from planner.cli.printing.explain_show import print_costs, where
-from planner.explain import ConstraintCost
+from planner.cli.printing.explain_show import print_costs, print_table, where
+from planner.explain import ConstraintCost, OptionCost, TableExplanation
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,54 @@ def test_gains_are_shares_of_the_search_with_all_constraints(
     kept, dear = (line.split() for line in capsys.readouterr().out.splitlines() if " s " in line)
     assert kept == ["nothing", "2", "s"]
     assert dear == ["dear", "1.5", "s", "-25.00", "%"]
+
+
+def test_searches_that_the_clock_cut_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each on its line, and no column for them where there are none."""
+    whole = ConstraintCost(constraint="whole", kept_s=2.0, time_s=1.5, gain_s=0.5)
+    cut = ConstraintCost(constraint="short", kept_s=2.0, time_s=1.5, gain_s=0.5, is_cut=True)
+    print_costs([whole, cut])
+    lines = {
+        line.split()[0]: line.split()[-1]
+        for line in capsys.readouterr().out.splitlines()[2:]
+        if line.strip()
+    }
+    assert lines["short"] == "cut"
+    assert lines["whole"] == "%"
+    print_costs([whole])
+    assert "search" not in capsys.readouterr().out
+
+
+def test_a_long_list_of_options_says_what_it_leaves_out_and_keeps_the_plans_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The plan's own option may be the slowest; rules that leave out others are named."""
+    option = ShardingOption(
+        table="t",
+        sharding_type=ShardingType.TABLE_WISE,
+        kernel=ComputeKernel.FUSED,
+        column_widths=(4,),
+    )
+    options = tuple(
+        OptionCost(
+            placement=place(option, 100, (rank,), world_size=64, local_world_size=8),
+            lookup_forward_s=1.0,
+            lookup_backward_s=1.0,
+            exchanged_bytes=0.0,
+            device_bytes=0.0,
+            plan_time_s=1.0 + rank,
+            is_chosen=rank == 40,
+        )
+        for rank in range(41)
+    )
+    rules = ("t: fused", "device_memory 2 GiB")
+    print_table(
+        TableExplanation(table="t", plan_time_s=41.0, options=options, rules=rules, num_stuck=2)
+    )
+    shown = capsys.readouterr().out
+    assert "41 options" in shown
+    assert "24 of them are shown, --json has all" in " ".join(shown.split())
+    assert [line.split()[3] for line in shown.splitlines() if line.startswith(" *")] == ["40"]
+    assert "t: fused" in shown
+    assert "device_memory 2 GiB" in shown
+    assert "2 more options have no place" in shown
