@@ -55,8 +55,8 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         places = rule.places or range(len(used))
         over = [p for p in places if p < len(used) and used[p] > rule.most_bytes * (1 + _ROUNDING)]
         if over:
-            size = format_bytes(used[over[0]])
-            yield f"{rule.level} {over[0]} holds {size}, more than {memory_words(rule)} allows"
+            excess = format_bytes(used[over[0]] - rule.most_bytes)
+            yield f"{rule.level} {over[0]} is {excess} over {memory_words(rule)}"
 
 
 def _reasons(

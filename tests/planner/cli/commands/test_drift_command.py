@@ -98,7 +98,8 @@ def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
     assert done.code == 1, done.err
     assert "does not fit in memory" in done.out
     assert "once over the links" in done.out
-    assert "breaks these constraints: a rank or host holds more" in " ".join(done.err.split())
+    told = " ".join(done.err.split())
+    assert "breaks these constraints: rank 0 is 1,024 KiB over device_memory" in told
 
 
 def test_several_days_make_a_trend_and_show_growth(

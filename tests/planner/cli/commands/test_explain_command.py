@@ -104,6 +104,6 @@ def test_limits_that_the_plan_breaks_are_named_one_by_one(
     told = run(*asked, "--table", "user", "--constraints", rules).err
     assert "tables do not lie as max_tables_per_rank 2 asks" in told
     assert "tables do not lie as apart [user, item] on different ranks asks" in told
-    assert "more than device_memory 1 GiB on ranks 1 allows" in told
+    assert "over device_memory 1 GiB on ranks 1" in told
     assert "max_tables_per_host" not in told
     assert "ranks 0" not in told
