@@ -7,7 +7,6 @@ other; see CONTRIBUTING.md for the set this project is tested with.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from costmodels import units
+from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET = 5
 MIN_PYTHON = (3, 11)
@@ -165,8 +165,7 @@ def check_torch_stack(
 
 def check_machine() -> list[Check]:
     """Cores and memory for the search."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    checks = [Check(level=Level.OK, subject="cores", finding=f"{cores} usable")]
+    checks = [Check(level=Level.OK, subject="cores", finding=f"{usable_cores()} usable")]
     memory = available_memory_bytes()
     if memory is None:
         return checks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from costmodels import discovery
 from planner.cli.console import Settings, remark, stderr_console, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, Count, Quantity, output_options
 from planner.profiling import readers as readers_package
+from planner.support.cores import usable_cores
 from planner.support.digits import significant
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ Examples:
     metavar="SIZE",
     help="For counting, all processes together; beyond it, counts go to disk.",
 )
-@click.option("--jobs", type=Count(1024), metavar="N", help="Processes.  [default: cores]")
+@click.option("--jobs", type=Count(1024), metavar="N", help="Processes.  [default: usable cores]")
 @click.option(
     "--dask", metavar="local|ADDRESS", help="Work on a Dask cluster that shares this disk."
 )
@@ -146,7 +146,6 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
     if flags["rows"] is not None and flags["sample_rows"] is not None:
         message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
         raise click.UsageError(message, click.get_current_context())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ProfileOptions(
         format_name=flags["format_name"],
         features=flags["features"],
@@ -155,7 +154,7 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
         max_ind_range=flags["max_ind_range"],
         selection=Selection(first_samples=flags["rows"], sample_rows=flags["sample_rows"]),
         memory_bytes=flags["memory_bytes"],
-        jobs=flags["jobs"] or cores or 1,
+        jobs=flags["jobs"] or usable_cores(),
         dask=flags["dask"],
         resume=flags["resume"],
     )

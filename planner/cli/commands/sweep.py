@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from planner.cli.console import Settings, remark, warn, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
 from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from planner.cli.flags.sweep_inputs import Questions
@@ -37,7 +37,7 @@ Examples:
     type=click.IntRange(1, 1024),
     default=None,
     metavar="N",
-    help="Processes.  [default: one per core]",
+    help="Processes.  [default: one per usable core]",
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR",
@@ -87,7 +87,7 @@ def command(
     points = questions.grid(gpus).points()
     tasks, impossible = questions.tasks(points)
     journal = None if output is None else show.open_journal(output)
-    processes = min(workers or os.cpu_count() or 1, len(tasks))
+    processes = min(workers or usable_cores(), len(tasks))
     with StopOnInterrupt() as stop:
         cluster = nullcontext() if dask is None else dask_client(dask, processes)
         with cluster as client, bar(settings, "points", len(tasks)) as step:

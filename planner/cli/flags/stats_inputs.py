@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from planner.errors import InvalidInputError
+from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
@@ -119,12 +119,11 @@ def stats_of(path: Path, workload: Workload) -> Stats:
             "or table of the workload; profile it with 'shardplan profile --table-map'"
         )
         raise InvalidInputError(message)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     options = ProfileOptions(
         features=tuple(sorted({*tables, *by_name})),
         by_feature=ByFeature({**by_name, **tables}),
         batch_sizes=(workload.local_batch_size,),
-        jobs=cores or 1,
+        jobs=usable_cores(),
     )
     with TemporaryDirectory(prefix="shardplan-") as folder:
         output = Path(folder) / "stats.json"

@@ -167,3 +167,21 @@ def test_what_size_cannot_do_is_refused(
     done = run("size", workload_file, "--system", system_file, "--target-qps", "1M", *flags)
     assert done.code == 2
     assert said in done.err
+
+
+def test_processes_are_as_many_as_usable_cores(
+    run: Run, workload_file: Path, system_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as many as the machine has, where the process may use fewer."""
+    asked: list[int] = []
+
+    def swept(*_: object, workers: int, **__: object) -> tuple[object, ...]:
+        asked.append(workers)
+        return ()
+
+    monkeypatch.setattr("planner.sweep.run", swept)
+    monkeypatch.setattr("planner.cli.commands.sweep.usable_cores", lambda: 3)
+    grid = ("sweep", workload_file, "--system", system_file, "--gpus", "4", "--batch-size")
+    run(*grid, "64,128,256,512")
+    run(*grid, "64,128")
+    assert asked == [3, 2]
