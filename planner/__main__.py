@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Final
 
-from planner.cli.interrupt import EXIT_STOPPED, signals_interrupt, stop_words
+from planner.cli.interrupt import EXIT_STOPPED, interrupt_in, signals_interrupt, stop_words
 
 _NEW_OBJECTS: Final = 50_000
 """After so many the collector looks for cycles. Python's own number is 700: while modules load it
@@ -30,7 +30,10 @@ def run_guarded() -> int:
             from planner.cli.run import run
 
             return run()
-        except KeyboardInterrupt as interrupt:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            interrupt = interrupt_in(error)
+            if interrupt is None:
+                raise
             sys.stderr.write(f"shardplan: stopped by {stop_words(interrupt)}\n")
             return EXIT_STOPPED
 

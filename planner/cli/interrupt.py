@@ -47,6 +47,17 @@ def stop_words(interrupt: BaseException) -> str:
     return str(interrupt.args[0]) if isinstance(interrupt, Interrupted) else "Ctrl-C"
 
 
+def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
+    """What stopped the program, if an error is that or stands for it; None if it is another.
+
+    Python 3.11 wraps what is raised while ``__set_name__`` is called, which happens whenever a
+    class is made, in a ``RuntimeError``: a signal that comes in the middle of an import is met so.
+    """
+    while isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error if isinstance(error, KeyboardInterrupt) else None
+
+
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Ctrl-C and SIGTERM raise :class:`Interrupted` inside, so that nothing stays half done.

@@ -16,6 +16,7 @@ from planner.cli.interrupt import (
     EXIT_GAVE_UP,
     EXIT_STOPPED,
     GaveUp,
+    interrupt_in,
     signals_interrupt,
     stop_words,
 )
@@ -44,6 +45,9 @@ def run(args: Sequence[str] | None = None) -> int:
         except (KeyboardInterrupt, click.Abort) as interrupt:
             return report_interrupt(interrupt, settings)
         except Exception as error:
+            stopped_by = interrupt_in(error)
+            if stopped_by is not None:
+                return report_interrupt(stopped_by, settings)
             return report_error(error, settings)
     return code if isinstance(code, int) else 0
 

@@ -116,8 +116,9 @@ def profile_files(
         with open_pool(jobs, options.dask) as pool:
             _read(units, work_options, state, pool, tell)
             stats = _summarise(sources, units, work_options, options, state, pool, tell)
-    except InvalidInputError:
-        state.discard()
+    except BaseException as error:
+        if isinstance(error, InvalidInputError) or not any(state.has(unit_name(u)) for u in units):
+            state.discard()
         raise
     write_text_atomic(output, stats_text(stats))
     state.discard()

@@ -16,10 +16,11 @@ from typing import Final
 
 from costmodels import discovery
 from planner.errors import InvalidInputError
+from planner.profiling.applied import some_names
 from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Slice, read_head
 
 UNIT_BYTES: Final = 64 * 2**20
-_NOT_INDICES: Final = re.compile(r"^[._]|dense|label")
+_NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
 BLOCK_SAMPLES: Final = CHUNK_SAMPLES
 
 
@@ -138,9 +139,33 @@ def _in_folder(folder: Path, readers: Sequence[AbstractReader]) -> list[Source]:
         if reader is not None:
             found.append(Source(path, reader))
     if not found:
-        message = f"{folder}: holds no file of raw indices"
+        message = "; ".join((f"{folder}: holds no file of raw indices", *_passed_over(folder)))
         raise InvalidInputError(message)
     return found
+
+
+def folders_inside(paths: Sequence[Path]) -> tuple[str, ...]:
+    """One line for each folder among the paths that holds folders, which are not read."""
+    found = ((path, _folders(path)) for path in paths if path.is_dir())
+    return tuple(f"{path}: {words}" for path, words in found if words)
+
+
+def _passed_over(folder: Path) -> list[str]:
+    """What a folder without a file of indices holds instead, where it might be what was meant."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    kept = [name for name in names if _NOT_INDICES.search(name)]
+    words = "files of dense parts and labels, and hidden ones, are not read"
+    told = [f"{words}: {some_names(kept)}; name them to read them"] if kept else []
+    return [*filter(None, [_folders(folder)]), *told]
+
+
+def _folders(folder: Path) -> str:
+    """Names of the folders in a folder, hidden ones too only if there is nothing else."""
+    inside = sorted(folder.iterdir(), key=_natural)
+    folders = [path.name for path in inside if path.is_dir()]
+    shown = [name for name in folders if not name.startswith((".", "_"))]
+    names = shown or (folders if len(folders) == len(inside) else [])
+    return f"folders in it are not read: {some_names(names)}; name them too" if names else ""
 
 
 def _natural(path: Path) -> tuple[tuple[int, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from importlib import metadata
 from typing import Any, Final, TypeVar, final
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.support.worker_pool import Finished, WorkerPool
+from planner.support.worker_pool import Finished, WorkerPool, interrupts_blocked
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -117,11 +118,12 @@ def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
         dask: address of a Dask scheduler, or ``local`` for a cluster of ``jobs`` processes here.
 
     Raises:
-        InvalidInputError: Dask is asked for and not installed.
+        InvalidInputError: Dask is asked for and not installed, or a worker has another version.
         WorkerError: no scheduler answers.
     """
     if dask is not None:
         with dask_client(dask, jobs) as client:
+            require_same_version(client)
             yield DaskCluster(client)
     elif jobs > 1:
         with WorkerPool(jobs) as workers:
@@ -139,9 +141,14 @@ def dask_client(address: str, jobs: int) -> Iterator[Any]:
         message = "--dask needs Dask: pip install 'shardplan[dask]'"
         raise InvalidInputError(message) from error
     if address == LOCAL:
-        cluster = distributed.LocalCluster(
-            n_workers=jobs, threads_per_worker=1, processes=True, dashboard_address=None
-        )
+        with interrupts_blocked():  # its threads pass that on to the processes they start
+            cluster = distributed.LocalCluster(
+                n_workers=jobs,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+            )
         with cluster, distributed.Client(cluster) as client:
             yield client
         return

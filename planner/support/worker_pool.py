@@ -153,19 +153,19 @@ def _started() -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
-    resource_tracker.ensure_running()  # process.start() does it, and unblocks signals then
-    with _interrupts_blocked():
+    with interrupts_blocked():
         process.start()
     theirs.close()
     return _Worker(process=process, pipe=ours)
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def interrupts_blocked() -> Iterator[None]:
     """What is started inside is not reached by Ctrl-C, which is for the parent to deal with."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # what starts a process does it, and unblocks signals then
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -13,6 +13,7 @@ import click
 from costmodels import discovery
 from planner.cli.console import Settings, remark, stderr_console, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, Count, Quantity, output_options
+from planner.cli.interrupt import interrupt_in
 from planner.profiling import readers as readers_package
 from planner.support.cores import usable_cores
 from planner.support.digits import significant
@@ -117,17 +118,21 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     """
     from planner.profiling.profiler import profile_files
     from planner.profiling.stats import left_out_remark, undersampled_remark
+    from planner.profiling.units import folders_inside
 
     options = _options(flags)
     readers = _readers(skip_empty=flags["empty"] == "skip")
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note("run the same command again to continue")
+    except (KeyboardInterrupt, RuntimeError) as error:
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            interrupt.add_note("run the same command again to continue")
         raise
     remarks = (left_out_remark(stats.source), undersampled_remark(stats.tables))
-    warn(settings, tuple(text for text in remarks if text is not None))
+    told = (*folders_inside(data), *(text for text in remarks if text is not None))
+    warn(settings, told)
     if settings.json:
         from planner.profiling.stats import stats_text
 
@@ -222,7 +227,7 @@ def _print(stats: Stats, output: Path) -> None:
             "--max-ind-range they are folded to row numbers.",
         )
     console = stdout_console()
-    source = stats.source
+    source, plural = stats.source, "s" * (len(stats.source.files) > 1)
     print_facts(
         console,
         (
@@ -232,7 +237,7 @@ def _print(stats: Stats, output: Path) -> None:
                     f"{source.num_samples:,} samples",
                     f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
                     f"{len(stats.tables)} tables",
-                    f"{len(source.files)} files of {', '.join(source.formats)}",
+                    f"{len(source.files)} file{plural} of {', '.join(source.formats)}",
                 ),
             ),
         ),

@@ -15,7 +15,7 @@ from planner.profiling.readers.criteo_tsv import CriteoTsvReader
 from planner.profiling.readers.npy import NpyReader
 from planner.profiling.readers.npz import NpzReader
 from planner.profiling.readers.parquet import ParquetReader
-from planner.profiling.units import default_readers, find_sources
+from planner.profiling.units import default_readers, find_sources, folders_inside
 from tests.planner.profiling.samples import (
     halves,
     read_bags,
@@ -349,3 +349,42 @@ def test_sources_that_cannot_be(tmp_path: Path) -> None:
         find_sources([one, two], readers)
     with pytest.raises(InvalidInputError, match=r"not a whole \.npz"):
         find_sources([one], readers, "npz")
+
+
+def test_what_a_folder_holds_instead_of_indices_is_told(tmp_path: Path) -> None:
+    """Folders inside are not read, nor hidden files, nor those of dense parts and labels."""
+    readers, part = default_readers(), RNG.integers(0, 9, (3, 2))
+    write_npy(tmp_path / ".day_0.npy", part)
+    write_npy(tmp_path / "day_0_labels.npy", part)
+    for name in (".cache", "date=1"):
+        (tmp_path / name).mkdir()
+        write_npy(tmp_path / name / "day_1.npy", part)
+    with pytest.raises(InvalidInputError) as caught:
+        find_sources([tmp_path], readers)
+    assert "folders in it are not read: date=1; name them too" in str(caught.value)
+    assert ".day_0.npy, day_0_labels.npy; name them to read them" in str(caught.value)
+    assert folders_inside([tmp_path, tmp_path / "date=1"]) == (
+        f"{tmp_path}: folders in it are not read: date=1; name them too",
+    )
+    (source,) = find_sources([tmp_path / "date=1"], readers)
+    assert source.path.name == "day_1.npy"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"),
+    [
+        ("labelled_0.npy", True),
+        ("condensed.npy", True),
+        ("day_0_dense.npy", False),
+        ("day_0_labels.npy", False),
+        ("label.npy", False),
+        ("_SUCCESS.npy", False),
+    ],
+)
+def test_names_of_dense_parts_and_labels_are_whole_words(
+    tmp_path: Path, name: str, is_read: bool
+) -> None:
+    for each in ("day_0_sparse.npy", name):
+        write_npy(tmp_path / each, RNG.integers(0, 9, (3, 2)))
+    found = {source.path.name for source in find_sources([tmp_path], default_readers())}
+    assert (name in found) is is_read

@@ -78,6 +78,21 @@ def test_dask_changes_nothing(days: list[Path], tmp_path: Path, reference: bytes
 
 
 @pytest.mark.filterwarnings("ignore::Warning")
+def test_workers_of_another_version_are_refused(
+    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any of them is sent what it may not know."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(distributed.Client, "run", lambda *_: {"tcp://worker": "0.0.1"})
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        options = dataclasses.replace(OPTIONS, dask=cluster.scheduler_address)
+        with pytest.raises(InvalidInputError, match=r"workers have shardplan 0\.0\.1"):
+            profile_files(days, tmp_path / "s.json", options)
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
 def test_dask_with_processes_of_its_own(days: list[Path], tmp_path: Path, reference: bytes) -> None:
     pytest.importorskip("distributed")
     output = tmp_path / "dask.json"
@@ -92,6 +107,7 @@ def test_dask_that_is_not_there(
     options = dataclasses.replace(OPTIONS, dask="nonsense://x")
     with pytest.raises(WorkerError, match="no Dask scheduler answers"):
         profile_files(days, tmp_path / "s.json", options)
+    assert not (tmp_path / ".s.json.state").exists()
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(InvalidInputError, match=r"shardplan\[dask\]"):
         profile_files(days, tmp_path / "t.json", options)

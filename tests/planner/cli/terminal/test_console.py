@@ -18,8 +18,15 @@ from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings
 from planner.cli.flags.common import Count, Percent, Quantity
-from planner.cli.interrupt import GaveUp, Interrupted, StopOnInterrupt, signals_interrupt
+from planner.cli.interrupt import (
+    GaveUp,
+    Interrupted,
+    StopOnInterrupt,
+    interrupt_in,
+    signals_interrupt,
+)
 from planner.cli.progress import describe, live_progress
+from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 
@@ -277,3 +284,28 @@ def test_an_interrupt_while_starting_up(
     assert run_guarded() == 4
     word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     assert capsys.readouterr().err == f"shardplan: stopped by {word}\n"
+
+
+@pytest.mark.parametrize("stop", [Interrupted("SIGTERM"), GaveUp("Ctrl-C")])
+def test_an_interrupt_that_python_wraps_is_one_all_the_same(
+    stop: Interrupted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal in ``__set_name__``, as a class is made, arrives in a RuntimeError."""
+
+    class Descriptor:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise stop
+
+    def main(*_: object, **__: object) -> None:
+        type("Made", (), {"field": Descriptor()})
+
+    monkeypatch.setattr("planner.cli.run.cli.main", main)
+    assert run_command_line(["doctor"]) == (130 if isinstance(stop, GaveUp) else 4)
+    assert f"stopped by {stop.args[0]}" in capsys.readouterr().err
+
+
+def test_other_errors_of_that_kind_are_no_interrupts() -> None:
+    error = RuntimeError("outer")
+    error.__cause__ = ValueError("inner")
+    assert interrupt_in(error) is None
+    assert interrupt_in(RuntimeError("alone")) is None

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,17 @@ def test_profile_leaves_no_process_and_goes_on(tmp_path: Path, number: int) -> N
         assert run_command_line(list(words)) == 0
     assert (tmp_path / "stats.json").exists()
     assert not (tmp_path / ".stats.json.state").exists()
+
+
+@pytest.mark.skipif(find_spec("distributed") is None, reason="needs Dask")
+def test_profile_on_dask_is_stopped_without_words_of_its_workers(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group of processes; workers leave it to their parent."""
+    line = "\t".join(["1", *(["2"] * 13), *(["a1b2c3d4"] * 26)])
+    (tmp_path / "day_0.tsv").write_text(f"{line}\n" * 200_000)
+    words = ("profile", "day_0.tsv", "--dask", "local", "--jobs", "1", "-o", "stats.json")
+    with started(tmp_path, *words) as process:
+        wait_for_work_beside(process)
+        done = stop(process, tmp_path, signal.SIGINT)
+    assert done.code in (4, 0)
+    said = [line for line in done.err.splitlines() if line]
+    assert said in ([], ["shardplan: stopped by Ctrl-C; run the same command again to continue"])
