@@ -6,6 +6,7 @@ homogeneous, and two collectives take no less than one where they did not before
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
@@ -171,6 +172,18 @@ class ScaledDense(AbstractDenseModel):
             bottom_backward_s=times.bottom_backward_s * factor,
             optimizer_s=times.optimizer_s * factor,
         )
+
+    def sigma_ratio(self, workload: Workload) -> float | None:
+        """That of ``inner``."""
+        return self.inner.sigma_ratio(workload)
+
+    def beside(self, lookup_s: Callable[[], float]) -> ScaledDense:
+        """That of ``inner`` beside lookups that are shorter by the factor."""
+        return replace(self, inner=self.inner.beside(lambda: lookup_s() / self.factor_ratio))
+
+    def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
+        """That of ``inner``."""
+        return self.inner.sustained_ratio(workload, topology)
 
 
 @final

@@ -12,7 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
-from costmodels.dense.base import dense_layers, dense_parameters, is_sustained, unrated_remark
+from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -23,9 +23,9 @@ from costmodels.iteration._traced import traced
 from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import WorkModel
-from costmodels.sharding import Plan, ShardingOption, ShardingType, check_plan
+from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels
-from costmodels.stages.stage_model import StageModel
+from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale, faster_probability, sampled_factors, sigmas
 from costmodels.workload import Pipeline, Pooling, Workload
@@ -49,11 +49,12 @@ class CostPipeline:
         self.models = models or CostModels()
         self._work = WorkModel(workload, topology, self.models.lookup)
         self.num_features = self._work.num_columns
-        self._stages = StageModel(workload, topology, self.models)
+        self._dense = self.models.dense.beside(self._even_lookup_s)
+        stage_models = replace(self.models, dense=self._dense)
+        self._stages = StageModel(workload, topology, stage_models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
-        self._is_sustained = is_sustained(workload)
 
     @property
     def dense_flops(self) -> float:
@@ -65,6 +66,22 @@ class CostPipeline:
     def dense_parameters(self) -> int:
         """Trained elements of the dense part."""
         return dense_parameters(self.workload)
+
+    def _even_lookup_s(self) -> float:
+        """Seconds of lookups on a rank, forward and backward, of whole tables spread evenly."""
+        fused, whole = ComputeKernel.FUSED, ShardingType.TABLE_WISE
+        options = [
+            ShardingOption(
+                table=t.name, sharding_type=whole, kernel=fused, column_widths=(t.embedding_dim,)
+            )
+            for t in self.workload.tables
+        ]
+        if not options or not self.workload.dense.is_given:
+            return 0.0
+        work = sum(option.full.sum(axis=0) for option in self._work.options_work(options))
+        mean = work / self.topology.world_size
+        seconds = lookup_times(self.models.lookup, mean, self.topology)
+        return float(sum(part.sum() for part in seconds))
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -226,13 +243,19 @@ class CostPipeline:
         work = self._kept_work(plan)
         return self._sampled_times(work, self._program(work))
 
+    @cached_property
+    def _sustained_ratio(self) -> float:
+        """How far the dense part is from short bursts to one that fills the whole step."""
+        return self._dense.sustained_ratio(self.workload, self.topology.trainers)
+
     def _sampled_times(self, work: FloatArray, program: Program) -> FloatArray:
         """The same from the plan's work and its steps; of ranks that are alike one is looked at."""
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(
             self.topology,
             collective_spread_ratio=spread,
-            sustained_dtype=self.workload.dense.dtype if self._is_sustained else None,
+            sustained_dtype=self.workload.dense.dtype,
+            sustained_ratio=self._sustained_ratio,
         )
         own = self.models.dense.sigma_ratio(self.workload)
         if own is not None:

@@ -3,7 +3,8 @@
 The device's own efficiency is that of one large product alone on a cool card. Attention models keep
 the matrix units busy for most of a step: the card runs at its power limit and lowers its clock, and
 products of a model are not all large. What remains of the rate is a share for each generation of
-devices and precision; operators between products reach a share of the streaming rate.
+devices and precision; operators between products reach a share of the streaming rate. Lookups leave
+the matrix units idle, and the card power for the products between them (:func:`sustained_ratio`).
 
 ``shardplan validate published --what transformers --fit`` computes ``SHARES`` from the measured
 training steps of configs/published/transformers.csv and prints them; without ``--fit`` the command
@@ -31,9 +32,14 @@ class Shares:
     memory_ratio: float
     flash_1_ratio: float = 0.6
 
+    def capped(self) -> Shares:
+        """The same without shares above that of a short burst."""
+        product, memory = min(1.0, self.product_ratio), min(1.0, self.memory_ratio)
+        return replace(self, product_ratio=product, memory_ratio=memory)
+
 
 BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
-"""Dense parts beside tables, as in a DLRM: the rates are those of the device."""
+"""Short dense parts between long lookups, as in a DLRM: the rates are those of the device."""
 PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
 """What each fit is pulled to, by one measurement's weight."""
 PRIOR_SIGMA: Final = 0.15
@@ -48,8 +54,11 @@ SHARES: Final = {
 UNMEASURED: Final = replace(PRIOR, memory_ratio=0.714)
 """Where nothing was measured: products as before any fit, and between them the streaming share that
 the measured generations reach (geometric mean), since the operators are the same on all."""
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=1.0)
+"""The same of products in fp32. They do not use the matrix units, which is what takes a card to its
+power limit: where they were measured, steps reach the rate of bursts."""
 STEP_GROUPS: Final = (
-    0.130, 0.223, 0.095, 0.225, 0.156, 0.099, 0.063, 0.031, 0.018, 0.081, 0.031, 0.049, 0.119,
+    0.130, 0.223, 0.095, 0.225, 0.156, 0.099, 0.063, 0.031, 0.018, 0.081, 0.031, 0.049, 0.097,
 )  # fmt: skip
 """Root mean square of ln(predicted / measured) per model, with shares fitted without it: BERT-large
 and its fine-tuning, BERT-base; MPT from 70b to 125m; GPT-2. The command prints them by model and
@@ -152,10 +161,44 @@ def group_of(device: Device, dtype: DataType) -> str:
 
 
 def shares_of(device: Device, dtype: DataType) -> Shares:
-    """Shares of a dense part in ``dtype``; ``UNMEASURED`` where none was fitted."""
-    return SHARES.get(group_of(device, dtype), UNMEASURED)
+    """Shares of operators in ``dtype``; unmeasured ones where none were fitted.
+
+    Products in other types are no slower than those in fp32, as on cards whose rate in tf32 is that
+    in fp32: a library takes the faster kernel.
+    """
+    known = _priced_as(device, dtype)
+    own, plain = _group_shares(device, known), _group_shares(device, DataType.FP32)
+    least = plain.product_ratio * device.matrix_rate(DataType.FP32) / device.matrix_rate(known)
+    return replace(own, product_ratio=max(own.product_ratio, least))
+
+
+def _group_shares(device: Device, dtype: DataType) -> Shares:
+    other = UNMEASURED_FP32 if dtype is DataType.FP32 else UNMEASURED
+    return SHARES.get(group_of(device, dtype), other)
 
 
 def is_fitted(device: Device, dtype: DataType) -> bool:
     """Whether the shares come from measured steps of that generation and precision."""
-    return group_of(device, dtype) in SHARES
+    return group_of(device, _priced_as(device, dtype)) in SHARES
+
+
+def _priced_as(device: Device, dtype: DataType) -> DataType:
+    """The type whose rate products in ``dtype`` run at: the slowest listed where it has none."""
+    rates = dict(device.flops_per_s)
+    return dtype if dtype in rates else min(rates, key=lambda listed: rates[listed])
+
+
+def sustained_ratio(added_s: float, lookup_s: float) -> float:
+    """How far a dense part is from bursts (0) to one that fills the whole step (1).
+
+    Together, dense part and lookups take what they take in bursts, or what the dense part alone
+    takes at sustained rates, whichever is longer. So a step with longer lookups, or a larger dense
+    part, is never the shorter one.
+
+    Args:
+        added_s: what the dense part takes longer at sustained rates than in a burst.
+        lookup_s: of lookups in the same step.
+    """
+    if not lookup_s:
+        return 1.0
+    return 1.0 - lookup_s / added_s if added_s > lookup_s else 0.0

@@ -96,14 +96,17 @@ def sigmas(
     topology: Topology,
     *,
     collective_spread_ratio: float | None = None,
-    sustained_dtype: DataType | None = None,
+    sustained_dtype: DataType = DataType.FP32,
+    sustained_ratio: float = 0.0,
 ) -> tuple[tuple[str, float], ...]:
     """Log-standard deviation of each kind of time of a whole plan.
 
     Args:
         topology: tells where its rates come from.
         collective_spread_ratio: 90 % spread of the system's collectives where their model knows it.
-        sustained_dtype: type of the products where dense compute fills most of a step.
+        sustained_dtype: type of the products.
+        sustained_ratio: how far the dense part is from short bursts (0) to one that fills the whole
+            step (1); its spread lies as far between those of both.
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
@@ -114,8 +117,9 @@ def sigmas(
         "host": _HOST_SIGMA,
     }
     found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
-    if sustained_dtype is not None:
-        found["dense"] = step_sigma(topology, sustained_dtype)
+    if sustained_ratio:
+        filled = step_sigma(topology, sustained_dtype)
+        found["dense"] += sustained_ratio * (filled - found["dense"])
     if collective_spread_ratio is not None:
         found["collective"] = math.log1p(collective_spread_ratio) / Z90
     return tuple(found.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -122,6 +123,20 @@ class AbstractDenseModel(ABC):
         del workload
         return None
 
+    def beside(self, lookup_s: Callable[[], float]) -> AbstractDenseModel:
+        """The model of a dense part beside lookups.
+
+        Args:
+            lookup_s: gives their seconds on a rank of an even plan, asked where they matter.
+        """
+        del lookup_s
+        return self
+
+    def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
+        """How far the dense part is from short bursts (0) to one that fills the whole step (1)."""
+        del workload, topology
+        return 0.0
+
 
 def dense_layers(workload: Workload) -> DenseLayers:
     """The layers of the workload's dense part.
@@ -143,13 +158,6 @@ def dense_names(workload: Workload) -> tuple[str, str]:
     listed = arch.operators.before_tables if arch.operators is not None else ()
     has_before |= any(o.product is not None for o in listed)
     return "dense part before tables", "dense part after tables" if has_before else "dense part"
-
-
-def is_sustained(workload: Workload) -> bool:
-    """Whether dense compute fills most of a step: without tables, or with attention."""
-    kinds = (OperatorKind.ATTENTION, OperatorKind.SOFTMAX)
-    before, after = dense_operators(workload)
-    return not workload.tables or any(o.kind in kinds for o in (*before, *after))
 
 
 def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:

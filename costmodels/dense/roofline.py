@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import ClassVar, final
 
@@ -11,13 +12,19 @@ from costmodels.dense._attention import attention_time, kernel_time
 from costmodels.dense._tiles import product_time, streaming_time
 from costmodels.dense.base import (
     AbstractDenseModel,
+    DenseLayers,
     DenseTimes,
     Layer,
     dense_layers,
-    is_sustained,
 )
 from costmodels.operators import Operator, OperatorKind, Product
-from costmodels.sustained import BURSTS, Shares, Works, shares_of
+from costmodels.sustained import (
+    BURSTS,
+    Shares,
+    Works,
+    shares_of,
+    sustained_ratio,
+)
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
@@ -37,9 +44,11 @@ class Roofline(AbstractDenseModel):
     concatenation) move their bytes at streaming bandwidth. The backward pass computes the products
     for the operands that need a gradient, moves the bytes that the other operators say (twice those
     of the forward pass where they do not), and runs again what was not kept. The optimizer moves
-    its bytes of every parameter. Where dense compute fills most of a step, products and memory
-    reach a share of their rates (:mod:`costmodels.sustained`); ``shares`` stands for those of the
-    device and the precision.
+    its bytes of every parameter. Where dense compute fills a step, products and memory reach a
+    share of their rates (:mod:`costmodels.sustained`), which is that of the device and of each
+    operator's type, or ``shares`` where given. The longer lookups are beside it, the nearer it
+    comes to the rates of a short burst; where ``lookup_s`` is not known, those of tables are taken
+    to be long enough.
 
     Valid for batches of some hundred samples and more; smaller ones are launch bound.
     """
@@ -49,26 +58,64 @@ class Roofline(AbstractDenseModel):
         "Naumov et al. 2019 (DLRM), Wang et al. 2021 (DCN V2): layer shapes",
     )
     shares: Shares | None = None
+    lookup_s: float | None = None
+
+    def beside(self, lookup_s: Callable[[], float]) -> Roofline:
+        """The same with these lookups in the step."""
+        return replace(self, lookup_s=lookup_s())
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
-        """Sum over layers."""
-        layers, device = dense_layers(workload), topology.device
-        shares = BURSTS
-        if is_sustained(workload):
-            shares = self.shares or shares_of(device, workload.dense.dtype)
-        run = _Run(device=device, shares=shares, slowest_ratio=slowest_sigmas(topology.world_size))
-        updated = layers.bottom_parameters + layers.top_parameters
-        is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
-        ranks = max(1, topology.world_size // workload.tensor_parallel)
-        owned = updated / (ranks if is_sharded else 1)
-        moved = workload.dense_update_bytes * owned
-        return DenseTimes(
-            bottom_forward_s=sum(_forward_s(x, run) for x in layers.bottom),
-            top_forward_s=sum(_forward_s(x, run) for x in layers.top),
-            top_backward_s=sum(_backward_s(x, run) for x in layers.top),
-            bottom_backward_s=sum(_backward_s(x, run) for x in layers.bottom),
-            optimizer_s=moved / (device.hbm_bandwidth_bytes_per_s * shares.memory_ratio),
-        )
+        """Sum over layers, between those of a burst and those of a step filled with them."""
+        burst = _stages(workload, topology, _bursts)
+        filled = _stages(workload, topology, self._sustained)
+        ratio = self.sustained_ratio(workload, topology)
+        names = [field.name for field in fields(DenseTimes)]
+        each = zip(names, burst, filled, strict=True)
+        return DenseTimes(**{n: b + ratio * (f - b) for n, b, f in each})
+
+    def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
+        """By what sustained rates add, and the lookups in a step."""
+        if self.lookup_s is None:
+            return 0.0 if workload.tables else 1.0
+        burst = _stages(workload, topology, _bursts)
+        capped = _stages(workload, topology, self._capped)
+        return sustained_ratio(sum(capped) - sum(burst), self.lookup_s)
+
+    def _sustained(self, device: Device, dtype: DataType) -> Shares:
+        return self.shares or shares_of(device, dtype)
+
+    def _capped(self, device: Device, dtype: DataType) -> Shares:
+        return self._sustained(device, dtype).capped()
+
+
+def _stages(
+    workload: Workload, topology: Topology, shares: Callable[[Device, DataType], Shares]
+) -> tuple[float, ...]:
+    """Seconds in the order of the fields of :class:`DenseTimes`."""
+    layers, device = dense_layers(workload), topology.device
+    run = _Run(device=device, shares=shares, slowest_ratio=slowest_sigmas(topology.world_size))
+    memory_ratio = shares(device, workload.dense.dtype).memory_ratio
+    moved = workload.dense_update_bytes * _owned(workload, topology, layers)
+    return (
+        sum(_forward_s(x, run) for x in layers.bottom),
+        sum(_forward_s(x, run) for x in layers.top),
+        sum(_backward_s(x, run) for x in layers.top),
+        sum(_backward_s(x, run) for x in layers.bottom),
+        moved / (device.hbm_bandwidth_bytes_per_s * memory_ratio),
+    )
+
+
+def _bursts(device: Device, dtype: DataType) -> Shares:
+    del device, dtype
+    return BURSTS
+
+
+def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float:
+    """Trained elements of the dense part that a rank updates."""
+    trained = layers.bottom_parameters + layers.top_parameters
+    if workload.dense_parallelism is not DenseParallelism.FSDP:
+        return trained
+    return trained / max(1, topology.world_size // workload.tensor_parallel)
 
 
 def product_s(product: Product, dtype: DataType, device: Device) -> float:
@@ -99,7 +146,7 @@ class _Run:
     """
 
     device: Device
-    shares: Shares
+    shares: Callable[[Device, DataType], Shares]
     slowest_ratio: float
 
     def longest(self, operator: Operator) -> float:
@@ -125,7 +172,7 @@ def _backward_s(layer: Layer, run: _Run) -> float:
 
 def _operator_s(operator: Operator, run: _Run) -> float:
     """Forward pass of one repeat without the gaps between its kernels."""
-    device, shares = run.device, run.shares
+    device, shares = run.device, run.shares(run.device, operator.dtype)
     if operator.product is not None:
         return product_time(operator.product, operator.dtype, device, shares)
     if operator.kind is OperatorKind.ATTENTION:
@@ -136,7 +183,7 @@ def _operator_s(operator: Operator, run: _Run) -> float:
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
     """Gradients of one repeat without the gaps between its kernels."""
-    device, shares = run.device, run.shares
+    device, shares = run.device, run.shares(run.device, operator.dtype)
     if not operator.has_gradient:
         return 0.0
     if operator.product is not None:

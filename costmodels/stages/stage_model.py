@@ -12,7 +12,7 @@ from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.errors import require
 from costmodels.iteration.base import FloatArray, StageTimes
-from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupWork
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.shard_work.deduplication import distinct_s, with_expansion
 from costmodels.shard_work.work import (
     CALLS,
@@ -102,18 +102,7 @@ class StageModel:
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
-        shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
-        per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
-        caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
-        prefetched = np.zeros_like(per_kernel[..., caching, :])
-        direct, lookup = per_kernel.copy(), self.models.lookup
-        for column in _PREFETCHED:
-            prefetched[..., column] = per_kernel[..., caching, column]
-            direct[..., caching, column] = 0.0
-        fetch = lookup.forward_time(prefetched, self.topology)
-        forward = lookup.forward_time(direct, self.topology).sum(axis=-1)
-        backward = lookup.backward_time(per_kernel, self.topology).sum(axis=-1)
-        return forward, backward, fetch
+        return lookup_times(self.models.lookup, work, self.topology)
 
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part of an all-reduce over all ranks that train."""
@@ -305,3 +294,21 @@ class StageModel:
         rate = self.workload.input_samples_per_s
         batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return batch / rate if rate else 0.0
+
+
+def lookup_times(
+    model: AbstractLookupModel, work: FloatArray, topology: Topology
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(forward, backward, cache fetch) without launches, ``[...]`` from work ``[..., columns]``."""
+    shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
+    per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
+    caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
+    prefetched = np.zeros_like(per_kernel[..., caching, :])
+    direct = per_kernel.copy()
+    for column in _PREFETCHED:
+        prefetched[..., column] = per_kernel[..., caching, column]
+        direct[..., caching, column] = 0.0
+    fetch = model.forward_time(prefetched, topology)
+    forward = model.forward_time(direct, topology).sum(axis=-1)
+    backward = model.backward_time(per_kernel, topology).sum(axis=-1)
+    return forward, backward, fetch

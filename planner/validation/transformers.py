@@ -41,7 +41,7 @@ from costmodels.stages.models import CostModels
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from costmodels.workload import Workload
+from costmodels.workload import DataType, Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
@@ -172,7 +172,7 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
         own = fitted_to(tuple(kept.pop(case.generation, [])))
         others = [fitted_to(tuple(rows)) for rows in kept.values()]
         return own.get(case.group) or unmeasured(
-            {g: s for found in others for g, s in found.items()}
+            {g: s for found in others for g, s in found.items()}, case.group.split()[1]
         )
 
     return tuple(
@@ -205,16 +205,26 @@ def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
     return dict(sorted(found.items()))
 
 
-def unmeasured(found: Mapping[str, Shares]) -> Shares:
+def unmeasured(found: Mapping[str, Shares], precision: str = "half") -> Shares:
     """Shares of a device of another generation than those whose shares by group are given.
 
     Operators between products are the same everywhere, so that the streaming share is the geometric
-    mean of the generations'; how large products fare on a device says nothing about another.
+    mean of the generations'. How large products fare on the matrix units of a device says nothing
+    about another; those in fp32 do without them, and their share is the mean too, 1 at most.
     """
     known = {group.split()[0]: shares.memory_ratio for group, shares in found.items()}
-    if not known:
-        return PRIOR
-    return replace(PRIOR, memory_ratio=float(np.exp(np.mean(np.log(list(known.values()))))))
+    plain = DataType.FP32.value
+    products = [s.product_ratio for group, s in found.items() if group.split()[1] == plain]
+    shares = PRIOR
+    if known:
+        shares = replace(shares, memory_ratio=_mean(list(known.values())))
+    if products and precision == plain:
+        shares = replace(shares, product_ratio=min(1.0, _mean(products)))
+    return shares
+
+
+def _mean(ratios: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(ratios))))
 
 
 def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:

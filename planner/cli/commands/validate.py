@@ -92,7 +92,10 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
     cases = measured.load_cases()
     if fit:
         shares = measured.fitted_shares(cases)
-        show.print_shares(settings, {**shares, "other devices": measured.unmeasured(shares)})
+        others = {
+            f"other devices {kind}": measured.unmeasured(shares, kind) for kind in ("fp32", "half")
+        }
+        show.print_shares(settings, {**shares, **others})
         return 0
     found, later = measured.predictions(cases), measured.unfitted(measured.LATER)
     if settings.json:

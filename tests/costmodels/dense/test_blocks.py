@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.dense.base import dense_operators, is_sustained
+from costmodels.dense.base import dense_operators
 from costmodels.dense.roofline import Roofline, slowest_sigmas
 from costmodels.errors import InvalidValueError
 from costmodels.layers.hstu import Hstu
@@ -244,16 +244,6 @@ def test_the_rank_with_the_longest_sequences_sets_the_pace() -> None:
 
 
 # ------------------------------------------------------------------ shares of the rates
-
-
-def test_shares_hold_where_dense_compute_fills_the_step() -> None:
-    """Without tables or with attention; never for the products of a DLRM beside its tables."""
-    mlp = DenseArch(num_dense_features=8, layers=(Mlp(sizes=(64,)),))
-    history = make_table(pooling=Pooling.NONE, embedding_dim=64)
-    attention = DenseArch(layers=(replace(BLOCK, vocabulary=0, seq=8),))
-    assert not is_sustained(make_workload(make_table(), dense=mlp))
-    assert is_sustained(make_workload(history, dense=attention))
-    assert is_sustained(Workload(name="w", tables=(), local_batch_size=8, dense=mlp))
 
 
 def test_half_the_shares_take_twice_as_long() -> None:
