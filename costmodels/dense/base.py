@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.datatypes import DataType
+from costmodels.dense._repeats import in_blocks
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
@@ -144,8 +145,13 @@ def dense_layers(workload: Workload) -> DenseLayers:
     Raises:
         InvalidValueError: a layer does not fit what reaches it.
     """
-    before, after = dense_operators(workload)
-    return DenseLayers(bottom=_grouped(before), top=_grouped(after))
+    return _layers(*dense_operators(workload))
+
+
+@functools.lru_cache(maxsize=64)
+def _layers(before: tuple[Operator, ...], after: tuple[Operator, ...]) -> DenseLayers:
+    """Blocks written once, then operators of a name together; kept, as in :func:`_built`."""
+    return DenseLayers(bottom=_grouped(in_blocks(before)), top=_grouped(in_blocks(after)))
 
 
 def dense_names(workload: Workload) -> tuple[str, str]:

@@ -221,5 +221,7 @@ def input_bytes(workload: Workload) -> float:
 
 
 def _num_tensors(layers: Sequence[Layer]) -> int:
-    """Trained tensors: a matrix per product, and a bias."""
-    return sum(len(layer.products) + 1 for layer in layers if layer.num_parameters)
+    """Trained tensors: a matrix per product, and a bias, of each repeat."""
+    trained = [layer for layer in layers if layer.num_parameters]
+    biases = sum(max(o.num_repeats for o in layer.operators) for layer in trained)
+    return biases + sum(len(layer.products) for layer in trained)

@@ -199,8 +199,8 @@ class StageModel:
         passes = (
             computed(dense.bottom_forward_s, bottom_s),
             computed(dense.top_forward_s, top_s) + shared_s[0],
-            computed(dense.top_backward_s, 2.0 * top_s) + shared_s[1],
-            computed(dense.bottom_backward_s, 2.0 * bottom_s),
+            computed(dense.top_backward_s, issue.profile.backward_ratio * top_s) + shared_s[1],
+            computed(dense.bottom_backward_s, issue.profile.backward_ratio * bottom_s),
         )
         return StageTimes(
             bottom_forward_s=passes[0],
