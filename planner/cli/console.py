@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from planner.cli.streams import flush_failure, say_on_stderr
 from planner.support.file_errors import writing
-from planner.support.printable import printable_lines
+from planner.support.printable import printable, printable_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
 MAX_WIDTH = 100
@@ -118,12 +120,17 @@ def remark(settings: Settings, text: str) -> None:
         complain(text)
 
 
+def shown_paths(paths: Iterable[Path]) -> str:
+    """Paths on one line, whatever is in their names."""
+    return "  ".join(printable(str(path)) for path in paths)
+
+
 def report_written(settings: Settings, *paths: Path, **more: object) -> None:
     """Name the files of a command that has no other result: as JSON, or as a remark."""
     if settings.json:
         write_json({"written": [str(path) for path in paths], **more})
     else:
-        remark(settings, "wrote " + "  ".join(map(str, paths)))
+        remark(settings, f"wrote {shown_paths(paths)}")
 
 
 def warn(settings: Settings, warnings: tuple[str, ...]) -> None:

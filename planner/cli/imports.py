@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_data, write_json
+from planner.cli.console import Settings, remark, shown_paths, write_data, write_json
 from planner.cli.flags.common import (
     FILE,
     MAX_SAMPLES,
@@ -105,7 +105,7 @@ def finish(
             }
         )
     size = format_bytes(workload.weight_bytes) + _listed(workload)
-    where = f"; written to {', '.join(str(path) for path in texts)}" if texts else ""
+    where = f"; written to {shown_paths(texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
     remark(
         settings,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
 from planner.support.file_errors import writing
-from planner.support.places import is_stream
+from planner.support.places import behind_links, is_stream
+
+if TYPE_CHECKING:
+    from planner.cli.flags.common import ProblemFlags
+
+_FULL: Final = Path("/dev/full")
+_PROBE_BYTES: Final = 1024
+"""Written into a file without a name, to see whether there is any room at all."""
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"
@@ -48,7 +57,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
         InvalidInputError: says what stands in the way.
     """
     if not folder.exists():
-        _check_parent(folder)
+        _check_parent(behind_links(folder))
         return
     if not folder.is_dir():
         message = f"--output {folder} is a file; name a folder"
@@ -79,6 +88,27 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
             raise InvalidInputError(message)
 
 
+def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
+    """Refuse an output that could not be written, or that is one of the inputs, before any work.
+
+    Args:
+        path: the file, None where nothing is written.
+        inputs: what the command reads; names of shipped files are none.
+
+    Raises:
+        InvalidInputError: says what stands in the way.
+    """
+    if path is not None:
+        refuse_own_input([path], inputs)
+        check_file(path)
+
+
+def files_of(flags: ProblemFlags) -> tuple[Path, ...]:
+    """What may be files among the flags that all commands share."""
+    named = (flags.system, *(text.partition("=")[2] for text in flags.models))
+    return tuple(Path(name) for name in named if name)
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that could not be written, before minutes of work are done for it.
 
@@ -89,7 +119,10 @@ def check_file(path: Path) -> None:
         message = f"--output {path} is a folder; name a file"
         raise InvalidInputError(message)
     if not is_stream(path):
-        _check_parent(path)
+        _check_parent(behind_links(path))
+    elif behind_links(path) == _FULL:
+        message = f"--output {path}: {os.strerror(errno.ENOSPC)}"
+        raise InvalidInputError(message)
 
 
 def write_run(
@@ -100,8 +133,9 @@ def write_run(
     A new folder appears with all of them at once; in an old one each file is replaced in one step,
     the plan last, and the folder of traces is replaced as a whole.
     """
+    named, folder = folder, behind_links(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    where = folder if folder.exists() else folder.absolute().parent
+    where = folder if folder.exists() else folder.parent
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
     try:
         staging.chmod(0o755)
@@ -127,7 +161,7 @@ def write_run(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     written = (*texts, TRACE_FOLDER) if traces else tuple(texts)
-    return tuple(folder / name for name in written)
+    return tuple(named / name for name in written)
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -145,6 +179,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     if other:
         message = f"--output {folder} holds {', '.join(other[:3])}; name a new or an empty folder"
         raise InvalidInputError(message)
+    folder = behind_links(folder)
     _check_parent(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
@@ -175,3 +210,9 @@ def _check_writable(folder: Path, existing: Path) -> None:
     if not os.access(existing, os.W_OK | os.X_OK):
         message = f"--output {folder}: no permission to write in {existing}"
         raise InvalidInputError(message)
+    try:
+        with tempfile.TemporaryFile(dir=existing) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        message = f"--output {folder}: cannot be written in {existing}: {error.strerror}"
+        raise InvalidInputError(message) from error

@@ -6,16 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.console import Settings, remark, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.cli.output import PLAN_FILE, check_file, check_folder
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_texts_atomic
 from planner.support.digits import significant
 from planner.support.file_errors import writing
+from planner.support.places import behind_links
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
     from planner.tuning import DesignSpace, Look, Setup, Study, StudyProgress
+
+_PAGE_FILE = "tune.html"
 
 _SHOWN = 12
 """Setups that are printed."""
@@ -126,7 +130,7 @@ def show(
         _print_picks(study)
         _print_best(settings, study, result)
     for path in written:
-        remark(settings, f"wrote {path}")
+        remark(settings, f"wrote {shown_paths((path,))}")
 
 
 def check_output(output: Path) -> None:
@@ -142,6 +146,17 @@ def check_output(output: Path) -> None:
     if not is_file and output.exists() and not output.is_dir():
         message = f"--output {output} is a file; name a folder, or a file that ends in .json"
         raise InvalidInputError(message)
+    if is_file:
+        check_file(output)
+        return
+    others = [] if not output.exists() else sorted(p.name for p in output.iterdir())
+    if PLAN_FILE in others and _PAGE_FILE not in others:
+        message = (
+            f"--output {output} holds a plan.json of another command, which would be lost; name "
+            "another folder"
+        )
+        raise InvalidInputError(message)
+    check_folder(output, force=True)
 
 
 def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ...]:
@@ -154,16 +169,16 @@ def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ..
         io.save_plan(output, result)
         return (output,)
     with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
+        behind_links(output).mkdir(parents=True, exist_ok=True)
     front = {look.number for look in study.front}
     rows = [_look_json(look, is_best=look.number in front) for look in study.looks]
     names = list(dict.fromkeys(name for row in rows for name in row))
     workload = study.space.problems[0].workload.name
     setups = output / "setups.csv"
-    texts = {output / "plan.json": io.plan_text(result)}
+    texts = {output / PLAN_FILE: io.plan_text(result)}
     if rows:
         texts[setups] = csv_text(names, ([r.get(n) for n in names] for r in rows))
-    texts[output / "tune.html"] = study_page(study, workload, space_parts(study))
+    texts[output / _PAGE_FILE] = study_page(study, workload, space_parts(study))
     write_texts_atomic(texts)
     if not rows:  # stopped in the first search: a table of an earlier study is of other plans
         setups.unlink(missing_ok=True)

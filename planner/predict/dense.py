@@ -28,6 +28,7 @@ from planner.predict.rows import (
 )
 
 DENSE_COLUMNS: Final = ("M", "K", "N")
+DENSE_OPTIONAL: Final = ("batch", "dtype")
 _MOST: Final = 2**31
 _MODEL_SIGMA: Final = 0.28
 """Log-standard deviation left on the products that the tiles were fitted to."""

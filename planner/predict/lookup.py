@@ -29,9 +29,14 @@ from planner.predict import rows as predict
 from planner.predict.rows import Predicted, Unmodelled, interval, number, parsed, spread_ratio
 
 LOOKUP_COLUMNS: Final = ("phase", "rows_per_table", "dim")
+LOOKUP_OPTIONAL: Final = (
+    *("lookups_total", "batch_per_table", "pooling_factor", "num_tables", "location"),
+    *("cache_load_factor", "pooling", "weight_dtype", "output_dtype", "optimizer"),
+    *("index_distribution", "lookups_unique", "kernel", "update"),
+)
 _KERNEL: Final = re.compile(r"tbe|table.?batched", re.IGNORECASE)
 _OTHER_KERNEL: Final = re.compile(r"nbit|triton|hip", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_NUMBER: Final = re.compile(r"((?<=[\s=:(])[-+])?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 _LOCATIONS: Final = {
     "hbm": ComputeKernel.FUSED,
     "uvm": ComputeKernel.FUSED_UVM,
@@ -60,6 +65,8 @@ _EXTRAPOLATED_SIGMA: Final = 0.3
 _PER_INDEX_SIGMA: Final = 0.15
 """Added for updates per index: their one constant comes from a single device."""
 _MOST: Final = 2**48
+_LARGEST_EXPONENT: Final = 100.0
+"""Of a law of indices; all of them are on one row long before."""
 _AGREEING: Final = 0.1
 """Relative difference up to which indices that were counted agree with a mean pooling factor."""
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
@@ -275,6 +282,12 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
                 f"pooling_factor = {num_tables * indices:.10g}; correct one or leave one out"
             )
             raise ValueError(message)
+        if counted > 0 and pooling_factor == 0:
+            message = (
+                f"lookups_total {given['lookups_total']} with a pooling_factor of 0: no bag holds "
+                "an index; correct one or leave one out"
+            )
+            raise ValueError(message)
         indices = counted
     return indices, bags or indices / max(pooling_factor, 1e-6)
 
@@ -302,6 +315,8 @@ def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
         return Uniform(num_embeddings=rows)
     exponent = _NUMBER.search(words)
     if exponent is None or not any(w in words for w in ("zipf", "power", "pow-law", "alpha")):
+        return None
+    if not 0.0 <= float(exponent[0]) <= _LARGEST_EXPONENT:
         return None
     shift = _POWER_LAW_SHIFT if "pow" in words else 0.0
     return Zipf(num_embeddings=rows, exponent=float(exponent[0]), shift=shift)

@@ -7,6 +7,7 @@ import io as text_io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,6 +35,8 @@ _Row = TypeVar("_Row")
 _QUANTILE_95: Final = 1.645
 _UNFITTED_SPREAD: Final = 0.5
 """90 % spread on a calibrated machine of what its calibration says nothing about."""
+_CELL: Final = 40
+"""Characters of a cell that an error shows."""
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
 _NAMES: Final = {
@@ -127,8 +130,11 @@ def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topolo
     return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=fitted + _UNFITTED_SPREAD)
 
 
-def read_table(path: Path, needed: tuple[str, ...]) -> CsvRows:
+def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> CsvRows:
     """A CSV file with at least the columns ``needed``, in capitals or not.
+
+    Columns that are neither ``needed`` nor ``optional`` are passed on, but one that is nearly
+    called so is refused: its cells would be taken for what they are without it.
 
     Raises:
         InvalidInputError: not readable, columns missing, or a row with too many cells.
@@ -140,11 +146,18 @@ def read_table(path: Path, needed: tuple[str, ...]) -> CsvRows:
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: {error}"
         raise InvalidInputError(message) from error
-    known = {name.lower(): name for name in needed}
+    known = {name.lower(): name for name in (*needed, *optional)}
     names = [name.strip().removeprefix("\ufeff") for name in header]
     columns = tuple(known.get(name.lower(), name) for name in names)
     problems = [f"{path}:1: column {c!r} is missing" for c in needed if c not in columns]
     problems += [f"{path}:1: column {c!r} twice" for c in set(columns) if columns.count(c) > 1]
+    problems += [
+        f"{path}:1: column {c!r} is not known; did you mean {known[near[0]]!r}?"
+        for c in columns
+        if c not in known.values()
+        and (near := get_close_matches(c.lower(), known, n=1, cutoff=0.8))
+        and known[near[0]] not in columns
+    ]
     problems += [
         f"{path}:{line}: {len(cells)} cells, the header has {len(columns)}"
         for line, cells in body
@@ -254,10 +267,17 @@ def number(
     try:
         value = float(text)
     except ValueError:
-        message = f"{column} {text!r} is not a number"
+        message = f"{column} {text[:_CELL]!r} is not a number"
         raise ValueError(message) from None
     if not low <= value <= high or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        message = f"{column} must be {kind} from {low:g} to {high:g}, got {text}"
+        message = (
+            f"{column} must be {kind} from {_shown(low)} to {_shown(high)}, got {text[:_CELL]}"
+        )
         raise ValueError(message)
     return value
+
+
+def _shown(limit: float) -> str:
+    """A limit as people would type it: all digits of a whole number."""
+    return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from planner.cli.console import Settings, remark, say, write_json
+from planner.cli.console import Settings, remark, say, shown_paths, write_json
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
@@ -100,7 +100,7 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
         )
     else:
         _print(fitted.constants.machine, fitted.errors)
-        remark(settings, "wrote " + "  ".join(map(str, written)))
+        remark(settings, f"wrote {shown_paths(written)}")
     return 0
 
 

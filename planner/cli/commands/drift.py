@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.flags.common import (
     FILE,
     MAX_EVALUATIONS,
@@ -117,8 +117,11 @@ def command(
     Exit code 1 says that under the latest data a new plan saves more than --threshold, that the
     plan no longer fits in memory, or that the data hold ids that a table has no row for.
     """
+    from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show
 
+    read = (workload, plan, asked.before, asked.constraints, *(day.path for day in asked.days))
+    check_output(output, (*filter(None, read), *files_of(flags)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
     if settings.json:
@@ -130,7 +133,7 @@ def command(
         from planner import io
 
         io.save_plan(output, drift.latest.assessment.result)
-        remark(settings, f"wrote {output}")
+        remark(settings, f"wrote {shown_paths((output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from planner.cli.console import Settings, remark, report_written, write_data
+from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
 from planner.support.atomic import write_text_atomic
 
@@ -74,7 +74,7 @@ def trace(
     if settings.json:
         report_written(settings, *(output / name for name in files))
     else:
-        remark(settings, f"wrote {len(files)} traces to {output}")
+        remark(settings, f"wrote {len(files)} traces to {shown_paths((output,))}")
     return 0
 
 

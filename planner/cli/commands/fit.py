@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.console import Settings, remark, stdout_console, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
 from planner.cli.flags.run_inputs import GivenRun, RunType
 
@@ -53,7 +53,10 @@ def command(
     """
     from planner.cli.flags.inputs import load_plans
     from planner.cli.flags.run_inputs import measured_runs, plans_of
+    from planner.cli.output import check_output, files_of
 
+    traces = (path for run in runs for path in run.traces)
+    check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit
@@ -61,16 +64,11 @@ def command(
 
     problem = inputs.problem
     found = fit(problem, measured)
-    warnings = [*inputs.warnings, *notes, *_doubts(found)]
+    warnings = [*inputs.warnings, *notes, *_doubts(found), *_profiled(runs)]
     if found.topology is not problem.topology:
         warnings.append(
             "CPU ranks that were never calibrated: the runs correct the constants of other cores, "
             f"and not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
-        )
-    if any(run.time_s is None for run in runs) and not any(run.time_s for run in runs):
-        warnings.append(
-            "times are those of the traces, which hold the profiler's own; give the time of an "
-            "iteration without it as well, such as --run plan.json=5.2ms"
         )
     if output is not None:
         system = flags.system or (inputs.made_for.system if inputs.made_for else None)
@@ -82,7 +80,9 @@ def command(
             settled_ratio=found.settled_ratio,
             num_runs=len(measured),
         )
-        remark(settings, f"wrote {'  '.join(map(str, files))}; use it with --system {output}")
+        remark(
+            settings, f"wrote {shown_paths(files)}; use it with --system {shown_paths((output,))}"
+        )
         if flags.models:
             again = " ".join(f"--model {text}" for text in flags.models)
             warnings.append(
@@ -95,6 +95,16 @@ def command(
         _print(found)
     warn(settings, tuple(warnings))
     return 0
+
+
+def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
+    """That every time is one of a profiler, where traces came without times beside them."""
+    if all(run.time_s is not None for run in runs) or any(run.time_s for run in runs):
+        return []
+    return [
+        "times are those of the traces, which hold the profiler's own; give the time of an "
+        "iteration without it as well, such as --run plan.json=5.2ms"
+    ]
 
 
 def _doubts(found: Fit) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, write_data, write_json
+from planner.cli.console import Settings, remark, shown_paths, write_data, write_json
 from planner.cli.flags.common import (
     FILE,
     MAX_RANKS,
@@ -172,7 +172,7 @@ def collectives(
     elif output is None:
         write_data(curves_text(records))
     if output is not None:
-        remark(settings, f"{len(records)} curves written to {output}")
+        remark(settings, f"{len(records)} curves written to {shown_paths((output,))}")
     return 0
 
 

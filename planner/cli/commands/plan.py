@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, complain, remark, write_json
+from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.flags.common import (
     FILE,
     Percent,
@@ -194,7 +194,7 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
 
         write_json(io.result_to_json(result))
         if written:
-            remark(settings, "wrote " + "  ".join(map(str, written)))
+            remark(settings, f"wrote {shown_paths(written)}")
     else:
         print_result(settings, result, written=written)
     if problem is not None:

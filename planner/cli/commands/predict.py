@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, warn, write_data, write_json
+from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.names import complete_system
+from planner.cli.output import check_output
 from planner.support.atomic import write_text_atomic
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Examples:
   shardplan predict dense gemm.csv --system a100_80gb_sxm"""
 
 COLLECTIVE_COLUMNS = ("collective", "size_bytes")
+COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
 @click.group(short_help="Time of single operations, row by row of a CSV file.", epilog=EXAMPLES)
@@ -77,7 +79,8 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
     def sized(gpus: int, per_host: int) -> Topology:
         return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
 
-    table = read_table(file, COLLECTIVE_COLUMNS)
+    check_output(output, (file, Path(system)))
+    table = read_table(file, COLLECTIVE_COLUMNS, COLLECTIVE_OPTIONAL)
     code = show(settings, table, predict_collectives(table, sized), output)
     warn(settings, collective_remarks(table, sized))
     return code
@@ -99,10 +102,11 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
     one atomic update per index, as kernels before FBGEMM).
     """
     from planner import io
-    from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
+    from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
     from planner.predict.rows import read_table
 
-    table = read_table(file, LOOKUP_COLUMNS)
+    check_output(output, (file, Path(system)))
+    table = read_table(file, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
     return show(settings, table, predict_lookups(table, io.load_system(system)), output)
 
 
@@ -116,10 +120,11 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     Without dtype every product is taken as fp32, which is slower than tf32 on most devices.
     """
     from planner import io
-    from planner.predict.dense import DENSE_COLUMNS, predict_products
+    from planner.predict.dense import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
     from planner.predict.rows import read_table
 
-    table = read_table(file, DENSE_COLUMNS)
+    check_output(output, (file, Path(system)))
+    table = read_table(file, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark(settings, "no column dtype: every product is taken as fp32")
     return show(settings, table, predict_products(table, io.load_system(system)), output)
@@ -141,7 +146,7 @@ def show(
     elif output is None:
         write_data(predicted_text(table, found))
     if output is not None:
-        remark(settings, f"{len(found)} rows written to {output}")
+        remark(settings, f"{len(found)} rows written to {shown_paths((output,))}")
     return 0
 
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodels import discovery
-from planner.cli.console import Settings, remark, stderr_console, stdout_console, warn, write_json
+from planner.cli.console import (
+    Settings,
+    remark,
+    shown_paths,
+    stderr_console,
+    stdout_console,
+    warn,
+    write_json,
+)
 from planner.cli.flags.common import FILE, Count, Quantity, output_options
 from planner.cli.interrupt import interrupt_in
 from planner.profiling import readers as readers_package
@@ -137,7 +145,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
         from planner.profiling.stats import stats_text
 
         write_json(json.loads(stats_text(stats)))
-        remark(settings, f"wrote {output}")
+        remark(settings, f"wrote {shown_paths((output,))}")
         return 0
     _print(stats, output)
     return 0

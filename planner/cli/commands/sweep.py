@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.flags.common import FILE, MAX_RANKS, Count, output_options
 from planner.cli.flags.sweep_inputs import Several, SweepFlags, sweep_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
@@ -123,5 +123,7 @@ def _deliver(
     else:
         show.print_points(name, results)
     warn(settings, questions.warnings)
-    for text in filter(None, [show.cut_points(results), *(f"wrote {p}" for p in written)]):
+    for text in filter(
+        None, [show.cut_points(results), *(f"wrote {shown_paths((p,))}" for p in written)]
+    ):
         remark(settings, text)

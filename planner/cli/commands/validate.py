@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, say, warn, write_json
+from planner.cli.console import Settings, remark, say, shown_paths, warn, write_json
 from planner.cli.flags.common import FILE, ProblemFlags, is_given, output_options, problem_options
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
@@ -238,7 +238,7 @@ def torchrec(
         show.print_inside(outcomes)
     if output is not None:
         for path in show.write_files(output, outcomes, found):
-            remark(settings, f"wrote {path}")
+            remark(settings, f"wrote {shown_paths((path,))}")
     return 0
 
 

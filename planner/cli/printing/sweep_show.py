@@ -12,6 +12,7 @@ from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
 from planner.support.csv_text import csv_text
 from planner.support.digits import format_gap, significant
+from planner.support.places import behind_links
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
@@ -35,7 +36,7 @@ def open_journal(folder: Path) -> Journal:
         message = f"--output {folder} is a file; name a folder"
         raise InvalidInputError(message)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        behind_links(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"--output {folder}: cannot be made: {error.strerror}"
         raise InvalidInputError(message) from error

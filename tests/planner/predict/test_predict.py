@@ -115,13 +115,15 @@ def test_all_bad_rows_are_listed(tmp_path: Path) -> None:
         ("collective,size_bytes,size_bytes\nx,1,1\n", "'size_bytes' twice"),
         ("collective,size_bytes\n", "no rows"),
         ('collective,size_bytes\n"x,1\n', "unexpected end"),
+        ("collective,size_bytes,rank\nx,1,8\n", "'rank' is not known; did you mean 'ranks'?"),
+        ("collective,size_bytes,Ranks,rank\nx,1,8\n", "3 cells, the header has 4"),
     ],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidInputError) as caught:
-        read_table(path, ("collective", "size_bytes"))
+        read_table(path, ("collective", "size_bytes"), ("ranks",))
     assert message in str(caught.value)
 
 
@@ -140,3 +142,16 @@ def test_the_command_prints_or_writes(run: Run, table_file: Path, tmp_path: Path
     assert "5 rows written" in written.err
     assert target.read_text(encoding="utf-8") == shown.out
     assert run("predict", "collective", table_file).code == 2
+    lost = run(*command, "-o", table_file)
+    assert lost.code == 2
+    assert "is read by this command and would be lost" in lost.err
+    assert run(*command, "-o", tmp_path / "a\nb.csv").err.endswith("a\\nb.csv\n")
+
+
+def test_limits_are_told_with_all_digits_and_cells_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"collective,ranks,size_bytes\nall_reduce,8,{'9' * 300}\n")
+    with pytest.raises(InvalidInputError) as caught:
+        predicted(path)
+    assert f"from 0 to 1125899906842624, got {'9' * 40}" in str(caught.value)
+    assert len(str(caught.value)) < 400

@@ -253,3 +253,19 @@ def test_the_dense_command(tmp_path: Path, run: Run) -> None:  # noqa: F811
     assert done.code == 2
     assert ":2: dtype" in done.err
     assert ":3: M must" in done.err
+
+
+@pytest.mark.parametrize("text", ["zipf -1", "zipf 1e9", "power law alpha = -0.5", "zipf nan"])
+def test_a_law_with_an_exponent_that_none_has_is_not_taken_for_another(text: str) -> None:
+    """Only the first digits of it were read."""
+    assert named_law(text, 9) is None
+    assert named_law("zipf 1.2e0", 9) == Zipf(num_embeddings=9, exponent=1.2)
+    assert named_law("zipf-1.2", 9) == Zipf(num_embeddings=9, exponent=1.2)
+
+
+def test_indices_without_a_bag_that_could_hold_them_are_refused() -> None:
+    """They were taken for a million bags each."""
+    given = {"phase": "forward", "rows_per_table": "9", "dim": "4", "lookups_total": "100"}
+    with pytest.raises(ValueError, match="no bag holds an index"):
+        lookup_call({**given, "pooling_factor": "0"})
+    assert not isinstance(lookup_call({**given, "lookups_total": "0"}), Unmodelled)

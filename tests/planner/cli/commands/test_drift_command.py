@@ -75,8 +75,15 @@ def test_a_drifted_plan_ends_with_exit_code_1(
 
 
 def test_what_was_found_is_printed_where_the_new_plan_cannot_be_written(
-    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
+    run: Run,
+    made: tuple[Path, Path],
+    system_file: Path,
+    days: tuple[Path, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The place was fine before the search, and is not any more."""
+    monkeypatch.setattr("planner.cli.output.check_file", lambda _: None)
     (tmp_path / "file").write_text("x")
     asked = ("drift", *made, "--system", system_file, "--evaluations", 60, "--stats", days[0])
     done = run(*asked, "-o", tmp_path / "file" / "new.json")
@@ -162,3 +169,23 @@ def test_bad_days_are_refused(
     done = run("drift", *made, *given)
     assert done.code == 2
     assert words in done.err
+
+
+def test_outputs_that_cannot_be_are_refused_before_the_search(
+    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """Also what the new plan would be written over."""
+    asked = ("drift", *made, "--system", system_file, "--stats", days[0], "-o")
+    for output in (*made, system_file, days[0]):
+        done = run(*asked, output)
+        assert (done.code, done.out) == (2, "")
+        assert "is read by this command and would be lost" in done.err
+    (tmp_path / "file").touch()
+    for output, words in (
+        (tmp_path / "file" / "plan.json", "is a file, not a folder"),
+        (Path("/dev/full"), "No space left on device"),
+        (Path("/proc/plan.json"), "cannot be written in /proc"),
+    ):
+        done = run(*asked, output)
+        assert (done.code, done.out) == (2, "")
+        assert words in done.err

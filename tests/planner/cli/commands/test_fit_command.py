@@ -128,3 +128,15 @@ def test_profiles_of_gloo_ranks_are_read_and_their_limits_said(
     compared = run("validate", "trace", workload_file, plan, folder / "0.json", "--system", output)
     assert compared.code == 0, compared.err
     assert "all times but those of lookups hold the profiler's own work" in compared.err
+
+
+def test_the_system_is_not_written_over_what_is_read(
+    run: Run, workload_file: Path, system_file: Path, plans: list[Path]
+) -> None:
+    asked = ("fit", workload_file, "--system", system_file, f"--run={plans[0]}=5ms", "-o")
+    for output in (workload_file, system_file, plans[0]):
+        before = output.read_bytes()
+        done = run(*asked, output)
+        assert done.code == 2
+        assert "is read by this command and would be lost" in done.err
+        assert output.read_bytes() == before

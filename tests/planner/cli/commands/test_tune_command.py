@@ -129,3 +129,21 @@ def test_what_is_assumed_and_doubted_is_said_once_and_as_plan_says_it(
     shown = " ".join(run("tune", *asked, *only).out.split())
     for line in said:
         assert shown.count(f"warning: {line}") == 1, line
+
+
+def test_a_plan_of_another_command_is_not_written_over(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """An earlier study is; a link to a folder that is not there yet is followed."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "plan.json").write_text("{}")
+    asked = ("tune", workload_file, "--system", system_file, "--trials", 1, *QUICK, "-o")
+    refused = run(*asked, tmp_path / "other")
+    assert refused.code == 2
+    assert "holds a plan.json of another command" in refused.err
+    assert (tmp_path / "other" / "plan.json").read_text() == "{}"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    for _ in range(2):
+        assert run(*asked, link).code == 0
+    assert (tmp_path / "real" / "tune.html").exists()

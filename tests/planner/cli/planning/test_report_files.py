@@ -61,3 +61,18 @@ def test_compare_leaves_a_folder_of_other_things_alone(
     assert done.code == 2
     assert "notes.txt" in done.err
     assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+
+
+def test_links_to_folders_that_are_not_there_yet_are_followed(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "real")
+    asked = ("plan", workload_file, "--system", system_file, "--evaluations", 5, "-o")
+    assert run(*asked, tmp_path / "link").code == 0
+    assert (tmp_path / "deep" / "real" / "plan.json").exists()
+    assert (tmp_path / "link").is_symlink()
+    (tmp_path / "pair").symlink_to(tmp_path / "two")
+    plan = tmp_path / "link" / "plan.json"
+    compared = ("compare", workload_file, plan, plan, "--system", system_file, "-o")
+    assert run(*compared, tmp_path / "pair").code == 0
+    assert (tmp_path / "two" / "compare.html").exists()
