@@ -19,6 +19,7 @@ from planner.prepare import searched_options, with_context
 from planner.pricing import objective_value
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
+from planner.rules.unmet import rule_names, unmet_rules
 from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
@@ -226,15 +227,7 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
     if outcome.assignments:
         return
     if outcome.bound is not None and np.isinf(outcome.bound):
-        excess = least_excess_bytes(space)
-        reason = "overfills a device or a host"
-        reason += " or breaks a constraint" if space.rules else ""
-        msg = (
-            f"nothing fits: every combination of options and places {reason}; balanced by size, "
-            f"the fullest rank is {format_bytes(excess)} over its limit"
-        )
-        advice = ("use more GPUs, or GPUs with more memory", "allow more sharding types or kernels")
-        raise InfeasibleError(msg, shortfall_bytes=excess, advice=advice)
+        raise _infeasible(space)
     excess = least_excess_bytes(space)
     short = f"balanced by size, the fullest rank is {format_bytes(excess)} over its limit; "
     rules = "; drop or widen constraints" if space.rules else ""
@@ -264,3 +257,22 @@ def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
         values=(best[0], *outcome.values),
         assignments=(best[1], *outcome.assignments),
     )
+
+
+def _infeasible(space: SearchSpace) -> InfeasibleError:
+    """What stands in the way: bytes that are missing, rules that cannot hold, or both."""
+    excess, reasons = least_excess_bytes(space), list[str]()
+    advice = ["allow more sharding types or kernels"]
+    if space.rules:
+        unmet = unmet_rules(space.rules, [table.options for table in space.tables])
+        named = ", ".join(rule_names(space.rules))
+        reasons += unmet or [f"of constraints there are {named}"]
+        advice.insert(0, "widen or drop the rules named")
+    if excess > 0 or not reasons:
+        over = f"the fullest rank is {format_bytes(excess)} over its limit"
+        reasons.insert(0, f"balanced by size, {over}")
+        advice.insert(0, "use more GPUs, or GPUs with more memory")
+    breaks = " or breaks a constraint" if space.rules else ""
+    words = f"every combination of options and places overfills a device or a host{breaks}"
+    message = f"nothing fits: {words}; {'; '.join(reasons)}"
+    return InfeasibleError(message, shortfall_bytes=excess, advice=tuple(advice))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.sharding import ShardingType
-from planner.errors import InvalidInputError
+from planner import plan
+from planner.errors import InfeasibleError, InvalidInputError
 from planner.options.contradictions import contradictions
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from tests.planner import cases
@@ -108,3 +109,33 @@ def test_only_what_no_placement_keeps_is_refused(data: st.DataObject) -> None:
     choices = [np.flatnonzero(row).tolist() for row in allowed]
     possible = any(keeps(ranks) for ranks in itertools.product(*choices))
     assert possible == (not contradictions(limits, names, allowed, topology))
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind", "words"),
+    [
+        (CountLimit(most=2), ShardingType.ROW_WISE, "max_tables_per_rank 2 leaves room for 8"),
+        (
+            CountLimit(most=2, counts_shards=True, patterns=("t*",)),
+            ShardingType.ROW_WISE,
+            "max_shards_per_rank 2 of [t*] leaves room for 8",
+        ),
+        (CountLimit(most=1, level=HOST), ShardingType.TABLE_ROW_WISE, "max_tables_per_host 1"),
+    ],
+)
+def test_a_limit_that_tables_on_all_ranks_exceed_is_named(
+    limit: CountLimit, kind: ShardingType, words: str
+) -> None:
+    """The message told of bytes, of which none were missing."""
+    tables = tuple(cases.table(f"t{i}", 1000, 16, 1.0) for i in range(3))
+    rules = Constraints(sharding_types=(kind,), counts=(limit,))
+    with pytest.raises((InfeasibleError, InvalidInputError)) as caught:
+        plan(
+            cases.workload(tables),
+            cases.topology(2, 2),
+            constraints=rules,
+            max_evaluations=50,
+            with_baselines=False,
+        )
+    assert words in str(caught.value).replace("max_tables_per_host: 1", "max_tables_per_host 1")
+    assert "0 B over" not in str(caught.value)
