@@ -47,6 +47,9 @@ def locate(source: str | Path, kind: str) -> Path:
         return configs_folder() / kind / f"{source}.yaml"
     near = difflib.get_close_matches(str(source), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    other = "workloads" if kind == "systems" else "systems"
+    if str(source) in names(other):
+        hint = f"it is the name of a shipped {other[:-1]}; "
     message = f"{source}: no such file and no shipped {kind[:-1]}; {hint}known: {', '.join(known)}"
     raise InvalidInputError(message)
 

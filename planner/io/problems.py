@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from costmodels.errors import CostModelError
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
+from planner.io.file_kinds import CONSTRAINTS, SYSTEM, WORKLOAD, refuse_other_kind
 from planner.io.yaml_reader import Keys
 
 M = TypeVar("M", bound=BaseModel)
@@ -56,6 +57,10 @@ class Strict(BaseModel):
         return self
 
 
+_KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
+"""Schemas of whole files, and what these are."""
+
+
 def validate(schema: type[M], document: Document) -> M:
     """The document as ``schema``.
 
@@ -65,6 +70,8 @@ def validate(schema: type[M], document: Document) -> M:
     try:
         return schema.model_validate(document.value)
     except ValidationError as error:
+        if schema.__name__ in _KINDS:
+            refuse_other_kind(document.path, document.value, _KINDS[schema.__name__])
         items = _telling(document, error.errors(include_url=False))
         found = [_line(document, schema, item) for item in items]
         problems = list(dict.fromkeys(found))

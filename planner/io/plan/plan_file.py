@@ -12,7 +12,8 @@ from costmodels.sharding import ComputeKernel, Plan, TablePlacement, check_plan
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, read_json, read_yaml
+from planner.io.file_kinds import PLAN, refuse_other_kind
 from planner.io.plan.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSchema
 from planner.io.plan.plan_shards import shards_of
 from planner.io.problems import collect, validate
@@ -69,7 +70,7 @@ def load_plan(
     hint = "planner.{}(...) reads one from a file or by the name of a shipped one"
     require_kind("workload", workload, Workload, hint.format("load_workload"), optional=True)
     require_kind("topology", topology, Topology, hint.format("load_system"), optional=True)
-    return _saved(_document(path, read_json(path)), workload, topology)
+    return _saved(_document(path, _read(path)), workload, topology)
 
 
 def plan_from_json(
@@ -91,7 +92,7 @@ def read_plan_schema(path: Path) -> PlanSchema:
     Raises:
         InvalidInputError: not well formed, or not a plan.
     """
-    return validate(PlanSchema, _document(path, read_json(path)))
+    return validate(PlanSchema, _document(path, _read(path)))
 
 
 def _saved(document: Document, workload: Workload | None, topology: Topology | None) -> SavedPlan:
@@ -197,9 +198,27 @@ def _document(path: Path, value: object) -> Document:
     if not isinstance(value, dict) or not value:
         message = f"{path}: must hold a plan: an object with the key 'plan'"
         raise InvalidInputError(message)
+    refuse_other_kind(path, value, PLAN)
     if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
     return Document(path, value, {})
+
+
+def _read(path: Path) -> object:
+    """The JSON of a plan.
+
+    Raises:
+        InvalidInputError: not well formed; or, where it is the YAML of another kind, what it is.
+    """
+    try:
+        return read_json(path)
+    except InvalidInputError as error:
+        try:
+            found = read_yaml(path).value
+        except InvalidInputError:
+            raise error from None
+        refuse_other_kind(path, found, PLAN)
+        raise
 
 
 def _is_module(value: object) -> bool:
