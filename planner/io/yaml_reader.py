@@ -20,6 +20,7 @@ Keys = tuple[str | int, ...]
 """Where a value is: ``("tables", 3, "name")``."""
 
 MAX_DEPTH: Final = 32
+_TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 MAX_NODES: Final = 4_000_000
 MAX_ALIASED_NODES: Final = 100_000
 
@@ -116,7 +117,7 @@ class _Reader:
 
     def _value(self, event: Any, keys: Keys) -> object:
         if len(keys) > MAX_DEPTH:
-            self._fail(event, f"values are nested deeper than {MAX_DEPTH} levels")
+            self._fail(event, _TOO_DEEP)
         self.lines.setdefault(keys, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
@@ -200,6 +201,8 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     problem = " ".join(problem.split())
     where = f"{source}:{mark.line + 1}" if mark is not None else source
+    if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
+        return f"{where}: {_TOO_DEEP}"
     hints = {
         "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
         "tab character": "indent with spaces, not tabs",

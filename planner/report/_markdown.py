@@ -5,7 +5,9 @@ from __future__ import annotations
 from planner.report.base import Section, format_cell
 from planner.support.printable import printable
 
-_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]&~$"})
+_AT_THE_START = "#+-="
+"""What makes a list, a heading or a line of text at its start."""
 
 
 def render_markdown(title: str, sections: tuple[Section, ...]) -> str:
@@ -32,8 +34,13 @@ def _blocks(section: Section) -> list[str]:
             for row in section.rows
         ]
         blocks.append("\n".join(f"| {line} |" for line in (head, rule, *rows)))
-    blocks.extend(_escape(note) for note in section.notes)
+    blocks.extend(_escape_line(note) for note in section.notes)
     return blocks
+
+
+def _escape_line(text: str) -> str:
+    """A text that stands alone on its line."""
+    return "\\" * text.startswith(tuple(_AT_THE_START)) + _escape(text)
 
 
 def _escape(text: str) -> str:

@@ -185,3 +185,19 @@ def test_rank_ranges() -> None:
     assert figures.rank_ranges([0, 1, 2, 8, 3]) == "0-3, 8"
     assert figures.rank_ranges([]) == ""
     assert figures.rank_ranges([5, 5, 6]) == "5-6"
+
+
+def test_no_name_is_taken_for_markdown() -> None:
+    """Strikes, formulas, entities, and what would make a line a list or a heading."""
+    section = Section(
+        title="t & t",
+        columns=(Column(title="name"),),
+        rows=(("~~gone~~",), ("$x$",), ("a&amp;b",)),
+        notes=("# note", "- note", "a # b"),
+    )
+    text = render_markdown("t", (section,))
+    for shown in (
+        r"| \~\~gone\~\~ |", r"| \$x\$ |", r"| a\&amp;b |", "\n\\# note", "\n\\- note", "\na # b",
+    ):  # fmt: skip
+        assert shown in text
+    assert r"## t \& t" in text
