@@ -32,6 +32,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
         InvalidInputError: no table was measured, or the data holds ids that a table does not have;
             lists all such tables.
     """
+    _require_tables(workload, place)
     problems: list[str] = []
     tables: list[Table] = []
     missing: list[str] = []
@@ -88,6 +89,15 @@ def _measured(table: Table, found: TableStats) -> Table:
         for f in table.features
     )
     return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
+
+
+def _require_tables(workload: Workload, place: str) -> None:
+    if not workload.tables:
+        message = (
+            f"{place}: statistics are about tables, and the workload {workload.name!r} has none; "
+            "leave them out"
+        )
+        raise InvalidInputError(message)
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ Everything that the user has not said stands in the file with a comment that ask
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,8 +29,12 @@ _NOTES: Final = {
     "training.batch_size_per_rank": "samples per GPU and step: assumed, put yours",
     "training.optimizer": "assumed, put yours",
     "training.output_dtype": "of pooled embeddings on the wire: assumed, put yours",
+    "training.gradient_dtype": "of their gradients on the wire: assumed, put yours",
+    "training.pipeline": "assumed, put yours",
+    "training.index_bytes": "assumed, put yours",
     "dense": "layers: assumed, put yours, or leave the section out for embeddings only",
-    "memory": "per GPU: framework, allocator, NCCL",
+    "memory": "per GPU: framework, allocator, NCCL: assumed, put yours",
+    "tables": "where the list names none: pooling_factor 1 and dtype fp32, assumed",
 }
 
 _MEDIAN_ROWS: Final = 3e5
@@ -48,7 +53,7 @@ def listed_text(source: Path, name: str) -> str:
         f"Tables of {source.name}. Lines with 'assumed' are not from it; 'shardplan profile' finds",
         "how indices fall on rows, which is taken as uniform where a table has no distribution.",
     )
-    return _text(replace(workload, name=name), header)
+    return _text(replace(workload, name=name), header, _NOTES)
 
 
 def placeholder_text(num_tables: int, name: str) -> str:
@@ -79,11 +84,12 @@ def placeholder_text(num_tables: int, name: str) -> str:
         f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan init",
         "--list tables.csv' writes this file from a list of your tables.",
     )
-    return _text(Workload(name=name, tables=tables, local_batch_size=4096), header)
+    notes = {key: text for key, text in _NOTES.items() if key != "tables"}
+    return _text(Workload(name=name, tables=tables, local_batch_size=4096), header, notes)
 
 
-def _text(workload: Workload, header: tuple[str, ...]) -> str:
+def _text(workload: Workload, header: tuple[str, ...], notes: Mapping[str, str]) -> str:
     whole = replace(
         workload, dense=_DENSE, reserved_bytes=_RESERVED_BYTES, output_dtype=DataType.FP16
     )
-    return workload_text(whole, header=header, notes=_NOTES, law_is_known=False)
+    return workload_text(whole, header=header, notes=notes, law_is_known=False)

@@ -31,7 +31,10 @@ def test_a_list_becomes_a_file_to_edit(tmp_path: Path) -> None:
     assert file.workload.name == "model"
     assert file.workload.dense.top_mlp
     assert any("2 tables have no distribution" in text for text in file.warnings)
-    assert path.read_text().count("assumed") >= 3
+    inside = path.read_text().split("training:")[1].splitlines()
+    unmarked = [line.split("#")[0].strip() for line in inside if "assumed" not in line]
+    said = ("- {name:", "num_dense", "bottom_mlp", "top_mlp", "interaction", "dtype: bf16")
+    assert [line for line in unmarked if line and not line.startswith(said)] == []
 
 
 def test_a_broken_list_is_refused_with_its_line(tmp_path: Path) -> None:

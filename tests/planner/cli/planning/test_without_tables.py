@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from costmodels.memory import dense_bytes
 from planner import api, io
 from planner.errors import InfeasibleError
 from tests.planner.cli.command_line import Run
+from tests.planner.profiling.samples import write_npy
 
 TEXT = """
 name: small_gpt
@@ -146,3 +148,18 @@ def test_explain_says_what_the_iteration_waits_for(run: Run, transformer: Path) 
     wrong = run("explain", transformer, *SYSTEM, "--table", "user")
     assert wrong.code == 2
     assert "the workload has no tables" in wrong.err
+
+
+def test_statistics_are_refused_in_words(run: Run, transformer: Path, tmp_path: Path) -> None:
+    """For a plan and for drift alike; the line told of tables called "nothing"."""
+    stats, folder = tmp_path / "stats.json", tmp_path / "out"
+    write_npy(tmp_path / "day_0_sparse.npy", np.zeros((9, 2), dtype=np.int64))
+    assert run("profile", tmp_path / "day_0_sparse.npy", "-o", stats).code == 0
+    assert run("plan", transformer, *SYSTEM, "-o", folder).code == 0
+    for words in (
+        ("plan", transformer, *SYSTEM, "--stats", stats),
+        ("drift", transformer, folder / "plan.json", "--stats", stats),
+    ):
+        done = run(*words)
+        assert done.code == 2
+        assert "are about tables, and the workload 'small_gpt' has none" in done.err
