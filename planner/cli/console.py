@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -123,6 +124,14 @@ def remark(settings: Settings, text: str) -> None:
 def shown_paths(paths: Iterable[Path]) -> str:
     """Paths on one line, whatever is in their names."""
     return "  ".join(printable(str(path)) for path in paths)
+
+
+def typed(path: Path) -> str:
+    """A path as a shell takes it, on one line whatever is in its name."""
+    text = str(path)
+    if printable(text) != text:
+        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
+    return shlex.quote(text)
 
 
 def report_written(settings: Settings, *paths: Path, **more: object) -> None:

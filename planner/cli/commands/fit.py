@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.console import Settings, remark, shown_paths, stdout_console, warn, write_json
+from planner.cli.console import (
+    Settings,
+    remark,
+    shown_paths,
+    stdout_console,
+    typed,
+    warn,
+    write_json,
+)
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
 from planner.cli.flags.run_inputs import GivenRun, RunType
 
@@ -80,9 +88,7 @@ def command(
             settled_ratio=found.settled_ratio,
             num_runs=len(measured),
         )
-        remark(
-            settings, f"wrote {shown_paths(files)}; use it with --system {shown_paths((output,))}"
-        )
+        remark(settings, f"wrote {shown_paths(files)}; use it with --system {typed(output)}")
         if flags.models:
             again = " ".join(f"--model {text}" for text in flags.models)
             warnings.append(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark, say, shown_paths, write_json
+from planner.cli.console import Settings, remark, say, shown_paths, typed, write_json
 from planner.cli.flags.common import FILE, Count, output_options
 
 DEFAULT_PATH = "workload.yaml"
@@ -50,5 +50,5 @@ def command(settings: Settings, *, path: Path, listed: Path | None, tables: int 
         write_json({"written": str(path)})
         return 0
     say(f"Wrote {shown_paths((path,))}")
-    remark(settings, f"next: shardplan plan {path} --system h100_sxm --gpus 8 -o run1")
+    remark(settings, f"next: shardplan plan {typed(path)} --system h100_sxm --gpus 8 -o run1")
     return 0

@@ -293,3 +293,14 @@ def test_fake_plans_are_still_plans(run: Run, fake_api: FakeApi, workload_file: 
     done = run("plan", workload_file, "--system", "h100_sxm", "--gpus", 4)
     assert fake_api.asked is not None or done.code == 2
     assert not any(line == "b" for line in (done.out + done.err).splitlines())
+
+
+def test_the_next_command_can_be_typed_whatever_the_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blanks are quoted, and a line break breaks no line."""
+    monkeypatch.chdir(tmp_path)
+    assert "plan 'my model.yaml' --system" in run("init", "my model.yaml").err
+    done = run("init", "a\nb.yaml")
+    assert "plan $'a\\nb.yaml' --system" in done.err
+    assert done.out == "Wrote a\\nb.yaml\n"
