@@ -62,8 +62,9 @@ _WHOLE_OPTIONS, _WHOLE_SHARE = 2_500, 0.1
 """Most options of a mixed-integer program in a box, and the share of the time left that it gets."""
 _LONG_S: Final = 1.0
 """Nominal seconds of a search that looks at a limit on moves before the first plans."""
-_EARLY_SHARE: Final = 0.3
-"""Share of the work left for a first cycle, before there is a bound for each set of types."""
+_EARLY_SHARE, _MOST_EARLY_SHARE = 0.3, 0.25
+"""Share of the work left for one cycle before there is a bound for each set of types, and of all
+work after which nothing more begins there if a second search looks for plans anyway."""
 _GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
 """Shares of all work for starts from greedy planners and from rounding, once there is a plan."""
 _FIRST_BOXES_SHARE, _BOXES_SHARE = 0.06, 0.3
@@ -129,9 +130,7 @@ class _Run:
         handed: Sequence[HandedPlan],
     ) -> None:
         self.without, self.handed = without, handed
-        self.seed = seed
-        self.space = space
-        self.record = record
+        self.space, self.record, self.seed = space, record, seed
         self.rng = np.random.default_rng(seed)
         self.model = LinearModel(space, record.evaluate.objective)
         self.meter = record.evaluate.meter
@@ -245,11 +244,15 @@ class _Run:
             if self.relaxed[_COLUMNS].shares is not None:
                 made = self.starts.round(self.relaxed[_COLUMNS])
                 starts += sorted(made, key=value)[:1]
+        share = math.inf if self.second is None else _MOST_EARLY_SHARE
+        most_s = self.meter.spent_s + share * self.meter.planned_s
         for start in sorted(starts, key=value):
+            if self.meter.spent_s >= most_s:
+                break
             before = self.record.best
             self.improver.improve([start])
-            best = self.record.best
-            if best is not None and (best != before or best == start):
+            best, has_time = self.record.best, self.meter.spent_s < most_s
+            if best is not None and has_time and (best != before or best == start):
                 self.improver.short_cycle(best, _EARLY_SHARE * self.meter.left_s)
         self.relaxed.pop(_COLUMNS, None)
 
@@ -373,8 +376,7 @@ class _Run:
         """
         if self.branching is None or self._boxes or self.space.num_tables > _WHOLE_TABLES:
             return False
-        if self.prover is None:
-            self.prover = Prover(self.bounds, self.relaxed)
+        self.prover = self.prover or Prover(self.bounds, self.relaxed)
         due = waits or self.prover.is_due(self.meter.spent_s)
         return not due or self.prover.advance(self.record)
 
