@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,12 +64,13 @@ def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
 
 
 def _largest_layer(workload: Workload) -> int:
-    """Parameters of the largest layer, which are those of one repeat."""
+    """Parameters of the largest layer that is gathered as a whole: a block of those that repeat."""
     layers = dense_layers(workload)
-    found = [
-        sum(o.num_parameters for o in layer.operators) for layer in (*layers.bottom, *layers.top)
-    ]
-    return max(found, default=0)
+    operators = [(x, o) for x in (*layers.bottom, *layers.top) for o in x.operators]
+    units = groupby(
+        operators, key=lambda of: (of[1].num_repeats, of[1].num_repeats > 1 or of[0].name)
+    )
+    return max((sum(o.num_parameters for _, o in unit) for _, unit in units), default=0)
 
 
 def device_bytes(work: FloatArray) -> FloatArray:

@@ -90,7 +90,8 @@ class Operator:
     FlashAttention-3 and cuDNN's. An attention that ``is_pointwise`` applies an activation to each
     score in the place of softmax, by HSTU's kernels: Triton's as version 1, CUTLASS's otherwise.
     ``deviation_ratio`` is the standard deviation of its work between the batches of ranks over the
-    mean, where sequences differ in length. Ranks that share a layer add up ``shared_bytes`` after
+    mean, where sequences differ in length, and ``most_ratio`` the most that a batch can have over
+    the mean (0: not known). Ranks that share a layer add up ``shared_bytes`` after
     it, and again in the backward pass. ``function`` is PyTorch's name of an operator that is no
     product, such as ``gelu``, where it is known: on a CPU core functions of one kind differ in what
     an element takes.
@@ -117,6 +118,7 @@ class Operator:
     flash_version: int = 2
     is_pointwise: bool = False
     deviation_ratio: float = 0.0
+    most_ratio: float = 0.0
     shared_bytes: float = 0.0
     function: str = ""
 
@@ -140,6 +142,7 @@ class Operator:
             "parameter_bytes",
             "saved_bytes",
             "deviation_ratio",
+            "most_ratio",
             "shared_bytes",
         ):
             value = getattr(self, key)

@@ -151,7 +151,9 @@ class _Run:
 
     def longest(self, operator: Operator) -> float:
         """Work of the rank that has the most of an operator, over the mean, for all repeats."""
-        return operator.num_repeats * (1.0 + self.slowest_ratio * operator.deviation_ratio)
+        slowest = 1.0 + self.slowest_ratio * operator.deviation_ratio
+        most = operator.most_ratio
+        return operator.num_repeats * (min(slowest, most) if most else slowest)
 
 
 def _forward_s(layer: Layer, run: _Run) -> float:

@@ -53,7 +53,8 @@ class Lengths:
         """The operators with the deviation of their work from batch to batch.
 
         Attention follows the sum of squared lengths, all else the sum of lengths; of independent
-        sequences the deviation of a sum falls with the root of their number.
+        sequences the deviation of a sum falls with the root of their number. No batch has more than
+        one of longest sequences.
         """
         if len(self.values) == 1 or self.is_balanced:
             return operators
@@ -61,8 +62,13 @@ class Lengths:
         squares = [float(v * v) for v in self.values]
         linear = pstdev(self.values) / self.mean / root
         squared = pstdev(squares) / fmean(squares) / root
+        longest = max(self.values)
+        most = longest / self.mean, longest**2 / fmean(squares)
         return tuple(
-            replace(o, deviation_ratio=squared if _is_pairwise(o) else linear) for o in operators
+            replace(o, deviation_ratio=squared, most_ratio=most[1])
+            if _is_pairwise(o)
+            else replace(o, deviation_ratio=linear, most_ratio=most[0])
+            for o in operators
         )
 
 

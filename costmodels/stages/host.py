@@ -156,6 +156,11 @@ class HostCosts:
         gradients = _num_tensors(layers) * self.profile.per_gradient_ratio * self.launch_s
         return self.profile.backward_ratio * self.forward_s(layers) + gradients
 
+    def passes_s(self, layers: Sequence[Layer]) -> float:
+        """Issuing forward and backward pass of layers with all their repeats, and the loss."""
+        repeats_s = (1.0 + self.profile.backward_ratio) * self.repeats_s(layers)
+        return self.forward_s(layers) + self.backward_s(layers) + repeats_s + self.loss_s
+
     def optimizer_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the update of the layers' tensors."""
         tensors = _num_tensors(layers)

@@ -148,16 +148,21 @@ class DenseReduction:
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
     def earlier_s(
-        self, passes_s: FloatArray, dense_ratio: FloatArray, collective_ratio: FloatArray
+        self,
+        passes_s: FloatArray,
+        issued_s: FloatArray,
+        dense_ratio: FloatArray,
+        collective_ratio: FloatArray,
     ) -> FloatArray | None:
         """The micro-batches of a step before the last one; None where there are none.
 
         Each adds its gradients to those before. A sharded dense part is gathered twice and its
         gradients are reduced every time, beside compute, which that slows; otherwise gradients stay
-        where they are.
+        where they are. None is done before the host has issued it.
 
         Args:
             passes_s: forward and backward pass of a micro-batch on each rank.
+            issued_s: until the host has issued those.
             dense_ratio: factor on compute, over the speeds of the ranks.
             collective_ratio: factor on collectives.
         """
@@ -166,10 +171,10 @@ class DenseReduction:
             return None
         if not self.is_sharded:
             added_s = 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
-            return earlier * (passes_s + added_s * dense_ratio)
+            return earlier * np.maximum(passes_s + added_s * dense_ratio, issued_s)
         none = np.zeros(())
         beside_s = 2.0 * sum(self.gathers_s, none) + sum(self.scatters_s, none)
         beside_s = beside_s * collective_ratio
         alone_s = (self.gathers_s[0] + self.scatters_s[-1]) * collective_ratio
         slowed_s = passes_s + device.overlap_slowdown_ratio * beside_s + alone_s
-        return earlier * np.maximum(slowed_s, beside_s)
+        return earlier * np.maximum(np.maximum(slowed_s, beside_s), issued_s)

@@ -218,9 +218,7 @@ class StageModel:
             piece_ratio=self.reduction.pieces,
             gather_s=self._scaled(self.reduction.gathers_s, scale),
             last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
-            earlier_s=self.reduction.earlier_s(
-                np.sum(passes, axis=0), scale.dense_ratio / speeds, scale.collective_ratio
-            ),
+            earlier_s=self._earlier_s(np.sum(passes, axis=0), speeds, scale),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + 0.4 * self._loss_s) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + 0.6 * self._loss_s) * host,
@@ -237,6 +235,19 @@ class StageModel:
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
+        )
+
+    def _earlier_s(
+        self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
+    ) -> FloatArray | None:
+        """Micro-batches before the last one, whose passes take ``passes_s``."""
+        issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
+        issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
+        return self.reduction.earlier_s(
+            passes_s,
+            issued_s * scale.host_ratio,
+            scale.dense_ratio / speeds,
+            scale.collective_ratio,
         )
 
     @staticmethod
@@ -268,10 +279,10 @@ class StageModel:
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:
-        """A rank's batch on its device, indices distinct; nothing where ranks are CPU cores."""
+        """A rank's batches of a step on its device, indices distinct; nothing on CPU cores."""
         if self.topology.device.single_stream:
             return 0.0
-        copied_s = input_bytes(self.workload)
+        copied_s = input_bytes(self.workload) * self.workload.gradient_accumulation
         copied_s /= self.topology.host.device_link_bandwidth_bytes_per_s
         copied_s += distinct_s(self.workload, self.topology)
         return copied_s if self._batch_ratio is None else copied_s * self._batch_ratio

@@ -42,6 +42,7 @@ class OperatorSchema(Strict):
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
     is_pointwise: bool = False
     deviation_ratio: _Amount = 0.0
+    most_ratio: _Amount = 0.0
     function: Annotated[str, Field(max_length=64)] = ""
 
 
