@@ -56,7 +56,8 @@ UNMEASURED: Final = replace(PRIOR, memory_ratio=0.714)
 the measured generations reach (geometric mean), since the operators are the same on all."""
 UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=1.0)
 """The same of products in fp32. They do not use the matrix units, which is what takes a card to its
-power limit: where they were measured, steps reach the rate of bursts."""
+power limit: steps of BERT on V100, the only ones in fp32 that a share is fitted to, reach the rate
+of bursts."""
 STEP_GROUPS: Final = (
     0.130, 0.223, 0.095, 0.225, 0.156, 0.099, 0.063, 0.031, 0.018, 0.081, 0.031, 0.049, 0.097,
 )  # fmt: skip

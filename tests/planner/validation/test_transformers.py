@@ -118,6 +118,19 @@ def test_a_device_that_was_not_measured_streams_as_the_others_do() -> None:
 
 
 @pytest.mark.slow
+def test_one_generation_tells_the_share_of_fp32(cases: tuple[TransformerCase, ...]) -> None:
+    """docs/accuracy.md says so, with these numbers."""
+    plain = [c for c in cases if c.group.endswith(" fp32")]
+    fitted = {group: share for group, share in SHARES.items() if group.endswith(" fp32")}
+    assert list(fitted) == ["V100 fp32"]
+    assert fitted["V100 fp32"].product_ratio == 1.017
+    assert sum(c.group == "V100 fp32" and c.family == "BERT" for c in plain) == 32
+    (other,) = (c for c in plain if c.group != "V100 fp32")
+    assert (other.model, other.group) == ("GPT-2 124M", "A100 fp32")
+    error_ratio = transformers.estimate(other).time_s / other.measured_s - 1.0
+    assert round(100.0 * error_ratio) == 5
+
+
 def test_errors_stay_where_they_are(cases: tuple[TransformerCase, ...]) -> None:
     """What the issue asks for: 10 % and 85 % inside, also for models that were left out."""
     found: tuple[TransformerPrediction, ...] = transformers.predictions(cases)
