@@ -16,6 +16,7 @@ from torch.utils.flop_counter import (
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
+from planner.errors import InvalidInputError
 
 _TYPES: Final = {
     torch.float32: DataType.FP32,
@@ -115,6 +116,23 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
 def data_type(tensor: torch.Tensor) -> DataType:
     """The element type; types of eight bytes count as fp32, since only products depend on it."""
     return _TYPES.get(tensor.dtype, DataType.FP32)
+
+
+def refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
+    """Products of two types run on no device, though fake tensors let them pass.
+
+    Scaled products of two kinds of eight-bit numbers are the exception.
+
+    Raises:
+        InvalidInputError: the operands are of two types.
+    """
+    types = [str(x.dtype).removeprefix("torch.") for x in operands]
+    if len(set(types)) > 1 and name != "_scaled_mm":
+        message = (
+            f"{path}: PyTorch multiplies no {types[0]} by {types[1]}; make the inputs and the "
+            "parameters one type, or trace with --autocast as the model trains"
+        )
+        raise InvalidInputError(message)
 
 
 def product(

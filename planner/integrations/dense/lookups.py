@@ -17,6 +17,7 @@ from costmodels.layers import _parts
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator
 from planner.integrations.dense.kinds import data_type
+from planner.integrations.dense.nested import mapped
 
 Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
 """From the arguments of a module of tables to what it returns, and the tensors in it."""
@@ -25,11 +26,12 @@ Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, 
 def lookups_of(module: nn.Module) -> dict[str, Lookup]:
     """What stands for each module of tables, by its path."""
     found: dict[str, Lookup] = {}
+    dtype = _type_of(module)
     for path, child in module.named_modules():
         if isinstance(child, EmbeddingBagCollection):
-            found[path] = _bags(child)
+            found[path] = _bags(child, dtype)
         elif isinstance(child, EmbeddingCollection):
-            found[path] = _sequences(child)
+            found[path] = _sequences(child, dtype)
     return found
 
 
@@ -40,13 +42,7 @@ def hush_fx() -> None:
 
 def synchronized(value: Any) -> Any:
     """Jagged inputs with their lengths known to the host, which fake tensors cannot tell."""
-    if isinstance(value, KeyedJaggedTensor):
-        return value.sync()
-    if isinstance(value, dict):
-        return {key: synchronized(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(synchronized(item) for item in value)
-    return value
+    return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
 
 
 def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator, ...] | None:
@@ -77,7 +73,17 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
     return (*joined, *_parts.cross(met, int(net._num_layers), int(net._low_rank)))
 
 
-def _bags(owner: EmbeddingBagCollection) -> Lookup:
+def _type_of(module: nn.Module) -> torch.dtype:
+    """The type of the vectors that tables give: fp32, or that of a model all in two bytes.
+
+    FBGEMM gives vectors in fp32 from rows of any type unless it is told otherwise.
+    """
+    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    halves = (torch.bfloat16, torch.float16)
+    return next(iter(types)) if len(types) == 1 and types <= set(halves) else torch.float32
+
+
+def _bags(owner: EmbeddingBagCollection, dtype: torch.dtype) -> Lookup:
     names = [name for config in owner.embedding_bag_configs() for name in config.feature_names]
     keys = list(owner.embedding_names) if hasattr(owner, "embedding_names") else names
     widths = [c.embedding_dim for c in owner.embedding_bag_configs() for _ in c.feature_names]
@@ -87,13 +93,14 @@ def _bags(owner: EmbeddingBagCollection) -> Lookup:
     ) -> tuple[Any, list[torch.Tensor]]:
         features = args[0] if args else next(iter(kwargs.values()))
         with fake:
-            values = torch.empty(features.stride(), sum(widths)).requires_grad_()
+            values = torch.empty(features.stride(), sum(widths), dtype=dtype)
+            values.requires_grad_()
         return KeyedTensor(keys=keys, length_per_key=widths, values=values), [values]
 
     return look_up
 
 
-def _sequences(owner: EmbeddingCollection) -> Lookup:
+def _sequences(owner: EmbeddingCollection, dtype: torch.dtype) -> Lookup:
     configs = [(n, c.embedding_dim) for c in owner.embedding_configs() for n in c.feature_names]
 
     def look_up(
@@ -105,7 +112,8 @@ def _sequences(owner: EmbeddingCollection) -> Lookup:
         tensors: list[torch.Tensor] = []
         with fake:
             for name, width in configs:
-                values = torch.empty(int(counts[name]), width).requires_grad_()
+                values = torch.empty(int(counts[name]), width, dtype=dtype)
+                values.requires_grad_()
                 lengths = torch.empty(features.stride(), dtype=torch.int64)
                 result[name] = JaggedTensor(values=values, lengths=lengths)
                 tensors.append(values)

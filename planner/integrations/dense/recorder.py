@@ -249,6 +249,7 @@ class Recorder(TorchDispatchMode):
         if name in kinds.PRODUCTS:
             first = kinds.PRODUCTS[name]
             pair = args[first], args[first + 1]
+            kinds.refuse_mixed(name, path, pair)
             return kinds.product(name, path, pair, self._needs(pair), **figures)
         if name == kinds.CONVOLUTION:
             is_transposed, groups = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
+from planner.integrations.dense.fakes import (
+    arguments,
+    attributes,
+    module_tensors,
+    refuse_lazy,
+)
 from planner.integrations.dense.fold import folded
 from planner.integrations.dense.kinds import bytes_of, data_type, own_counters
 from planner.integrations.dense.lookups import Lookup, known_operators
@@ -80,7 +87,8 @@ def trace_dense(
 
     Args:
         module: on any device, the meta device too; it is left as it was.
-        inputs: arguments of ``forward``: a tuple, a mapping of names, or the only argument.
+        inputs: arguments of ``forward``: a tuple, a mapping of names, or the only argument, with
+            tensors inside lists, mappings, named tuples and dataclasses too.
         batch_size: samples in ``inputs``.
         lookups: what stands for each module of tables, by its path.
         inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
@@ -89,39 +97,55 @@ def trace_dense(
         source: told in the list.
 
     Raises:
-        InvalidInputError: the module cannot be traced on fake tensors.
+        InvalidInputError: the module cannot be traced on fake tensors, or has lazy layers that
+            have not run.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     found = dict(lookups or {})
-    tensors = _fake_tensors(module, fake, tuple(found))
+    refuse_lazy(module)
+    tensors = module_tensors(module, fake, tuple(found))
     recorder = Recorder(_trained(tensors))
     forward = FlopCounterMode(display=False, custom_mapping=own_counters())
     both = FlopCounterMode(display=False, custom_mapping=own_counters())
     names = {child: path for path, child in module.named_modules()}
 
-    @contextlib.contextmanager
-    def recording() -> Iterator[None]:
-        with (
-            _autocast(autocast),
-            torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
-            forward,
-            recorder.inside(names, known_operators),
-            recorder,
-        ):
-            yield
-        recorder.end()
-
+    recording = partial(_recording, recorder, forward, names, autocast)
     backward = Recomputing(recorder).inside(names, known_operators)
     step = _Step(module, recording, backward, recorder.results)
     try:
-        args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
-        with fake, _stand_ins(module, found, recorder, fake), both, _made_of_products():
+        args, kwargs = arguments(inputs, fake, needs_gradients=inputs_need_gradients)
+        with (
+            fake,
+            attributes(module, fake),
+            _stand_ins(module, found, recorder, fake),
+            both,
+            _made_of_products(),
+        ):
             outputs = functional_call(step, _prefixed(tensors), args, kwargs)
     except InvalidInputError:
         raise
     except Exception as error:
         raise _untraceable(module, error) from error
     return _trace(recorder, outputs, forward, both, found, batch_size, source)
+
+
+@contextlib.contextmanager
+def _recording(
+    recorder: Recorder,
+    counter: FlopCounterMode,
+    names: dict[nn.Module, str],
+    autocast: torch.dtype | None,
+) -> Iterator[None]:
+    """The forward pass, with what it keeps and what PyTorch counts."""
+    with (
+        _autocast(autocast),
+        torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
+        counter,
+        recorder.inside(names, known_operators),
+        recorder,
+    ):
+        yield
+    recorder.end()
 
 
 class _Step(nn.Module):
@@ -237,41 +261,6 @@ def _checked(trace: DenseTrace) -> DenseTrace:
         saved_bytes=trace.saved_bytes,
         remarks=tuple(remarks),
     )
-
-
-def _fake_tensors(
-    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
-) -> dict[str, torch.Tensor]:
-    """Parameters and buffers as fake tensors on the CPU, those of tables left out."""
-    prefixes = tuple(f"{path}." for path in without)
-    made: dict[str, torch.Tensor] = {}
-    with fake:
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if name.startswith(prefixes) and prefixes:
-                continue
-            like = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
-            is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-            made[name] = like.requires_grad_() if is_trained else like
-    return made
-
-
-def _arguments(
-    inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def faked(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            tensor = fake.from_tensor(value.detach().to("cpu"))
-            return tensor.requires_grad_(needs_gradients and tensor.is_floating_point())
-        if isinstance(value, dict):
-            return {key: faked(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(faked(item) for item in value)
-        return value
-
-    if isinstance(inputs, Mapping):
-        return (), {str(key): faked(value) for key, value in inputs.items()}
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
-    return tuple(faked(value) for value in given), {}
 
 
 def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
