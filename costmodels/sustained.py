@@ -194,7 +194,8 @@ def sustained_ratio(added_s: float, lookup_s: float) -> float:
 
     Together, dense part and lookups take what they take in bursts, or what the dense part alone
     takes at sustained rates, whichever is longer. So a step with longer lookups, or a larger dense
-    part, is never the shorter one.
+    part, is never the shorter one. Where lookups get faster, the dense part takes longer by at most
+    what they gain.
 
     Args:
         added_s: what the dense part takes longer at sustained rates than in a burst.

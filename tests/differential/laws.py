@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cached_property
 
 import numpy as np
@@ -191,14 +191,28 @@ def _names(priced: PricedPlans) -> Iterator[str]:
 
 
 def _faster_machines(priced: PricedPlans) -> Iterator[str]:
-    """No plan takes longer on one, unless compute that communication slows meets more of it."""
+    """No plan takes longer on one, unless compute that communication slows meets more of it.
+
+    Faster lookups are a shorter pause for the matrix units, so the dense part may take longer, by
+    no more than what lookups that are spread evenly gain. A plan whose own lookups gain less takes
+    longer by that.
+    """
     topology = priced.topology
     if topology.device.overlap_slowdown_ratio or topology.calibration:
         return
     for name, better in better_machines(topology):
         pipeline = CostPipeline(priced.case.workload, better, default_models(better))
+        longer_s = float(np.maximum(_dense_s(pipeline) - _dense_s(priced.pipeline), 0.0).sum())
+        saved_s = priced.pipeline._even_lookup_s() - pipeline._even_lookup_s()
+        yield from _above(f"dense part, {name}", longer_s, max(0.0, saved_s))
         for faster_s, time_s in zip(priced.times_by(pipeline), priced.times, strict=True):
-            yield from _above(name, faster_s, time_s)
+            yield from _above(name, faster_s, time_s + longer_s / min(topology.speeds()))
+
+
+def _dense_s(pipeline: CostPipeline) -> FloatArray:
+    """Seconds of each stage of the dense part on a rank of usual speed."""
+    times = pipeline._dense.times(pipeline.workload, pipeline.topology.trainers)
+    return np.array(astuple(times))
 
 
 def better_machines(topology: Topology) -> Iterator[tuple[str, Topology]]:
