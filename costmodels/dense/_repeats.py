@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from costmodels.operators import Operator
 
@@ -38,34 +38,40 @@ def repeating(keys: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     return found
 
 
+class _Written(NamedTuple):
+    """One of the operators written out: which one of the list, its name and its own repeats."""
+
+    operator: int
+    name: str
+    num_repeats: int
+
+
 def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """The same operators with neighbouring blocks that are equal written once, whatever they say.
 
     A block has the names of the first one.
     """
     written = _written_out(operators)
+    number: dict[Operator, int] = {}
+    plain = [number.setdefault(replace(o, name="", num_repeats=1), len(number)) for o in operators]
     found: list[Operator] = []
-    keys = [replace(operator, name="", num_repeats=1) for operator in written]
-    counts = [operator.num_repeats for operator in written]
-    pairs = list(zip(keys, counts, strict=True))
-    for at, period, repeats in repeating(pairs):
-        block = written[at : at + period]
-        found += [replace(o, num_repeats=o.num_repeats * repeats) for o in block]
+    for at, period, repeats in repeating([(plain[w.operator], w.num_repeats) for w in written]):
+        for index, name, count in written[at : at + period]:
+            found.append(replace(operators[index], name=name, num_repeats=count * repeats))
     return tuple(found)
 
 
-def _written_out(operators: Sequence[Operator]) -> list[Operator]:
+def _written_out(operators: Sequence[Operator]) -> list[_Written]:
     """Blocks as often as they come, where they are not too long; names tell repeats apart."""
-    found: list[Operator] = []
-    for repeats, run in groupby(operators, key=lambda operator: operator.num_repeats):
+    found: list[_Written] = []
+    for repeats, run in groupby(enumerate(operators), key=lambda entry: entry[1].num_repeats):
         block = list(run)
         if repeats > 1 and repeats * len(block) <= _MOST_WRITTEN:
-            once = [replace(o, num_repeats=1) for o in block]
-            found += once
+            found += [_Written(at, o.name, 1) for at, o in block]
             for i in range(1, repeats):
-                found += [replace(o, name=f"{o.name}.{i}") for o in once]
+                found += [_Written(at, f"{o.name}.{i}", 1) for at, o in block]
         else:
-            found += block
+            found += [_Written(at, o.name, repeats) for at, o in block]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import ClassVar, final
 
@@ -66,48 +67,66 @@ class Roofline(AbstractDenseModel):
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
         """Sum over layers, between those of a burst and those of a step filled with them."""
-        burst = _stages(workload, topology, _bursts)
-        filled = _stages(workload, topology, self._sustained)
         ratio = self.sustained_ratio(workload, topology)
-        names = [field.name for field in fields(DenseTimes)]
-        each = zip(names, burst, filled, strict=True)
-        return DenseTimes(**{n: b + ratio * (f - b) for n, b, f in each})
+        burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
+        filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
+        known = zip(burst or filled or (), filled or burst or (), strict=True)
+        mixed = [burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known]
+        return DenseTimes(**dict(zip([f.name for f in fields(DenseTimes)], mixed, strict=True)))
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
         """By what sustained rates add, and the lookups in a step."""
-        if self.lookup_s is None:
-            return 0.0 if workload.tables else 1.0
-        burst = _stages(workload, topology, _bursts)
-        capped = _stages(workload, topology, self._capped)
+        if not self.lookup_s:
+            return 0.0 if workload.tables and self.lookup_s is None else 1.0
+        burst = self._stages(workload, topology, BURSTS)
+        capped = self._stages(workload, topology, self.shares, is_capped=True)
         return sustained_ratio(sum(capped) - sum(burst), self.lookup_s)
 
-    def _sustained(self, device: Device, dtype: DataType) -> Shares:
-        return self.shares or shares_of(device, dtype)
+    @staticmethod
+    def _stages(
+        workload: Workload, topology: Topology, shares: Shares | None, *, is_capped: bool = False
+    ) -> tuple[float, ...]:
+        layers = dense_layers(workload)
+        updated = workload.dense_update_bytes * _owned(workload, topology, layers)
+        slowest = slowest_sigmas(topology.world_size)
+        dtype = workload.dense.dtype
+        return _stages(layers, topology.device, slowest, updated, dtype, shares, is_capped)
 
-    def _capped(self, device: Device, dtype: DataType) -> Shares:
-        return self._sustained(device, dtype).capped()
 
-
+@lru_cache(maxsize=256)
 def _stages(
-    workload: Workload, topology: Topology, shares: Callable[[Device, DataType], Shares]
+    layers: DenseLayers,
+    device: Device,
+    slowest_ratio: float,
+    moved_bytes: float,
+    dtype: DataType,
+    shares: Shares | None,
+    is_capped: bool,  # noqa: FBT001 - by position, as arguments of a cache
 ) -> tuple[float, ...]:
-    """Seconds in the order of the fields of :class:`DenseTimes`."""
-    layers, device = dense_layers(workload), topology.device
-    run = _Run(device=device, shares=shares, slowest_ratio=slowest_sigmas(topology.world_size))
-    memory_ratio = shares(device, workload.dense.dtype).memory_ratio
-    moved = workload.dense_update_bytes * _owned(workload, topology, layers)
+    """Seconds in the order of the fields of :class:`DenseTimes`; kept between pipelines.
+
+    Args:
+        layers: the dense part.
+        device: what it runs on.
+        slowest_ratio: as in :class:`_Run`.
+        moved_bytes: of the optimizer.
+        dtype: of the dense part, whose shares the optimizer reaches.
+        shares: of all operators; None for those of the device.
+        is_capped: whether no share is above that of a short burst.
+    """
+
+    def shares_in(used: DataType) -> Shares:
+        known = shares or shares_of(device, used)
+        return known.capped() if is_capped else known
+
+    run = _Run(device=device, shares=shares_in, slowest_ratio=slowest_ratio)
     return (
         sum(_forward_s(x, run) for x in layers.bottom),
         sum(_forward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.bottom),
-        moved / (device.hbm_bandwidth_bytes_per_s * memory_ratio),
+        moved_bytes / (device.hbm_bandwidth_bytes_per_s * shares_in(dtype).memory_ratio),
     )
-
-
-def _bursts(device: Device, dtype: DataType) -> Shares:
-    del device, dtype
-    return BURSTS
 
 
 def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float:
@@ -146,7 +165,7 @@ class _Run:
     """
 
     device: Device
-    shares: Callable[[Device, DataType], Shares]
+    shares: Callable[[DataType], Shares]
     slowest_ratio: float
 
     def longest(self, operator: Operator) -> float:
@@ -174,7 +193,7 @@ def _backward_s(layer: Layer, run: _Run) -> float:
 
 def _operator_s(operator: Operator, run: _Run) -> float:
     """Forward pass of one repeat without the gaps between its kernels."""
-    device, shares = run.device, run.shares(run.device, operator.dtype)
+    device, shares = run.device, run.shares(operator.dtype)
     if operator.product is not None:
         return product_time(operator.product, operator.dtype, device, shares)
     if operator.kind is OperatorKind.ATTENTION:
@@ -185,7 +204,7 @@ def _operator_s(operator: Operator, run: _Run) -> float:
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
     """Gradients of one repeat without the gaps between its kernels."""
-    device, shares = run.device, run.shares(run.device, operator.dtype)
+    device, shares = run.device, run.shares(operator.dtype)
     if not operator.has_gradient:
         return 0.0
     if operator.product is not None:

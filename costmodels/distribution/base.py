@@ -155,8 +155,8 @@ class AbstractIndexDistribution(ABC):
 
 
 def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
-    """Laws that are asked together; what a law alone was asked is remembered between calls."""
-    return _alone(laws[0]) if len(laws) == 1 else Laws(laws)
+    """Laws that are asked together; what they were asked is remembered between calls."""
+    return _alone(laws[0]) if len(laws) == 1 else _together(laws)
 
 
 def check_rows(num_embeddings: int) -> None:
@@ -177,6 +177,12 @@ def _one(value: float) -> FloatArray:
 @lru_cache(maxsize=8192)
 def _alone(law: AbstractIndexDistribution) -> Laws:
     return Laws((law,))
+
+
+@lru_cache(maxsize=4)
+def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
+    """Those of a workload: it is priced under one system, batch size or pipeline after another."""
+    return Laws(laws)
 
 
 @lru_cache(maxsize=8192)

@@ -210,8 +210,9 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: bool, wi
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
     size = os.terminal_size((80, 24))
-    monkeypatch.setattr("planner.cli.console.shutil.get_terminal_size", lambda _: size)
-    assert console.stdout_console().width == width
+    with monkeypatch.context() as patch:  # pytest -vv asks for the size too, after the test
+        patch.setattr("planner.cli.console.shutil.get_terminal_size", lambda _: size)
+        assert console.stdout_console().width == width
 
 
 def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
