@@ -111,7 +111,7 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
     if any(len(o.column_widths) > 1 for t in listing.tables for o in t.options):
         lines.append(
             f"columns in equal pieces of a multiple of {COLUMN_MULTIPLE}, at most one for each of "
-            f"{topology.world_size} ranks; unequal pieces only where equal ones do not exist"
+            f"{topology.world_size} ranks"
         )
     if listing.left_out_tables:
         why = (

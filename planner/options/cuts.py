@@ -7,9 +7,10 @@ may go by the most general name of such a group, only that one is listed (:func:
 bounds hold for the other names as well, because they price the group by a subadditive model.
 Otherwise every name is listed for every table that may have it.
 
-Also left out are more column pieces than there are ranks (or hosts), and unequal pieces where the
-columns divide equally. A table that may use only some ranks has as many pieces as any other: two of
-them on one rank cost other than one.
+Also left out are more column pieces than there are ranks (or hosts), and pieces of unequal widths,
+which TorchRec trains and cannot load from a checkpoint (:mod:`planner.options.unequal_pieces`). A
+table that may use only some ranks has as many pieces as any other: two of them on one rank cost
+other than one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ from planner.problem import PlanningProblem
 
 ColumnSplit = tuple[ShardingType, tuple[int, ...]]
 """Sharding type and widths of the column pieces."""
-
-_UNEVEN_COUNTS: Final = (2, 3, 4, 8, 16)
-"""Numbers of column pieces tried with unequal widths where equal ones do not exist."""
 
 PLAIN_NAMES: Final = {
     ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
@@ -103,37 +101,26 @@ def table_cuts(
         elif sharding_type is ShardingType.TABLE_COLUMN_WISE:
             found = list(_splits(limit, topology.local_world_size))
         elif sharding_type is ShardingType.GRID_SHARD:
-            found = list(_splits(limit, topology.num_hosts, uneven=False))
+            found = list(_splits(limit, topology.num_hosts))
         else:
             found = [whole]
         for widths in found:
             yield sharding_type, widths
 
 
-def _splits(limit: TableLimits, most: int, *, uneven: bool = True) -> Iterator[tuple[int, ...]]:
-    dim = limit.table.embedding_dim
-    return column_splits(dim, limit.min_column_width, most, uneven=uneven)
+def _splits(limit: TableLimits, most: int) -> Iterator[tuple[int, ...]]:
+    return column_splits(limit.table.embedding_dim, limit.min_column_width, most)
 
 
-def column_splits(
-    dim: int, min_width: int, most: int, *, uneven: bool = True
-) -> Iterator[tuple[int, ...]]:
-    """Column widths of 1 to ``most`` pieces: multiples of 4, at least ``min_width`` wide.
-
-    Every number of equal pieces; where the columns do not divide, a few numbers of pieces whose
-    widths differ by 4.
-    """
+def column_splits(dim: int, min_width: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Column widths of 1 to ``most`` equal pieces: multiples of 4, at least ``min_width`` wide."""
     yield (dim,)
-    units = dim // COLUMN_MULTIPLE
-    if dim % COLUMN_MULTIPLE:
-        return
-    for count in range(2, min(most, units) + 1):
-        small, larger = divmod(units, count)
-        if small * COLUMN_MULTIPLE < min_width:
+    for count in range(2, min(most, dim // COLUMN_MULTIPLE) + 1):
+        width, rest = divmod(dim, count)
+        if width < min_width:
             return
-        if larger == 0 or (uneven and count in _UNEVEN_COUNTS):
-            wide = ((small + 1) * COLUMN_MULTIPLE,) * larger
-            yield wide + (small * COLUMN_MULTIPLE,) * (count - larger)
+        if not rest and width % COLUMN_MULTIPLE == 0:
+            yield (width,) * count
 
 
 def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from costmodels.sharding import Plan
 from costmodels.workload import Pipeline, Workload
 from planner.options.mean_pooling import pooling_problems
+from planner.options.unequal_pieces import checkpoint_problem
 from planner.options.unpooled_widths import width_problems
 
 
 def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
-    """One line for each module; none under the pipeline of HugeCTR, which is no TorchRec.
+    """One line for each module, and one for checkpoints.
+
+    None under the pipeline of HugeCTR, which is no TorchRec.
 
     Args:
         plan: of the workload.
@@ -23,4 +26,4 @@ def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
         "by rows (row_wise, table_row_wise) or no mean-pooled one"
         for problem in pooling_problems(plan, workload)
     ]
-    return (*fails, *others)
+    return (*fails, *others, *filter(None, [checkpoint_problem(plan)]))

@@ -77,31 +77,6 @@ def test_a_table_that_fits_nowhere_goes_to_the_emptiest_rank_and_has_no_time() -
     assert option.plan_time_s is None
 
 
-def test_no_rank_is_given_pieces_of_two_widths_which_torchrec_cannot_run() -> None:
-    """120 columns in four pieces are 32, 32, 28 and 28; of four ranks two are busy."""
-    topology = cases.topology(1, 4)
-    tables = (
-        cases.table("t", 1_000_000, 120, 50.0),
-        *(cases.table(f"busy{i}", 1_000_000, 128, 200.0) for i in range(2)),
-    )
-    plan = Plan(
-        placements=tuple(
-            make_placement(t, ShardingType.TABLE_WISE, topology, where=(i,))
-            for i, t in enumerate(tables)
-        )
-    )
-    problem = PlanningProblem(
-        workload=cases.workload(tables, batch=16_384),
-        topology=topology,
-        constraints=cases.DEVICE_ONLY,
-    )
-    told = [o.placement for o in Explainer(problem, plan).table("t").options]
-    uneven = [p.shards for p in told if {s.num_cols for s in p.shards} == {28, 32}]
-    assert len(uneven) == 1
-    widths = {(s.rank, s.num_cols) for s in uneven[0]}
-    assert len(widths) == len({rank for rank, _ in widths})
-
-
 def test_each_constraint_is_dropped_alone_and_named() -> None:
     tables = (
         TableConstraint(pattern="a", ranks=(1, 2)),

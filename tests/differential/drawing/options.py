@@ -24,9 +24,6 @@ Widths = tuple[int, ...]
 Choose = Callable[[Widths, Sequence[int]], Iterable[tuple[int, ...]]]
 """The arrangements of pieces on places that are looked at."""
 
-_UNEQUAL_COUNTS = (2, 3, 4, 8, 16)
-"""Numbers of pieces for which the planner documents widths that differ by four."""
-
 _SPLIT = (
     ShardingType.COLUMN_WISE,
     ShardingType.TABLE_COLUMN_WISE,
@@ -206,24 +203,19 @@ def _cuts(
         ShardingType.GRID_SHARD: case.topology.num_hosts,
     }[kind]
     dim, least = table.embedding_dim, leave.min_width
-    unequal = kind is not ShardingType.GRID_SHARD
-    cuts = list(documented_cuts(dim, least, most, unequal=unequal))
+    cuts = list(documented_cuts(dim, least, most))
     if wide:
         cuts += _wide_cuts(dim, least, most, in_order=case.limits_moves)
     return list(dict.fromkeys(cuts))
 
 
-def documented_cuts(dim: int, least: int, most: int, *, unequal: bool = True) -> Iterator[Widths]:
-    """One piece, every number of equal pieces, and a few numbers of pieces that differ by four."""
+def documented_cuts(dim: int, least: int, most: int) -> Iterator[Widths]:
+    """One piece, and every number of equal pieces of a multiple of four columns."""
     yield (dim,)
-    units, rest = divmod(dim, COLUMN_MULTIPLE)
     for count in range(2, most + 1):
-        narrow, wider = divmod(units, count)
-        if rest or narrow == 0 or narrow * COLUMN_MULTIPLE < least:
-            continue
-        if wider == 0 or (unequal and count in _UNEQUAL_COUNTS):
-            parts = [narrow + 1] * wider + [narrow] * (count - wider)
-            yield tuple(part * COLUMN_MULTIPLE for part in parts)
+        width = dim // count
+        if width >= least and width * count == dim and width % COLUMN_MULTIPLE == 0:
+            yield (width,) * count
 
 
 def _wide_cuts(dim: int, least: int, most: int, *, in_order: bool) -> Iterator[Widths]:

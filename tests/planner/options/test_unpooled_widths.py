@@ -46,6 +46,6 @@ def test_pieces_of_several_widths_are_named(
     found = width_problems(plan, workload)
     assert list(found) == ["m"] * wrong
     assert all("cut by columns into pieces of widths" in line for line in found.values())
-    told = runtime_warnings(plan, workload)
-    assert told == tuple(f"training will fail: {line}" for line in found.values())
+    told = [line for line in runtime_warnings(plan, workload) if line.startswith("training")]
+    assert told == [f"training will fail: {line}" for line in found.values()]
     assert runtime_warnings(plan, replace(workload, pipeline=Pipeline.HUGECTR)) == ()

@@ -71,7 +71,7 @@ def test_pairs_of_tables_are_left_out_where_not_all_can_be_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the time for them would be lost to the other moves, mostly for nothing."""
-    space = cases.space(cases.synthetic(5), cases.topology(1, 4), cases.DEVICE_ONLY)
+    space = cases.space(cases.synthetic(8), cases.topology(1, 3), cases.DEVICE_ONLY)
 
     def evaluations(most: int | None, together: tuple[tuple[int, int], ...]) -> int:
         monkeypatch.setattr(neighbours, "_TOGETHER", together)
@@ -79,5 +79,5 @@ def test_pairs_of_tables_are_left_out_where_not_all_can_be_looked_at(
         return record.evaluate.num_evaluations
 
     alone, pairs = (), ((2, 192),)
-    assert evaluations(1600, pairs) == evaluations(1600, alone) == evaluations(None, alone)
+    assert evaluations(500, pairs) == evaluations(500, alone) == evaluations(None, alone)
     assert evaluations(None, pairs) > 10 * evaluations(None, alone)

@@ -146,7 +146,7 @@ def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
     assert box.relaxed(np.array([[2.25, 100.0, 2.25]])) == pytest.approx(least_s)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 6])
+@pytest.mark.parametrize("seed", [2, 3, 6, 9])
 def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
     """Of the gap to the best of all plans, where durations bend most."""
     space, best = _small(seed), _least_s(seed)
