@@ -75,11 +75,11 @@ class LazyGroup(click.Group):
 EPILOG = """\b
 First steps:
   shardplan init my_model.yaml --list tables.csv      name, rows, dim, pooling of each table
-  shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1      see run1/report.html
+  shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1   then open run1/report.html
   shardplan compare my_model.yaml old.json run1/plan.json
 
 \b
-Exit codes: 0 done; 1 regression, gap or failed check; 2 bad input; 3 nothing fits;
+Exit codes: 0 done; 1 slower plan, wide gap or failed check; 2 bad input; 3 nothing fits;
 4 stopped by Ctrl-C or SIGTERM, what was found is written; 70 a bug in shardplan."""
 
 
@@ -92,5 +92,6 @@ Exit codes: 0 done; 1 regression, gap or failed check; 2 bad input; 3 nothing fi
 def cli() -> None:
     """Place the embedding tables of a recommendation model on GPUs.
 
-    Predicts the time of a training iteration, finds a plan, and proves how far it is from the best.
+    Finds a plan, predicts the time of a training iteration under it, and proves how far the plan
+    can be from the best one.
     """

@@ -36,7 +36,7 @@ def import_options(command: Command) -> Command:
     """The flags of every command that writes a workload; they arrive as one ``flags`` argument."""
     options = (
         click.option(
-            "-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]"
+            "-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]"
         ),
         click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
         click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
@@ -130,7 +130,7 @@ def _check_outputs(output: Path | None, plan: Path | None, read: tuple[Path, ...
 
     refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
-        message = f"{plan}: is to hold both the workload and the plan; name two files"
+        message = f"{plan}: is named for both the workload and the plan; name two files"
         raise InvalidInputError(message)
 
 

@@ -24,8 +24,16 @@ _PAGE_FILE = "tune.html"
 _SHOWN = 12
 """Setups that are printed."""
 
+_BETTER = {
+    "iteration": "as fast as",
+    "throughput": "the throughput of",
+    "cost": "as cheap as",
+    "headroom": "the free memory of",
+}
+"""How the best setup is compared with the usual one, by objective."""
+
 _LEAST_PERCENT = 0.01
-"""A proof that is closer is told as one of so many percent: the rest is rounding."""
+"""The least percentage that is printed for a proof; below it there is only rounding."""
 
 
 def describe(setup: Setup, space: DesignSpace) -> str:
@@ -243,7 +251,7 @@ def _print_picks(study: Study) -> None:
                 factor = 1 / factor if factor else float("inf")
             cells.append(f"{factor:.2f}x")
         rows.append((*mark, describe(look.setup, study.space), *cells))
-    title = "Setups (* no other is as good in every objective)" if several else "Setups"
+    title = "Setups (* no other equals or beats it in all objectives)" if several else "Setups"
     columns = (*([""] if several else []), "setup", *(g.title for g in goals), "against best")
     if rows:
         print_rows(title, columns, rows)
@@ -266,7 +274,7 @@ def _print_best(settings: Settings, study: Study, result: PlanningResult) -> Non
     if base is not None:
         gain = goal.figure(base) / goal.figure(tuned.facts)
         gain = 1 / gain if goal.large_is_good else gain
-        better = {"iteration": "as fast as", "cost": "as cheap as"}.get(study.goals[0], "that of")
+        better = _BETTER[study.goals[0]]
         parts.append(f"{gain:.2f}x {better} the usual setup")
     facts = (
         Fact(label="Setup", parts=tuple(parts)),
@@ -289,13 +297,14 @@ def space_parts(study: Study) -> tuple[str, ...]:
     left = total - len(study.looks) - len(study.ruled_out) - unfit
     if left and known is not None:
         ended = len(study.looks) >= study.effort.trials
-        parts.append(f"{left:,} left{f' by --trials {study.effort.trials:,}' if ended else ''}")
+        why = f" after --trials {study.effort.trials:,}" if ended else ""
+        parts.append(f"{left:,} left{why}")
     ratio = None if known is None else known.proof_ratio
     if ratio is None:
         parts.append("nothing is proven about the others")
     elif ratio < float("inf"):
         shown = significant(max(100 * ratio, _LEAST_PERCENT), 2)
-        parts.append(f"proven within {shown} % over the whole design space")
+        parts.append(f"proven: no setup is more than {shown} % better")
     return tuple(parts)
 
 

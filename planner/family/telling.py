@@ -36,9 +36,9 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
     first = members[0].result.problem
     tolerance = f"{100 * asked.tolerance_ratio:g} %"
     chosen = (
-        "fewest bytes that ranks receive"
+        "the fewest bytes that ranks receive"
         if asked.mtbf_s is None
-        else "least time lost to moves and to slower iterations until the next failure"
+        else "the least time lost to moves and to slower iterations until the next failure"
     )
     samples = [
         m.result.problem.workload.local_batch_size * m.result.problem.topology.world_size
@@ -50,29 +50,30 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
     elif len(set(samples)) > 1:
         batch += f", rounded up to {', '.join(f'{n:,}' for n in samples[1:])}"
     told = [
-        f"Chosen for {chosen}; no plan is more than {tolerance} slower than the fastest found "
-        f"for its hosts. On fewer hosts {batch}.",
-        "Any one host may be lost; figures are means over which. Each host that is left becomes "
-        "a host of the smaller plan so that most stays where it is ('seats' in plan.json). "
-        "Ranks keep their shards as of the last checkpoint; what only the lost host had is read "
-        f"from the checkpoint at {units.format_rate(asked.restore_bytes_per_s)} per rank, then "
-        "the rest moves over the links.",
+        f"The plans are chosen together for {chosen}; each is at most {tolerance} slower than the "
+        f"fastest plan found for its hosts. On fewer hosts {batch}.",
+        "Any host may be lost; the figures are means over all hosts. Each host that is left "
+        "becomes a host of the smaller plan, such that as much as possible stays where it is "
+        "('seats' in plan.json). Ranks go back to the last checkpoint: shards that only the lost "
+        f"host had are read from it at {units.format_rate(asked.restore_bytes_per_s)} per rank, "
+        "then the rest moves over the links.",
     ]
     told += _worth(members)
     if first.topology.network_link.pod_hosts:
-        told.append("Pods of hosts are taken as filled in order, also after a loss.")
+        told.append("Hosts are taken to fill one pod after the other, also after a loss.")
     if asked.mtbf_s is not None:
         rate = units.format_rate(Operation().snapshot_bytes_per_s)
         told.append(
-            "checkpoint every: sqrt(2 C M), Young's and Daly's, or the time to write one to "
-            f"storage where that is longer; C copies the fullest rank's state at {rate} to "
-            f"host memory, M is {asked.mtbf_s / 3600:g} hours divided by the hosts."
+            "checkpoint every: sqrt(2 C M) by Young and Daly, or the time to write a checkpoint "
+            "to storage if that is longer. C is the time to copy the state of the fullest rank "
+            f"to host memory at {rate}; M is {asked.mtbf_s / 3600:g} hours divided by the number "
+            "of hosts."
         )
     return tuple(told)
 
 
 def _worth(members: Sequence[FamilyMember]) -> list[str]:
-    """Whether the family's slower steps are worth its quicker moves, by how often hosts fail."""
+    """How often hosts must fail for the family's quicker moves to make up for its slower steps."""
     first, rest = members[0], members[1:]
     slower = first.result.estimate.time.time_s / first.alone_s - 1.0
     own_s, alone_s = (
@@ -81,11 +82,12 @@ def _worth(members: Sequence[FamilyMember]) -> list[str]:
     )
     if slower < _NOTABLE_RATIO:
         return []
-    words = f"Against plans made one by one, the first plan is {100 * slower:.2g} % slower"
+    words = f"Compared with plans made one by one, the first plan is {100 * slower:.2g} % slower"
     if own_s >= alone_s:
         return [f"{words} and a loss moves fewer bytes, but takes no less time."]
     often = units.format_long_time((alone_s - own_s) / slower)
     saved = units.format_time(alone_s - own_s)
     return [
-        f"{words} and a loss takes {saved} less: worth it if one comes every {often} or sooner."
+        f"{words} and a loss takes {saved} less: this pays if a host is lost every {often} or more "
+        "often."
     ]

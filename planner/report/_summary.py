@@ -62,9 +62,9 @@ def predicted(
         parts.append(printable(f"in {worst.name}, the slowest scenario"))
     if incumbent is not None:
         ratio = format_factor(figures.speedup(best, incumbent))
-        free = "" if keeps_rules else "; TorchRec knows no ranks, groups, counts or move limits"
+        free = "" if keeps_rules else "; it need not keep limits on ranks, groups, counts or moves"
         first = "" if worst is None else " in the first scenario"
-        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same model{free})")
+        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
     return Fact(label="Predicted", parts=tuple(parts))
 
 
@@ -75,8 +75,8 @@ def bottleneck(best: Candidate) -> Fact:
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
     rank = f"rank {figures.bottleneck_rank(estimate)}"
     parts = [f"critical path, mostly on {rank}: {shares}"] if shares else []
-    uneven = f"at {estimate.imbalance_ratio:.2f}x the mean of ranks"
-    parts.append(f"slowest rank {estimate.slowest_rank}, {uneven}")
+    uneven = f"{estimate.imbalance_ratio:.2f}x the mean of ranks"
+    parts.append(f"rank {estimate.slowest_rank} computes longest, {uneven}")
     exposed = estimate.exposed_communication_s
     share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
     parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
@@ -148,7 +148,7 @@ def _few_shards(plan: Plan) -> str | None:
     )  # fmt: skip
     if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
         return None
-    return f"{mean:.1f} shards per rank to place: with so few, the bound proves less"
+    return f"only {mean:.1f} shards per rank to place: with so few, the bound is weak"
 
 
 def solver_line(solver: SolverReport, plan: Plan) -> Fact:
@@ -173,4 +173,4 @@ def solver_line(solver: SolverReport, plan: Plan) -> Fact:
 def _other_work(solver: SolverReport) -> str:
     """What the search did besides pricing: pivots of bounds and moves, counted in priced plans."""
     other = solver.work - solver.evaluations
-    return f", and other work worth {other:,} more" if other > 0 else ""
+    return f", and other work that counts as {other:,} more" if other > 0 else ""

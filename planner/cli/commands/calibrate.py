@@ -29,32 +29,35 @@ Examples:
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 
 
-@click.command(short_help="Measure this machine, write a system file.", epilog=EXAMPLES)
+@click.command(short_help="Measure this machine's CPU and write a system file.", epilog=EXAMPLES)
 @click.option(
     "-o", "--output", type=FILE, required=True, metavar="FILE", help="System file to write (YAML)."
 )
-@click.option("--quick", is_flag=True, help="Fewer points, rougher constants.")
+@click.option("--quick", is_flag=True, help="Measure fewer points; the constants are rougher.")
 @click.option(
     "--ranks",
     type=click.IntRange(_LEAST_RANKS, 64),
-    help="Gloo ranks to run.  [default: those of the launcher, or 2]",
+    help="Number of gloo ranks.  [default: those of the launcher, or 2]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random points.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the random points to measure."
+)
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None, seed: int) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
-    Measures lookups of single tables, gloo collectives, single operators of dense parts (matrix
-    products, attention, norms, functions of single elements ...), and the stages of training steps
-    of small random models: lookups, exchanges, dense layers, update. Each stage is fitted by
-    itself, never an iteration, and none of these models is one that 'validate torchrec' trains.
+    It measures lookups of single tables, gloo collectives, single operators of dense parts (matrix
+    products, attention, norms, elementwise functions ...), and the stages of training steps of
+    small random models: lookups, exchanges, dense layers, update. Each stage is fitted by itself;
+    whole iterations are never fitted. None of these models is one that 'validate torchrec' trains.
 
-    Starts its own ranks, or measures those that torchrun has started on this host; then the first
-    rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
+    It starts its own ranks, or measures those that torchrun has started on this host; then the
+    first rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
 
-    Writes the system file and, beside it, the constants with their fit errors and odd points. Times
-    are processor times, corrected by how slow fixed work, timed beside them, was at that moment.
+    It writes the system file and, beside it, the constants with their fit errors and odd points.
+    Times are processor times. Fixed work is timed beside each measurement, and the measurement is
+    corrected by how slow that work was.
     """
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration
@@ -114,13 +117,13 @@ def _world_size(ranks: int | None, launch: Launch | None) -> int:
         return ranks or _LEAST_RANKS
     if ranks not in (None, launch.world_size):
         message = (
-            f"--ranks is {ranks}, and the launcher has started {launch.world_size}: drop --ranks, "
-            f"or start {ranks}"
+            f"--ranks is {ranks}, but the launcher has started {launch.world_size} ranks: drop "
+            f"--ranks, or start {ranks}"
         )
         raise InvalidInputError(message)
     if launch.world_size < _LEAST_RANKS:
         message = (
-            "collectives need at least 2 ranks, and the launcher has started 1: "
+            "collectives need at least 2 ranks, but the launcher has started 1: "
             "torchrun --standalone --nproc-per-node 2 -m planner calibrate ..."
         )
         raise InvalidInputError(message)

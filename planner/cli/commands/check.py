@@ -19,20 +19,20 @@ Examples:
 
 
 @click.command(
-    short_help="Validate a workload, system, constraint or plan file; print its schema.",
+    short_help="List the errors of an input file, or print its JSON schema.",
     epilog=EXAMPLES,
 )
 @click.argument("file", type=FILE, required=False)
 @click.option(
-    "--schema", type=click.Choice(KINDS), help="Print the JSON schema of a kind of file instead."
+    "--schema", type=click.Choice(KINDS), help="Print the JSON schema of this kind of file instead."
 )
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, file: Path | None, schema: str | None) -> int:
-    """Read a workload, a system, constraints or a plan and list each error with its place.
+    """Read a workload, system, constraint or plan file and list every error with its line.
 
-    The kind is told from the content. Exit code 2 if the file is not well formed. Editors that know
-    JSON schemas complete and check the YAML files with the output of --schema.
+    The kind of file is told from its content. Exit code 2 says that there are errors. With the
+    output of --schema, editors that know JSON schemas can complete and check the YAML files.
     """
     if (file is None) == (schema is None):
         message = "give either FILE or --schema KIND"

@@ -30,7 +30,7 @@ Examples:
     "--fail-over",
     type=Percent(),
     metavar="PERCENT",
-    help="Exit code 1 if a later plan is slower than the first by more, such as 3%.",
+    help="Exit code 1 if another plan is slower than the first by more than this, such as 3%.",
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR", help="Write compare.html, .md and results.csv."
@@ -46,9 +46,9 @@ def command(
     fail_over: float | None,
     output: Path | None,
 ) -> int:
-    """Price several plans of one workload by the same models; the first is the reference.
+    """Price several plans of one workload by the same models, and compare them with the first.
 
-    Shows the time of each stage, memory, the tables that moved or changed type, and the bytes that
+    Prints the time of each stage, memory, the tables that moved or changed type, and the bytes that
     ranks must receive to go from the first plan to another (weights and optimizer state).
     """
     if len(plans) < 2:

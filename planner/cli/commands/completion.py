@@ -18,15 +18,16 @@ Examples:
   shardplan completion fish > ~/.config/fish/completions/shardplan.fish"""
 
 
-@click.command(short_help="Shell completion for bash, zsh and fish.", epilog=EXAMPLES)
+@click.command(short_help="Print a completion script for bash, zsh or fish.", epilog=EXAMPLES)
 @click.argument("shell", type=click.Choice(SHELLS))
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, shell: str) -> int:
     """Print the completion script of a shell.
 
-    Completes commands, flags, shipped systems and workloads, strategies, objectives and files. The
-    script asks shardplan itself at each press of the tab key, so new names appear by themselves.
+    The tab key then completes commands, flags, shipped systems and workloads, strategies,
+    objectives and files. The script asks shardplan itself each time, so new names appear by
+    themselves.
     """
     text = script(shell)
     if settings.json:

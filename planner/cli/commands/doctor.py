@@ -22,7 +22,7 @@ Examples:
 
 
 @click.command(
-    short_help="Check Python, packages, the torch and fbgemm pair, and the machine.",
+    short_help="Check Python, packages, torch and fbgemm, and the machine.",
     epilog=EXAMPLES,
 )
 @output_options
@@ -30,9 +30,9 @@ Examples:
 def command(settings: Settings) -> int:
     """Check the environment; every line that is not ok says how to repair it.
 
-    Reads package metadata and imports none of torch, torchrec and fbgemm, so it works where they do
-    not. fbgemm-gpu 1.X fits torch 2.(X+5) and no other version: torchrec 1.8 goes with torch 2.13,
-    1.9 with torch 2.14. Exit code 1 if a check fails.
+    It reads package metadata and imports none of torch, torchrec and fbgemm, so it works where they
+    do not. fbgemm-gpu 1.X fits torch 2.(X+5) and no other version: torchrec 1.8 goes with torch
+    2.13, torchrec 1.9 with torch 2.14. Exit code 1 says that a check failed.
     """
     from planner.cli import environment as env
     from planner.cli.torch_traps import check_torch_traps

@@ -44,27 +44,27 @@ _OPTIONS = (
     ),
     click.option(
         "--before", type=FILE, metavar="FILE",
-        help="Statistics that the plan was made with.  [default: the workload's own laws]",
+        help="Statistics that the plan was made with.  [default: the laws in the workload]",
     ),
     click.option(
         "--threshold", type=Percent(), default="5%", show_default=True, metavar="PERCENT",
-        help="Exit code 1 if a new plan saves more than this of an iteration.",
+        help="Exit code 1 if a new plan makes the iteration shorter by more than this.",
     ),
     click.option(
         "--constraints", type=FILE, metavar="FILE",
-        help="YAML file of constraints, beside those of the workload.",
+        help="YAML file of constraints, in addition to those of the workload.",
     ),
     click.option(
         "--max-moved-bytes", type=Quantity("bytes"), metavar="SIZE",
-        help="Most bytes that ranks may receive to get to the new plan, such as '200 GiB'.",
+        help="Most bytes that ranks may receive for the new plan, such as '200 GiB'.",
     ),
     click.option(
         "--max-moved-tables", type=Count(100_000), metavar="N",
-        help="Most tables of which a rank may receive anything.",
+        help="Most tables that may move: of which some rank receives a part.",
     ),
     click.option(
         "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-        help="End each search after pricing N plans.  [default: by the size of the problem]",
+        help="Budget of each search: N priced plans.  [default: by the size of the problem]",
     ),
     time_limit_option("--time-limit", "For each search, "),
 )  # fmt: skip
@@ -90,12 +90,12 @@ def drift_options(command: Command) -> Command:
 
 
 @click.command(
-    short_help="What new data do to a plan, and whether re-planning pays.", epilog=EXAMPLES
+    short_help="Say what new data do to a plan, and whether a new plan pays.", epilog=EXAMPLES
 )
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @drift_options
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the new plan, plan.json.")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the new plan, as plan.json.")
 @problem_options
 @output_options
 @click.pass_obj
@@ -110,12 +110,13 @@ def command(
 ) -> int:
     """Compare the data that a plan was made for with those of today.
 
-    Prints what changed in each table, what the plan cost then and costs now, what a new plan would
-    cost, the move to it with the training time that pays it back, and tables that grow out of
-    their rows. Several days make a trend: how fast the plan loses, and how long it lasts.
+    Prints what changed in each table, the iteration time of the plan then and now, the time of a
+    new plan, the move to it with the training time that pays it back, and the tables that have too
+    few rows for the ids in the data. With several days it also prints a trend: how long the plan
+    lasts.
 
-    Exit code 1 says that under the latest data a new plan saves more than --threshold, that the
-    plan no longer fits in memory, or that the data hold ids that a table has no row for.
+    Exit code 1 says that, under the latest data, a new plan saves more than --threshold, or the
+    plan no longer fits in memory, or the data hold ids for which a table has no row.
     """
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show

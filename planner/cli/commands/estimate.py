@@ -33,7 +33,7 @@ Examples:
 @problem_options
 @click.option(
     "--objective", type=ObjectiveName(), metavar="NAME",
-    help="Also give its value; see 'shardplan list'.  [default: the plan's own, or iteration]",
+    help="Also print the value of this objective.  [default: the plan's own, or iteration]",
 )  # fmt: skip
 @scenario_options
 @output_options
@@ -51,10 +51,12 @@ def command(
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
-    System and number of ranks come from the plan where it names them; flags win. The value of an
-    objective is what a search for it would say of this plan: with --json, under solver.value. Exit
-    code 1 says that the plan does not fit in memory, be it in a single scenario. A workload without
-    tables needs no PLAN.
+    System and number of ranks come from the plan if it names them; flags replace them. The value of
+    an objective is the one that a search for it would give this plan; with --json it is under
+    solver.value. A workload without tables needs no PLAN.
+
+    Exit code 1 says that the plan does not fit in memory, in the workload or in one of the
+    scenarios.
     """
     check_robust(robust, scenarios)
     from planner.cli.flags.inputs import as_result, load_plans

@@ -34,20 +34,21 @@ Examples:
 _OTHERWISE: Final = 1e-3
 """Share of its time by which a plan has to differ from its file to have been made otherwise."""
 
-_CUT: Final = "--time-limit cut searches of --prices, marked 'cut': other runs may find other gains"
+_CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
 _OPTIONS = (
     click.option(
-        "--table", "tables", multiple=True, metavar="NAME", help="Every option of a table."
+        "--table", "tables", multiple=True, metavar="NAME",
+        help="Price every option of this table; repeatable.",
     ),
     click.option("--prices", is_flag=True, help="Plan again without each constraint."),
     click.option(
         "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
-        metavar="N", help="Changes of single tables shown.",
+        metavar="N", help="Number of changes of single tables to show.",
     ),
     click.option(
         "--constraints", type=FILE, metavar="FILE",
-        help="YAML file of constraints, beside those of the workload.",
+        help="YAML file of constraints, in addition to those of the workload.",
     ),
     time_limit_option("--time-limit", "For each search of --prices, "),
 )  # fmt: skip
@@ -66,10 +67,10 @@ class ExplainFlags:
 
 def _check(flags: ExplainFlags) -> None:
     if is_given("limit") and (flags.tables or flags.prices):
-        msg = "--changes counts changes that --table and --prices do not show; drop it or them"
+        msg = "--changes has no effect beside --table or --prices; drop it"
         raise click.UsageError(msg)
     if flags.time_limit is not None and not flags.prices:
-        msg = "--time-limit limits the searches of --prices, which was not given; add --prices"
+        msg = "--time-limit limits the searches of --prices; add --prices"
         raise click.UsageError(msg)
 
 
@@ -88,14 +89,14 @@ def _ignored(
     lines = []
     if found:
         words = " and ".join(found)
-        lines.append(f"{path}: was made for {words}; explained is the iteration of the workload")
+        lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
     told_s = made_for.predicted_s
     if flags == ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
         lines.append(
-            f"{path}: tells {format_time(told_s)} per iteration, and here the plan takes "
+            f"{path}: says {format_time(told_s)} per iteration, but here the plan takes "
             f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
-            "which are not in it; give --set and --model again, and statistics in the workload "
-            "file"
+            "which the file does not hold; give --set and --model again, and name statistics in "
+            "the workload file"
         )
     return tuple(lines)
 
@@ -105,7 +106,7 @@ def explain_options(command: Command) -> Command:
     return gathered(command, _OPTIONS, ExplainFlags, "asked", _check)
 
 
-@click.command(short_help="Why the plan is as it is, and what would change it.", epilog=EXAMPLES)
+@click.command(short_help="What a plan waits for, and which change would help.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
 @explain_options
@@ -120,17 +121,20 @@ def command(
     asked: ExplainFlags,
     flags: ProblemFlags,
 ) -> int:
-    """Explain a plan.
+    """Say what a plan waits for, and which changes would help.
 
-    Without --table: what the iteration waits for, and the best change of one table alone, for every
-    table on a critical rank. With --table: the cost terms of each option and the whole plan's time
-    with that option forced. An option with few ways to place its shards is tried in all of them;
-    the shards of others are placed one after the other, each where it hurts least. With --prices:
-    what each constraint costs, and what one GiB more per rank would gain.
+    Without --table and --prices: the stages that the iteration waits for, and for every table on a
+    critical rank the best change of this table alone.
 
-    All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
-    other objectives that the plan was made for are not looked at, and what its file tells of them
-    is named. A workload without tables needs no PLAN.
+    With --table: the costs of each option of the table, and the iteration time of the plan with
+    this option. An option with few ways to place its shards is tried in all of them; the shards of
+    other options are placed one after the other, each where it costs least.
+
+    With --prices: what each constraint costs, and what one GiB more per rank would gain.
+
+    All times are iteration times of the workload itself. Scenarios, statistics, limits on moves and
+    other objectives that the plan was made for do not count; a warning names those that its file
+    tells. A workload without tables needs no PLAN.
     """
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show

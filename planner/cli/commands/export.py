@@ -33,10 +33,16 @@ def command() -> None:
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @click.option("-o", "--output", type=FILE, required=True, metavar="DIR", help="Folder to write.")
-@click.option("--iterations", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--iterations",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of iterations to write.",
+)
 @click.option(
     "--rank", "ranks", type=click.IntRange(0), multiple=True, metavar="N",
-    help="Only this rank; may be repeated.  [default: all]",
+    help="Write only this rank; repeatable.  [default: all]",
 )  # fmt: skip
 @problem_options
 @output_options
@@ -53,8 +59,8 @@ def trace(
 ) -> int:
     """Write the predicted iteration as the PyTorch profiler would have recorded it.
 
-    One gzipped JSON file per rank, for Perfetto and HolisticTraceAnalysis. A collective's kernel
-    begins when its last rank arrives; how long a rank waited stands in its arguments.
+    There is one gzipped JSON file per rank, for Perfetto and HolisticTraceAnalysis. A collective's
+    kernel begins when its last rank arrives; its arguments say how long the rank waited.
     """
     from planner.cli.output import write_folder
     from planner.errors import InvalidInputError
@@ -105,9 +111,10 @@ def _to_file(name: str, short_help: str) -> Callable[[Callable[..., int]], click
 def nccl_matrix(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
-    """Write the bytes that each rank sends to each in the forward exchange.
+    """Write the bytes that each rank sends to each other rank in the output exchange.
 
-    Replay it with nccl-tests' alltoallv_perf to check the communication model on your cluster.
+    nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
+    cluster. The command is printed.
     """
     from costmodels.shard_work.traffic import output_traffic_bytes
     from planner.trace.matrix import buffer_bytes, matrix_text
@@ -144,10 +151,10 @@ def torchrec(
 def hugectr(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
-    """Write, per GPU, the tables that it holds; tables are numbered as in the workload.
+    """Write HugeCTR's plan file: the tables on each GPU, numbered as in the workload.
 
-    Such a file knows whole tables, tables cut by rows, and copies on every GPU. A plan with column
-    pieces, host memory or caches is refused.
+    Such a file can hold whole tables, tables cut by rows, and copies on every GPU. A plan with
+    column pieces, host memory or caches is refused.
     """
     from planner.io.importers.hugectr_plan import hugectr_plan_text
 
@@ -162,7 +169,7 @@ def hugectr(
 def csv(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
-    """Write table, sharding type, kernel, rank, offsets and sizes of every shard."""
+    """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes."""
     from planner.trace.shards import shards_csv
 
     _, loaded = _priced(workload, plan, flags, output)

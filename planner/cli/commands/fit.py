@@ -32,11 +32,11 @@ Examples:
   shardplan plan dlrm.yaml --system my_cluster.yaml --gpus 16"""
 
 
-@click.command(short_help="Correct a system by runs of your own.", epilog=EXAMPLES)
+@click.command(short_help="Correct a system by your own measured runs.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.option(
     "--run", "runs", type=RunType(), multiple=True, required=True, metavar="PLAN=TRACE|TIME",
-    help="A plan that was run: time of an iteration, profiler trace of a rank, or folder of them.",
+    help="A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="System file to write.  [default: none]"
@@ -52,12 +52,15 @@ def command(
     output: Path | None,
     flags: ProblemFlags,
 ) -> int:
-    """Estimate how far lookups, collectives, the dense part and the host are from a system's.
+    """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 
-    Each gets one factor, shrunk towards 1 where the runs do not tell it: the time of one plan
-    settles about one factor, the common one; plans that differ, or traces, settle more. The errors
-    of every run are those after fitting to the others. The system file written is the old one with
-    these factors and with the intervals that they leave.
+    Each kind of time gets one factor. Where the runs do not determine a factor, it stays near 1, or
+    near the others: the iteration time of one plan determines about one factor, common to all
+    kinds; plans that differ, or traces, determine more. The error 'left out' of a run is that after
+    fitting to all other runs.
+
+    The system file that is written is the old one with these factors, and with the intervals that
+    they leave.
     """
     from planner.cli.flags.inputs import load_plans
     from planner.cli.flags.run_inputs import measured_runs, plans_of
@@ -75,8 +78,8 @@ def command(
     warnings = [*inputs.warnings, *notes, *_doubts(found), *_profiled(runs)]
     if found.topology is not problem.topology:
         warnings.append(
-            "CPU ranks that were never calibrated: the runs correct the constants of other cores, "
-            f"and not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+            "these CPU ranks were never calibrated: the runs correct constants measured on other "
+            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
         )
     if output is not None:
         system = flags.system or (inputs.made_for.system if inputs.made_for else None)
@@ -108,8 +111,8 @@ def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
     if all(run.time_s is not None for run in runs) or any(run.time_s for run in runs):
         return []
     return [
-        "times are those of the traces, which hold the profiler's own; give the time of an "
-        "iteration without it as well, such as --run plan.json=5.2ms"
+        "the times come from traces, which contain the profiler's own work; also give the time of "
+        "an iteration without a profiler, such as --run plan.json=5.2ms"
     ]
 
 
@@ -132,12 +135,12 @@ def _far_off(found: Fit) -> list[str]:
 def _unsure(found: Fit) -> list[str]:
     left = found.left_out_ratio
     if left is None:
-        return ["a single run: how well the factors predict other plans cannot be told"]
+        return ["there is a single run: how well the factors predict other plans is not known"]
     if left > found.before_ratio:
         return [
             f"runs left out are predicted worse than before ({100 * left:.1f} % against "
-            f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or do "
-            "without them"
+            f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or use "
+            "the system without them"
         ]
     return []
 
@@ -167,7 +170,7 @@ def _print(found: Fit) -> None:
 
     shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
     factors = [(kind, f"{ratio:.3f}", format_share(known)) for kind, ratio, known in shown]
-    print_rows("Factors on the system's times", ("kind", "factor", "settled"), factors)
+    print_rows("Factors on the system's times", ("kind", "factor", "determined"), factors)
     rows = [
         (
             e.name,
@@ -184,13 +187,13 @@ def _print(found: Fit) -> None:
     left = found.left_out_ratio
     facts = [
         Fact(
-            label="Settled",
-            parts=(f"{found.num_settled:.1f} of {len(FITTED_KINDS)} factors by these runs",),
+            label="Determined",
+            parts=(f"these runs determine {found.num_settled:.1f} of {len(FITTED_KINDS)} factors",),
         ),
         Fact(label="Before", parts=(f"geometric mean error {100 * found.before_ratio:.1f} %",)),
     ]
     if left is not None:
-        words = f"geometric mean error {100 * left:.1f} %, each run fitted to the others"
+        words = f"geometric mean error {100 * left:.1f} %, each run predicted from the others"
         facts.append(Fact(label="Left out", parts=(words,)))
     print_facts(stdout_console(), tuple(facts))
 

@@ -55,18 +55,18 @@ def _module_options(command: Command) -> Command:
             type=click.Choice(("cuda", "cpu")),
             default="cuda",
             show_default=True,
-            help="Compute device of the job; it decides which sharding types are legal.",
+            help="Device of the job; it decides which sharding types are possible.",
         ),
         click.option(
             "--inputs",
             metavar="PKG:FUNC",
-            help="Gives the arguments of the model's forward for a batch size; its dense part is "
-            "traced.",
+            help="Function that returns the arguments of the model's forward for a batch size, to "
+            "trace the dense part.",
         ),
         click.option(
             "--autocast",
             type=click.Choice(("bf16", "fp16")),
-            help="Type of torch.autocast in the traced dense part.  [default: none]",
+            help="Type of torch.autocast while the dense part is traced.  [default: none]",
         ),
     )
     return gathered(command, options, ModuleFlags, "reading")
@@ -89,18 +89,16 @@ def _log_options(command: Command) -> Command:
         click.option(
             "--collective",
             type=click.Choice(COLLECTIVES),
-            help="Which.  [default: as the log says]",
+            help="Which collective was timed.  [default: as the log says]",
         ),
-        click.option(
-            "--nodes", type=COUNT, help="Hosts that took part.  [default: as the log says]"
-        ),
+        click.option("--nodes", type=COUNT, help="Number of hosts.  [default: as the log says]"),
         click.option(
             "--gpus-per-node", type=COUNT, help="Ranks per host.  [default: as the log says]"
         ),
         click.option(
             "--domain-gpus",
             type=COUNT,
-            help="Ranks that share a scale-up fabric.  [default: one host's]",
+            help="Ranks in a scale-up domain.  [default: one host's]",
         ),
         click.option(
             "--nic",
@@ -112,14 +110,14 @@ def _log_options(command: Command) -> Command:
     return gathered(command, options, LogFlags, "ranks")
 
 
-@click.group(short_help="Read files of other tools.", epilog=EXAMPLES)
+@click.group(short_help="Turn files of other tools into files of ours.", epilog=EXAMPLES)
 def command() -> None:
     """Turn files of other tools into files that the other commands read."""
 
 
 @command.command("collectives", short_help="Logs of nccl-tests, rccl-tests and PARAM.")
 @click.argument("logs", type=FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write there.  [default: stdout]")
+@click.option("-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]")
 @click.option("--name", default="imported", show_default=True, help="Name of the set of curves.")
 @_log_options
 @output_options
@@ -132,9 +130,9 @@ def collectives(
     name: str,
     ranks: LogFlags,
 ) -> int:
-    """Measured curves of collectives from benchmark logs.
+    """Write measured curves of collectives from benchmark logs as CSV.
 
-    Name the resulting file under collective_curves in a system file to predict with it. Host names
+    To predict with the curves, name the file under collective_curves in a system file. Host names
     and environment variables in a log are not kept.
     """
     from costmodels.collective.base import Collective
@@ -184,7 +182,7 @@ def collectives(
     multiple=True,
     callback=shape_of,
     metavar="NAME=ROWSxCOLS",
-    help="Shape of a table that the plan gives no shards; may be repeated.",
+    help="Shape of a table for which the plan lists no shards; repeatable.",
 )
 @_module_options
 @import_options
@@ -197,12 +195,12 @@ def torchrec(
     reading: ModuleFlags,
     flags: ImportFlags,
 ) -> int:
-    """A workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
+    """Write a workload with the tables of a TorchRec plan (the JSON of ShardingPlan).
 
     Names, shapes and modules come from the plan. Features, pooling factors, index laws, data types
-    and the dense part do not: they are assumed, and the file says so beside each. PKG:FUNC in the
-    place of a file reads a model as 'import module' does; --device, --inputs and --autocast are for
-    it alone.
+    and the dense part do not: they are assumed, and the file says so beside each. With PKG:FUNC in
+    the place of a file, a model is read as 'import module' does it; only then can --device,
+    --inputs and --autocast be given.
     """
     if ":" in str(plan) and not plan.exists():
         if shapes:
@@ -234,14 +232,14 @@ def module(
     reading: ModuleFlags,
     flags: ImportFlags,
 ) -> int:
-    """A workload with the tables of a model that a Python function builds.
+    """Write a workload with the tables of a model that a Python function builds.
 
     PKG:FUNC is called without arguments, with the meta device as torch's default, so that it
     allocates nothing. It returns the model, or the model and its ParameterConstraints by table
-    name. Needs torch and torchrec.
+    name. This needs torch and torchrec.
 
-    With --inputs, forward and backward of all but the tables are traced on fake tensors, and the
-    file lists the operators; repeated blocks are written once. The model then needs no tables.
+    With --inputs, forward and backward pass of the dense part are traced on fake tensors, and the
+    file lists its operators; repeated blocks are listed once. Such a model may have no tables.
     """
     imported = _read_module(factory, flags.batch_size, reading)
     return finish(settings, imported, flags)
@@ -269,7 +267,7 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
 
 @command.command("dlrm", short_help="A command line of DLRM.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--gpus", type=COUNT, help="Ranks that share a global batch.")
+@click.option("--gpus", type=COUNT, help="Number of ranks that share a global batch.")
 @import_options
 @click.pass_obj
 def dlrm(
@@ -279,10 +277,11 @@ def dlrm(
     gpus: int | None,
     flags: ImportFlags,
 ) -> int:
-    """The model that a command line of dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py trains.
+    """Write the workload that a command line of DLRM trains.
 
-    Paste it after '--', whole or the flags alone. The batch of dlrm_s_pytorch.py is global: its
-    launcher on the line, or --gpus, says how many ranks share it.
+    The command is dlrm_s_pytorch.py or torchrec_dlrm's dlrm_main.py. Paste it after '--', whole or
+    only its flags. The batch of dlrm_s_pytorch.py is global: a launcher in the command, or --gpus,
+    says how many ranks share it.
     """
     from planner.io.importers.dlrm import import_dlrm
 
@@ -292,14 +291,16 @@ def dlrm(
 
 @command.command("hugectr", short_help="A HugeCTR configuration or plan file.")
 @click.argument("file", type=FILE)
-@click.option("--plan", type=FILE, metavar="FILE", help="Write where HugeCTR puts the tables.")
+@click.option("--plan", type=FILE, metavar="FILE", help="File for the plan.")
 @click.option(
     "--workload",
     type=FILE,
     metavar="FILE",
-    help="The tables that a plan file numbers, in their order.",
+    help="The tables of a plan file, in the order of its numbers.",
 )
-@click.option("--gpus-per-host", type=COUNT, help="Of a plan file.  [default: 8, or all]")
+@click.option(
+    "--gpus-per-host", type=COUNT, help="GPUs per host, for a plan file.  [default: 8, or all]"
+)
 @import_options
 @click.pass_obj
 def hugectr(
@@ -311,11 +312,12 @@ def hugectr(
     gpus_per_host: int | None,
     flags: ImportFlags,
 ) -> int:
-    """The model of a HugeCTR JSON configuration, and the plan that it implies.
+    """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 
-    --plan writes a plan.json that 'shardplan estimate' prices: localized slots lie whole on GPUs in
-    turn, distributed ones are cut by rows. A plan file of an embedding collection names tables by
-    number only, so it needs --workload, and --plan for the result.
+    --plan writes a plan.json that 'shardplan estimate' can price: localized slots are placed whole
+    on GPUs in turn, distributed slots are cut by rows. FILE may also be the plan file of an
+    embedding collection. It names tables by number only, so it needs --workload, and --plan for the
+    result.
     """
     from planner import io
     from planner.errors import InvalidInputError
@@ -356,10 +358,10 @@ def hugectr(
 @import_options
 @click.pass_obj
 def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
-    """Tables, pooling factors and index laws of FBGEMM's TBE data configuration (JSON).
+    """Write a workload from FBGEMM's TBE data configuration (JSON).
 
-    One configuration, a list, or an object of named ones. Heavy hitters and the power law of the
-    rest become one law.
+    The file has one configuration, a list of them, or an object of named ones. It gives tables,
+    pooling factors and index laws; heavy hitters and the power law of the rest become one law.
     """
     from planner.io.importers.fbgemm import import_fbgemm
 
@@ -372,9 +374,9 @@ def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 @import_options
 @click.pass_obj
 def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
-    """Tables of PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
+    """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
-    Logs of PARAM's collectives are read by 'shardplan import collectives'.
+    'shardplan import collectives' reads the logs of PARAM's collectives.
     """
     from planner.io.importers.param import import_param
 

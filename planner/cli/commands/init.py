@@ -19,26 +19,24 @@ Examples:
   shardplan init ranking.yaml --tables 300           made-up tables, to try sizes"""
 
 
-@click.command(short_help="Write a commented workload to edit.", epilog=EXAMPLES)
+@click.command(short_help="Write a commented workload file to edit.", epilog=EXAMPLES)
 @click.argument("path", type=FILE, default=DEFAULT_PATH)
 @click.option(
     "--list", "listed", type=FILE, metavar="CSV",
     help="Take the tables from a CSV file: name, rows, dim, pooling, ...",
 )  # fmt: skip
-@click.option(
-    "--tables", type=Count(100_000), metavar="N", help="Make up so many tables, to overwrite."
-)
+@click.option("--tables", type=Count(100_000), metavar="N", help="Make up N tables, to overwrite.")
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, path: Path, listed: Path | None, tables: int | None) -> int:
     """Write a workload file that explains every key; PATH is workload.yaml unless given.
 
-    The file is a complete, valid workload: plan it as it is, then change it. An existing file is
-    never overwritten.
+    The file is a complete, valid workload: you can plan it as it is, and then change it. An
+    existing file is never overwritten.
 
-    A list of tables needs the columns name, rows and dim; it may have pooling (mean indices per
-    sample), zipf_exponent, dtype and count. What it cannot say, such as batch size and dense
-    layers, is assumed, and the file marks each such line.
+    The CSV file of --list needs the columns name, rows and dim; it may have pooling (mean indices
+    per sample), zipf_exponent, dtype and count. What a list cannot say, such as batch size and
+    dense layers, is assumed, and the file marks each such line.
     """
     if listed is not None and tables is not None:
         message = "--list and --tables exclude each other; give one"

@@ -27,15 +27,13 @@ Examples:
   shardplan list --json"""
 
 
-@click.command(
-    short_help="List strategies, cost models, objectives, sharding types, kernels.", epilog=EXAMPLES
-)
+@click.command(short_help="List the names that flags and files accept.", epilog=EXAMPLES)
 @output_options
 @click.pass_obj
 def command(settings: Settings) -> int:
     """List every name that flags and files accept.
 
-    Strategies and models are files of their packages, so a new file shows up here by itself.
+    Strategies and models are files of their packages, so a new file appears here by itself.
     """
     families = names()
     if settings.json:

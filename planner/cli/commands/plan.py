@@ -54,10 +54,10 @@ Examples:
 @plan_options
 @click.option(
     "--require-gap", type=Percent(), metavar="PERCENT",
-    help="Exit code 1 if the plan is not proven to be this close to the best, such as 5%.",
+    help="Exit code 1 unless the plan is proven to be this close to the best, such as 5%.",
 )  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
-@click.option("--force", is_flag=True, help="Write into a folder that holds other files.")
+@click.option("--force", is_flag=True, help="Write into a folder even if it holds other files.")
 @output_options
 @click.pass_obj
 def command(
@@ -73,13 +73,14 @@ def command(
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
-    Prints the predicted time with a 90 % interval, what bounds it, memory, and how far the plan is
-    from the proven optimum. The search ends by a budget of work that depends on the problem alone:
-    the same command gives the same plan on every machine.
+    Prints the predicted time with a 90 % interval, the stages that hold it back, the memory of the
+    fullest rank, and the gap: how far the plan can be from the best one. The search ends by a
+    budget of work that depends on the problem alone: the same command gives the same plan on every
+    machine.
 
-    Exit code 0 says that there is a plan, however the search ended; 3 that nothing fits; 1 that the
-    gap is wider than --require-gap, though the plan is written; 4 that Ctrl-C or SIGTERM ended the
-    search, whose best plan is printed and written.
+    Exit codes: 0 there is a plan, however the search ended; 1 the gap is wider than --require-gap,
+    and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
+    its best plan is printed and written.
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder

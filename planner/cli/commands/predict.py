@@ -29,14 +29,14 @@ COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
-@click.group(short_help="Time of single operations, row by row of a CSV file.", epilog=EXAMPLES)
+@click.group(short_help="Predict single operations, row by row of a CSV file.", epilog=EXAMPLES)
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 
     The result has the columns predicted_us, low_us, high_us (a 90 % interval) and source: measured
-    on this system, calibrated on a like one, analytic from link rates, or extrapolated to a shape
-    or size that was not measured. Rows that no model covers stay empty, and a column reason says
-    why.
+    on this system, calibrated on a similar one, analytic (from link rates), or extrapolated to a
+    shape or size that was not measured. A row that no model covers gets no time, and the column
+    reason says why.
     """
 
 
@@ -49,14 +49,14 @@ def table_options(function: Callable[..., int]) -> Callable[..., int]:
             "--output",
             type=FILE,
             metavar="FILE",
-            help="Write the CSV there.  [default: stdout]",
+            help="Write the CSV to this file.  [default: stdout]",
         ),
         click.option(
             "--system",
             required=True,
             metavar="NAME|FILE",
             shell_complete=complete_system,
-            help="Known system or a file.",
+            help="System, by name or file; see 'shardplan systems'.",
         ),
         click.argument("file", type=FILE),
     ):
@@ -93,13 +93,16 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, eval forward), rows_per_table, dim, and lookups_total or
-    batch_per_table with pooling_factor. Optional: num_tables, location (hbm, uvm, uvm_caching),
-    cache_load_factor, pooling (sum, mean, none), weight_dtype, output_dtype, optimizer (sgd),
-    index_distribution ("uniform", "zipf 1.2", "power law alpha 1.05"), lookups_unique (distinct
-    rows, counted), kernel, and update, which says how the backward updates rows: deduplicated (as
-    FBGEMM does: indices are sorted, then each distinct row is updated once; the default),
-    deduplicated_without_sort (the time is that of the update kernel alone), or per_index (no sort,
-    one atomic update per index, as kernels before FBGEMM).
+    batch_per_table with pooling_factor.
+
+    Optional: num_tables, location (hbm, uvm, uvm_caching), cache_load_factor, pooling (sum, mean,
+    none), weight_dtype, output_dtype, optimizer (sgd), index_distribution ("uniform", "zipf 1.2",
+    "power law alpha 1.05"), lookups_unique (distinct rows, if counted), kernel, and update.
+
+    update says how the backward pass updates rows. deduplicated, the default: as FBGEMM does,
+    indices are sorted, then each distinct row is updated once. deduplicated_without_sort: only the
+    update kernel is timed. per_index: no sort, one atomic update for each index, as older kernels
+    do.
     """
     from planner import io
     from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
@@ -116,8 +119,9 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
 def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
     """Predict matrix products M x K by K x N on one device.
 
-    Columns: M, K, N; optional: batch (products at once, 1) and dtype (fp32, tf32, fp16, bf16, fp8).
-    Without dtype every product is taken as fp32, which is slower than tf32 on most devices.
+    Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,
+    bf16, fp8). Without dtype every product is taken as fp32, which is slower than tf32 on most
+    devices.
     """
     from planner import io
     from planner.predict.dense import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
@@ -126,7 +130,7 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     check_output(output, (file, Path(system)))
     table = read_table(file, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
-        remark(settings, "no column dtype: every product is taken as fp32")
+        remark(settings, "there is no column dtype: every product is taken as fp32")
     return show(settings, table, predict_products(table, io.load_system(system)), output)
 
 

@@ -63,15 +63,21 @@ Examples:
 @click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
 @click.argument("data", nargs=-1, required=True, type=FILE)
 @click.option("-o", "--output", type=FILE, default="stats.json", show_default=True, metavar="FILE")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), default="auto")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    default="auto",
+    help="Format of the data.  [default: auto, told from names and contents]",
+)
 @click.option(
     "--table-map",
     "table_map",
     multiple=True,
     metavar="FILE|FEATURE=TABLE",
-    help="Which features share a table: a workload, lines 'feature: table', or one pair.",
+    help="Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
 )
-@click.option("--features", multiple=True, metavar="NAME", help="Only these; may be repeated.")
+@click.option("--features", multiple=True, metavar="NAME", help="Count only these; repeatable.")
 @click.option("--rows", type=NUMBER, metavar="N", help="Read only the first N samples.")
 @click.option(
     "--sample-rows", type=NUMBER, metavar="N", help="Read about N samples, spread over the data."
@@ -85,14 +91,14 @@ Examples:
     default="2048,16384",
     show_default=True,
     metavar="N,N",
-    help="Samples per batch, for distinct rows and reuse.",
+    help="Batch sizes for which distinct rows and reuse are counted.",
 )
 @click.option(
     "--empty",
     type=click.Choice(("zero", "skip")),
     default="zero",
     show_default=True,
-    help="An empty category of a Criteo file: id 0, as DLRM reads it, or no index.",
+    help="What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
 )
 @click.option(
     "--memory",
@@ -101,9 +107,11 @@ Examples:
     default="2 GiB",
     show_default=True,
     metavar="SIZE",
-    help="For counting, all processes together; beyond it, counts go to disk.",
+    help="Memory for counting, of all processes together; beyond it, counts go to disk.",
 )
-@click.option("--jobs", type=Count(1024), metavar="N", help="Processes.  [default: usable cores]")
+@click.option(
+    "--jobs", type=Count(1024), metavar="N", help="Processes to use.  [default: usable cores]"
+)
 @click.option(
     "--dask", metavar="local|ADDRESS", help="Work on a Dask cluster that shares this disk."
 )
@@ -111,7 +119,7 @@ Examples:
     "--resume/--restart",
     "resume",
     default=None,
-    help="Continue a stopped profile, or drop it.  [default: continue if there is one]",
+    help="Continue a stopped profile, or begin anew.  [default: continue if there is one]",
 )
 @output_options
 @click.pass_obj
@@ -120,9 +128,10 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
     .npz, parquet with integer or list columns, and files of torch.save with KeyedJaggedTensors or
-    (indices, offsets, lengths). Counts are exact however large the data is. When stopped, run the
-    same command again: finished parts are kept beside the output (exit code 4 after Ctrl-C or
-    SIGTERM).
+    (indices, offsets, lengths). Counts are exact, however large the data are.
+
+    After Ctrl-C or SIGTERM the exit code is 4, and finished parts are kept beside the output: run
+    the same command again to continue.
     """
     from planner.profiling.profiler import profile_files
     from planner.profiling.stats import left_out_remark, undersampled_remark
@@ -225,14 +234,16 @@ def _print(stats: Stats, output: Path) -> None:
     rows = tuple(_row(name, table) for name, table in stats.tables.items())
     hashed = any(table.ids_are_hashes for table in stats.tables.values())
     notes: tuple[str, ...] = (
-        f"unique: distinct rows per index in a batch of {batch:,} samples. s, q: Zipf-Mandelbrot "
-        "(k + q)^-s; KS: its distance from the data, 0 is perfect. hot 1%: accesses on the "
-        "hottest 1 % of rows. cache 10%: hits of a cache with 10 % of the rows.",
+        "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
+        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples. s, q: "
+        "the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is perfect. "
+        "hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits of a cache "
+        "with 10 % of the rows. clustered: whether hot ids lie together.",
     )
     if hashed:
         notes += (
-            "Ids are hashes: rows are estimated from those seen once and twice. With "
-            "--max-ind-range they are folded to row numbers.",
+            "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
+            "--max-ind-range folds ids to row numbers.",
         )
     console = stdout_console()
     source, plural = stats.source, "s" * (len(stats.source.files) > 1)

@@ -46,14 +46,14 @@ class Rate(click.ParamType[float]):
         return number
 
 
-@click.command(short_help="Smallest cluster that reaches a throughput.", epilog=EXAMPLES)
+@click.command(short_help="Find the smallest cluster that reaches a throughput.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.option(
     "--target-qps", type=Rate(), required=True, metavar="N", help="Samples per second to reach."
 )
 @click.option(
     "--max-gpus", type=Count(MAX_RANKS), default="512", show_default=True, metavar="N",
-    help="Largest cluster tried.",
+    help="Largest number of ranks to try.",
 )  # fmt: skip
 @size_options
 @output_options
@@ -63,14 +63,14 @@ def command(
 ) -> int:
     """Find, for each system, the fewest whole hosts whose best plan is fast enough.
 
-    Numbers of hosts are doubled until one is fast enough; then the range below it is halved again
-    and again. Since more hosts may be slower, every smaller number that is left is tried too,
-    unless it is proven to be too slow; without an answer, so is every number up to --max-gpus.
+    The number of hosts is doubled until one is fast enough; then the range below it is halved again
+    and again. More hosts may be slower, so every smaller number that is left is tried too, unless
+    it is proven to be too slow. If no number was fast enough, all numbers up to --max-gpus are
+    tried in this way.
 
-    A size whose gap is above 1 % is searched again from the plans of sizes tried before it, where
-    one of these is better on it. With --mtbf, throughput counts lost time. With --global-batch-size
-    only those sizes are tried whose ranks share it evenly. Exit code 1 says that no plan
-    found on any size reaches the target.
+    A size with a gap above 1 % is searched again from the plan of a size tried before, where that
+    plan is better. With --mtbf, throughput counts lost time. With --global-batch-size, only sizes
+    are tried whose ranks share it evenly. Exit code 1 says that no plan found reaches the target.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show

@@ -26,7 +26,7 @@ Examples:
   shardplan sweep dlrm.yaml --system h100_sxm --gpus 8,16,32,64 --dask tcp://head:8786"""
 
 
-@click.command(short_help="Best plan per system, size, batch and pipeline.", epilog=EXAMPLES)
+@click.command(short_help="Plan for many systems, sizes, batches and pipelines.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.option(
     "--gpus", type=Several(Count(MAX_RANKS)), required=True, metavar="N,N", help="Ranks in all."
@@ -37,7 +37,7 @@ Examples:
     type=click.IntRange(1, 1024),
     default=None,
     metavar="N",
-    help="Processes.  [default: one per usable core]",
+    help="Processes to use.  [default: one per usable core]",
 )
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR",
@@ -60,17 +60,19 @@ def command(
     output: Path | None,
     dask: str | None,
 ) -> int:
-    """Plan for every combination and compare time, cost and memory head-room.
+    """Plan for every combination and compare time, cost and free memory.
 
-    When all points are done, those with a gap above 1 % are searched again from the plans of points
-    that differ in one thing, where one of these is better on them; no point gets worse by that.
+    Each combination is a point. A star marks the points that no other beats in throughput and cost
+    per sample at once; free memory does not count, because every point keeps its reserve. A point
+    that does not fit, fails, or is impossible (a batch that its ranks do not share evenly) is
+    listed with the reason and stops nothing.
 
-    Points that no other beats in throughput and cost per sample at once are marked; more free
-    memory is no merit, for every point keeps its reserve. With -o, results are kept one by one:
-    killed and started again, only missing points are done. A point that does not fit, or fails, or
-    that cannot be, such as a batch that its ranks do not share evenly, is a result and stops
-    nothing. After Ctrl-C or SIGTERM the points that are done are printed and written, and the exit
-    code is 4.
+    When all points are done, plans are handed on: a point with a gap above 1 % is searched again
+    from the plan of a point that differs in one thing, where that plan is better. No point gets
+    worse.
+
+    With -o, every result is kept: a sweep that is started again does only the missing points. After
+    Ctrl-C or SIGTERM the points that are done are printed and written, and the exit code is 4.
     """
     from planner.cli.flags.sweep_inputs import Questions
     from planner.cli.printing import sweep_show as show

@@ -22,7 +22,7 @@ Examples:
 
 
 @click.group(
-    short_help="List known systems; 'systems show NAME' prints one.",
+    short_help="List the shipped systems; 'systems show NAME' prints one.",
     epilog=EXAMPLES,
     invoke_without_command=True,
 )
@@ -31,8 +31,9 @@ Examples:
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
 
-    Bandwidths are what one device reaches in one direction. A file of your own works wherever a
-    name does; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
+    Bandwidths are what one device reaches in one direction. The column measured says how many of a
+    system's numbers are measured or calibrated. A system file of your own can be given wherever a
+    name can; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
     """
     if ctx.invoked_subcommand is not None:
         return 0

@@ -22,17 +22,17 @@ Examples:
   shardplan worker /shared/study.journal              on any other machine, at any time"""
 
 
-@click.command(short_help="Pick cluster, batch, pipeline, groups and menus.", epilog=EXAMPLES)
+@click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @tune_options
 @click.option(
     "--storage", type=FILE, metavar="FILE",
-    help="Journal of the study: a later run or 'shardplan worker' goes on with it.",
+    help="Keep the study in this journal; a later run or 'shardplan worker' goes on with it.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR|FILE.json",
-    help="Write plan.json, setups.csv and tune.html with the front and what each choice is worth; "
-    "or the best plan alone as FILE.json.",
+    help="Write plan.json, setups.csv and tune.html, which shows what each choice is worth; or "
+    "only the best plan, as FILE.json.",
 )  # fmt: skip
 @output_options
 @click.pass_obj
@@ -44,19 +44,20 @@ def command(
     storage: Path | None,
     output: Path | None,
 ) -> int:
-    """Search for what surrounds a plan, each pick with a plan of its own.
+    """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
-    'shardplan plan' takes system, GPUs, batch, pipeline and menus as given. Here every option may
-    list several values, and all combinations make the design space; the first values are the usual
-    setup, against which gains are told. Without values, pipeline, least column width and, where
-    device memory is short, cache sizes are free. Batch, codecs and copies of tables change the
-    training itself: they vary only where their option is given, and the output says so.
+    'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here every option may
+    list several values. One combination is a setup, all of them are the design space; the first
+    values are the usual setup, with which others are compared. Options that are not given keep the
+    workload's value, but for pipeline, least column width and, where device memory is short, cache
+    sizes. Batch, codecs and copies of tables change the training itself: they vary only where their
+    option is given, and the output says so.
 
-    The most promising setup is searched next, by proven bounds on what any plan of a setup can
-    reach, until no other can be better; what may still be gained over the whole design space is
-    printed. --sampler lets Optuna choose instead. With --storage, other processes and machines can
-    join, and nothing is lost when one dies. After Ctrl-C or SIGTERM the best plan so far is printed
-    and written, and the exit code is 4.
+    Bounds prove what any plan of a setup can reach at best. The most promising setup is searched
+    next, until no other can be better; the output says what could still be gained. --sampler lets
+    Optuna choose instead. With --storage, other processes and machines can join, and nothing is
+    lost when one dies. After Ctrl-C or SIGTERM the best plan so far is printed and written; exit
+    code 4.
     """
     from planner.cli import tuning
     from planner.cli.flags.tune_inputs import (

@@ -40,34 +40,36 @@ def command() -> None:
 
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
-    "--what",
-    type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
-    default="systems",
-    show_default=True,
-    help="MLPerf systems; three models on one GPU (Lin et al. 2022); steps of transformers; or "
-    "kernels of HSTU's attention.",
-)
+    "--what", type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
+    default="systems", show_default=True,
+    help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
+    "transformers; or kernels of HSTU's attention.",
+)  # fmt: skip
 @click.option(
-    "--fit",
-    is_flag=True,
-    help="Fit the constants of transformers, or of attention, again and print them.",
-)
+    "--fit", is_flag=True,
+    help="Fit the constants of transformers, or of attention, anew and print them.",
+)  # fmt: skip
 @output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str, fit: bool) -> int:
     """Predict what others measured and print the errors.
 
-    Systems: each case prices the plan that its log printed; the last column is a naive serial
-    roofline on the same inputs. Single GPU: the host sets the pace; the two numbers of its profile
-    that were fitted are fitted again without the model, or without the GPU, of each case.
-    Transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100; the shares of
-    the device's rates are fitted again without the model, or the whole family, of each case.
-    Attention: kernels of HSTU on an H100 and a GB200, fitted again without the width of heads, or
-    the device, of each case; and whole layers, to which nothing is fitted. Sources of the
-    measurements are in configs/published.
+    systems: the plans that MLPerf logs printed. The last column is a naive model on the same
+    inputs: every stage at the datasheet's rate, one after the other.
+
+    single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
+    they are fitted anew without the model, or without the GPU, of each case.
+
+    transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
+    the device's rates are fitted anew without the model, or the whole family, of each case.
+
+    attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
+    device, of each case; and whole layers, to which nothing is fitted.
+
+    The measurements and their sources are in configs/published.
     """
     if fit and what not in ("transformers", "attention"):
-        message = "--fit fits constants of transformers or attention; add --what transformers"
+        message = "--fit fits constants of transformers or attention; add --what with one of them"
         raise InvalidInputError(message)
     if what == "transformers":
         return _transformers(settings, fit=fit)
@@ -142,19 +144,17 @@ def _single_gpu(settings: Settings) -> int:
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
 @click.option(
-    "--runs",
-    type=FILE,
-    metavar="FILE",
-    help="Runs that 'validate torchrec -o DIR' wrote, as one more family.",
-)
+    "--runs", type=FILE, metavar="FILE",
+    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
+)  # fmt: skip
 @output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
-    """Count the held-out measurements inside their 90 % intervals, family by family.
+    """Count the held-out measurements that lie inside their 90 % intervals.
 
-    Published systems, lookups, and points of collective curves: none of them was fitted. Between 80
-    and 97 % should be inside. Below that, pairs of plans on one system: what their predictions have
-    wrong in common cancels in the ratio.
+    The measurements are published systems, lookups, and points of collective curves; no model was
+    fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
+    system: what both predictions have wrong in common cancels in the ratio of their times.
     """
     from planner.cli.printing import validate_intervals as show
     from planner.validation.intervals import coverages, published_pairs
@@ -170,28 +170,27 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
 
 @command.command("torchrec", short_help="Train random models here and compare.")
 @click.option(
-    "--system",
-    type=FILE,
-    metavar="FILE",
-    help="A system that 'shardplan calibrate' wrote; calibrates quickly without it.",
-)
-@click.option("--tasks", type=click.IntRange(1, 1000), default=10, show_default=True)
-@click.option("--plans", type=click.IntRange(2, 64), default=8, show_default=True)
-@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=1000, show_default=True)
+    "--system", type=FILE, metavar="FILE",
+    help="A system from 'shardplan calibrate'.  [default: calibrate quickly first]",
+)  # fmt: skip
+@click.option("--tasks", type=click.IntRange(1, 1000), default=10, show_default=True,
+    help="Number of random models.")  # fmt: skip
+@click.option("--plans", type=click.IntRange(2, 64), default=8, show_default=True,
+    help="Number of plans for each model.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True,
+    help="Number of gloo ranks.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=1000, show_default=True,
+    help="Of the random models and plans.")  # fmt: skip
 @click.option(
-    "--models",
-    type=click.Choice(["dlrm", "transformer", "sequence"]),
-    default="dlrm",
-    show_default=True,
-    help="DLRMs; transformer blocks between pooled vectors; or along sequences of unpooled tables.",
-)
-@click.option("--skew", is_flag=True, help="Same plans, uniform and then skewed indices.")
+    "--models", type=click.Choice(["dlrm", "transformer", "sequence"]),
+    default="dlrm", show_default=True,
+    help="DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+)  # fmt: skip
+@click.option("--skew", is_flag=True, help="Run each plan with uniform, then with skewed indices.")
 @click.option(
-    "--codec",
-    type=click.Choice(["fp16", "bf16"]),
-    help="Same plans, vectors and gradients exchanged in fp32 and then in this precision.",
-)
+    "--codec", type=click.Choice(["fp16", "bf16"]),
+    help="Run each plan with exchanges in fp32, then in this format.",
+)  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
 @click.pass_obj
@@ -206,12 +205,13 @@ def torchrec(
     output: Path | None,
     **numbers: int,
 ) -> int:
-    """Train random models under random, baseline and searched plans and predict every one.
+    """Train random models on this machine's CPU cores, and predict the time of every plan.
 
-    Ranks are gloo processes of this machine; plans take turns in random blocks. Times are virtual:
-    each rank's processor time, joined at every collective, so that other jobs disturb little. The
-    model knows what 'shardplan calibrate' measured, stage by stage, never a run of one of these
-    plans. With -v also every plan and every stage is printed.
+    Each model is trained under random plans, baselines and plans of the search, which take turns in
+    random blocks. Ranks are gloo processes. Measured times are processor times of each rank, joined
+    at every collective, so that other jobs disturb little. Predictions rest on what 'shardplan
+    calibrate' measured, stage by stage, and never on a run of one of these plans. -v also prints
+    every plan and every stage.
     """
     from planner.cli.printing import validate_runs as show
     from planner.cli.real_runs import refuse_launcher, require_torchrec, status_line
@@ -371,10 +371,11 @@ def _as_json(predictions: tuple[PublishedPrediction, ...]) -> dict[str, object]:
 def trace(
     settings: Settings, *, workload: Path, plan: Path, traces: tuple[Path, ...], flags: ProblemFlags
 ) -> int:
-    """Compare the prediction for a plan with PyTorch profiler traces of running it.
+    """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
-    One file per rank, as many ranks as you have. Kernels are told apart by name; a measured
-    collective spins while it waits for late ranks, so the predicted wait counts in its error.
+    Give one file for each rank that you have. Kernels are told apart by their names. A measured
+    collective also contains the time it waits for late ranks, so the predicted wait is added before
+    the error is computed.
     """
     from planner.cli.flags.inputs import load_plans
     from planner.cli.printing import validate_traces as show
@@ -392,8 +393,8 @@ def trace(
     told = list(inputs.warnings)
     if inputs.problem.topology.device.name == "cpu":
         told.append(
-            "CPU ranks: all times but those of lookups hold the profiler's own work, and those of "
-            "exchanges what the rank waits for the others"
+            "CPU ranks: measured times other than those of lookups hold the profiler's own work, "
+            "and those of exchanges also the time that a rank waits for others"
         )
     warn(settings, tuple(told))
     return 0

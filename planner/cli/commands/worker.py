@@ -16,16 +16,17 @@ Examples:
   srun --ntasks 16 shardplan worker /shared/s.journal"""
 
 
-@click.command(short_help="Join a study that 'tune --storage' began.", epilog=EXAMPLES)
+@click.command(short_help="Join a study that 'shardplan tune --storage' began.", epilog=EXAMPLES)
 @click.argument("storage", type=FILE)
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, storage: Path) -> int:
-    """Do trials of a study until none is left, then end.
+    """Do trials of the study in the journal STORAGE until none is left.
 
-    Workload and system files are read from the paths that 'tune' was given, so they must lie on a
-    disk that this machine sees too; contents that differ are refused. A worker may be killed at any
-    time: its trial is done again by another process, at once after Ctrl-C or SIGTERM (exit code 4).
+    Workload and system files are read from the paths that 'shardplan tune' was given, so this
+    machine must see them at the same paths; files with other contents are refused. A worker may be
+    killed at any time: another process repeats its trial, at once after Ctrl-C or SIGTERM (exit
+    code 4).
     """
     from planner.cli import tuning
     from planner.cli.flags.tune_inputs import clusters_from, load_space

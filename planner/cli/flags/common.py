@@ -191,14 +191,14 @@ CHANGES: Final = (
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Change one value of the workload file: --set tables.3.embedding_dim=64",
+        help="Change one value of the workload file, such as tables.3.embedding_dim=64.",
     ),
     click.option(
         "--model",
         "models",
         multiple=True,
         metavar="FAMILY=NAME|FILE.py",
-        help="Price with another model: --model collective=alpha_beta, or lookup, dense.",
+        help="Price with this cost model; FAMILY is lookup, collective or dense.",
     ),
 )
 """Flags that change what files say, or what prices it."""
@@ -277,7 +277,7 @@ def problem_options(command: Command) -> Command:
             "--global-batch-size",
             type=Count(MAX_SAMPLES),
             metavar="N",
-            help="Samples per step, all ranks.",
+            help="Samples of all ranks in one step, instead of --batch-size.",
         ),
         click.option(
             "--reserve",
@@ -291,7 +291,7 @@ def problem_options(command: Command) -> Command:
             "price_usd_per_hour",
             type=Quantity("usd_per_hour", positive=True),
             metavar="PRICE",
-            help="Of one GPU, such as '4.5 USD/h'.  [default: system's]",
+            help="Price of one GPU, such as '4.5 USD/h'.  [default: system's]",
         ),
         *CHANGES,
     )
@@ -344,16 +344,16 @@ def search_options(command: Command) -> Command:
             default="iteration",
             show_default=True,
             metavar="NAME",
-            help="What to make small; see 'shardplan list'.",
+            help="What to minimize; see 'shardplan list'.",
         ),
         time_limit_option(
-            "--time-limit", "Stop then with the best plan so far, such as 5min; ", "time_limit_s"
+            "--time-limit", "End after this time with the best plan so far; ", "time_limit_s"
         ),
         click.option(
             "--evaluations",
             type=Count(MAX_EVALUATIONS),
             metavar="N",
-            help="End the search after pricing N plans.  [default: by the size of the problem]",
+            help="Budget of work: N priced plans.  [default: by the size of the problem]",
         ),
         click.option(
             "--seed",
@@ -361,7 +361,7 @@ def search_options(command: Command) -> Command:
             default=0,
             show_default=True,
             metavar="N",
-            help="Same seed and inputs, same plan.",
+            help="Of random choices; the same seed and inputs give the same plan.",
         ),
     )
     return gathered(command, options, SearchFlags, "search")
@@ -374,15 +374,15 @@ def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]
         *names,
         type=Quantity("s", positive=True),
         metavar="TIME",
-        help=f"{text}a safety by the clock.  [default: none, a budget of work ends the search]",
+        help=f"{text}a safety by the clock.  [default: none; the budget of work ends a search]",
     )
 
 
 def output_options(command: Command) -> Command:
     """The flags that choose how much is printed; kept in the settings of the command line."""
     options = (
-        _setting("--json", "json", "Print one JSON document on stdout; remarks go to stderr."),
-        _setting("-q", "quiet", "Print results only: no progress, no remarks.", "--quiet"),
+        _setting("--json", "json", "Print one JSON document to stdout; remarks go to stderr."),
+        _setting("-q", "quiet", "Print only results: no progress, no remarks.", "--quiet"),
         _setting("-v", "verbose", "Print every section of the report.", "--verbose"),
         _setting("--debug", "debug", "Show the traceback of an error."),
     )

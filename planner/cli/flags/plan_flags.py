@@ -33,17 +33,17 @@ SCENARIO_OPTIONS = (
         type=FILE,
         multiple=True,
         metavar="FILE",
-        help="Count this too: a variant of the workload, or statistics of other data.",
+        help="Also count this: a variant of the workload, or statistics of other data; repeatable.",
     ),
     click.option(
         "--robust",
         type=click.Choice(_ROBUST),
-        help="What counts of the scenarios.  [default: worst]",
+        help="Minimize the worst or the mean of all scenarios.  [default: worst]",
     ),
     click.option(
         "--torchrec-defaults",
         is_flag=True,
-        help="TorchRec's bandwidths and memories, not the system's, for its objectives.",
+        help="For TorchRec's objectives: its bandwidths and memories, not the system's.",
     ),
 )
 """What the value of a plan depends on beside the objective."""
@@ -61,26 +61,26 @@ _FAMILY_OPTIONS = (
         "tolerance_ratio",
         type=Percent(),
         metavar="PERCENT",
-        help="How much slower a plan may be for that, on all hosts or fewer.  [default: 2%]",
+        help="How much slower each of these plans may be to save moves.  [default: 2%]",
     ),
     click.option(
         "--mtbf",
         "mtbf_s",
         type=Quantity("s", positive=True),
         metavar="TIME",
-        help="Mean time between failures of one host: weighs moves against slower iterations.",
+        help="Mean time between failures of one host, to weigh moves against slower iterations.",
     ),
     click.option(
         "--keep-batch",
         type=click.Choice(("global", "rank")),
-        help="Whose samples stay the same on fewer hosts.  [default: global]",
+        help="Samples that stay the same on fewer hosts, of a step or a rank.  [default: global]",
     ),
     click.option(
         "--restore-rate",
         "restore_bytes_per_s",
         type=Quantity("bytes_per_s", positive=True),
         metavar="RATE",
-        help="From the checkpoint to one rank, such as '2 GB/s'.  [default: 1 GB/s]",
+        help="How fast a rank reads the checkpoint, such as '2 GB/s'.  [default: 1 GB/s]",
     ),
 )
 
@@ -127,37 +127,37 @@ def plan_options(command: Command) -> Command:
             "--stats",
             type=FILE,
             metavar="FILE",
-            help="Measured statistics ('shardplan profile') of all tables, or of some.",
+            help="Statistics from 'shardplan profile', for all tables or some.",
         ),
         click.option(
             "--constraints",
             type=FILE,
             metavar="FILE",
-            help="YAML file of constraints, beside those of the workload.",
+            help="YAML file of constraints, in addition to those of the workload.",
         ),
         click.option(
             "--from",
             "plan_in_use",
             type=FILE,
             metavar="PLAN",
-            help="The plan in use: where the search starts, and what moves are counted from.",
+            help="The plan in use: the search starts from it, and moves are counted from it.",
         ),
         click.option(
             "--max-moved-bytes",
             type=Quantity("bytes"),
             metavar="SIZE",
-            help="Most bytes that ranks may receive to get there from --from, such as '200 GiB'.",
+            help="Most bytes that ranks may receive for the new plan, such as '200 GiB'.",
         ),
         click.option(
             "--max-moved-tables",
             type=Count(_MOST_TABLES),
             metavar="N",
-            help="Most tables of --from of which a rank may receive anything.",
+            help="Most tables that may move: of which some rank receives a part.",
         ),
         click.option(
             "--curve",
             is_flag=True,
-            help="Also search with 1, 2, 5 and 10 tables of --from moved; says which table blocks.",
+            help="Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks.",
         ),
         *SCENARIO_OPTIONS,
         *_FAMILY_OPTIONS,
@@ -181,8 +181,8 @@ def _check(flags: PlanFlags) -> None:
     details = (flags.tolerance_ratio, flags.mtbf_s, flags.keep_batch, flags.restore_bytes_per_s)
     if flags.lost_hosts is None and any(value is not None for value in details):
         message = (
-            "--family-tolerance, --mtbf, --keep-batch and --restore-rate need --survive, how many "
-            "hosts may be lost"
+            "--family-tolerance, --mtbf, --keep-batch and --restore-rate need --survive N, the "
+            "number of hosts that may be lost"
         )
         raise click.UsageError(message, context)
 

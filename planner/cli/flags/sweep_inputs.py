@@ -153,7 +153,7 @@ def size_options(command: Command) -> Command:
 def _check(flags: SweepFlags) -> None:
     """Refuse flags that contradict each other, or that mean nothing without another one."""
     if flags.mtbf_s is None and is_given("restart_s"):
-        message = "--restart is what a failure costs; say with --mtbf how often one comes"
+        message = "--restart says what a failure costs; say with --mtbf how often failures come"
         raise click.UsageError(message, click.get_current_context())
     if flags.batch_sizes and flags.global_batch_sizes:
         message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
@@ -188,7 +188,7 @@ def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]
         ),
         click.option(
             "--global-batch-size", "global_batch_sizes", type=values(Count(MAX_SAMPLES)),
-            default=(), metavar=numbers, help="Samples per step, all ranks.",
+            default=(), metavar=numbers, help="Samples of all ranks in one step.",
         ),
         click.option(
             "--pipeline", "pipelines", type=values(click.Choice(PIPELINES)), default=(),
@@ -208,7 +208,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--price", "prices", type=Price(), multiple=True, metavar="SYSTEM=USD",
-        help="USD per GPU and hour.  [default: the system file's dated list price]",
+        help="Price of a GPU in USD per hour.  [default: the dated list price in the system]",
     ),
     click.option(
         "--mtbf", "mtbf_s", type=Quantity("s", positive=True), metavar="TIME",
@@ -216,14 +216,17 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--restart", "restart_s", type=Quantity("s"), default="5min", show_default=True,
-        metavar="TIME", help="From a failure to the next iteration.",
+        metavar="TIME", help="Time from a failure to the next iteration.",
     ),
-    time_limit_option("--time-limit", "For each search of a point, ", "time_limit_s"),
+    time_limit_option("--time-limit", "For each search, ", "time_limit_s"),
     click.option(
         "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-        help="Plans priced in each search of a point.  [default: by the size of the problem]",
+        help="Budget of each search: N priced plans.  [default: by the size of the problem]",
     ),
-    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, metavar="N",
+        help="Of random choices.",
+    ),
 )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def _check(flags: TuneFlags) -> None:
         message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
         raise click.UsageError(message, context)
     if flags.sync_intervals != (1,) and not flags.groups:
-        message = "--sync-interval is about copies of the tables; add --groups"
+        message = "--sync-interval says how often copies of the tables are averaged; add --groups"
         raise click.UsageError(message, context)
 
 
@@ -127,11 +127,11 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--system", "systems", type=Several(click.STRING), required=True, metavar="A,B",
         shell_complete=complete_system,
-        help="Systems to choose from, by name or file, the usual one first.",
+        help="Systems to choose from, by name or file; the usual one first.",
     ),
     click.option(
         "--gpus", type=Several(Count(MAX_RANKS)), default=(), metavar="N,N",
-        help="Ranks in all, the usual number first.  [default: one host; with --budget, 1, 2, 4 "
+        help="Numbers of ranks, the usual one first.  [default: one host; with --budget, 1, 2, 4 "
         "... hosts]",
     ),
     click.option(
@@ -144,7 +144,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--price", "prices", type=AnyPrice(), multiple=True, metavar="PRICE",
-        help="Of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one of several.  [default: system's]",
+        help="Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]",
     ),
     click.option(
         "--batch-size", "batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
@@ -152,7 +152,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--global-batch-size", type=Count(MAX_SAMPLES), metavar="N",
-        help="Samples per step, all ranks, on every cluster.",
+        help="Samples of all ranks in one step, the same on every cluster.",
     ),
     click.option(
         "--pipeline", "pipelines", type=Several(click.Choice(PIPELINES)), multiple=True,
@@ -162,27 +162,27 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--lookahead", "lookaheads", type=Several(Count(10_000)), default=(), metavar="N,N",
-        help="Batches that pipeline lookahead fills its caches from.  [default: workload's]",
+        help="How many batches ahead pipeline lookahead fills caches.  [default: workload's]",
     ),
     click.option(
         "--groups", is_flag=True,
-        help="Also try copies of all tables on smaller groups of ranks (2D parallelism).",
+        help="Also try 2D parallelism: copies of all tables on smaller groups of ranks.",
     ),
     click.option(
         "--sync-interval", "sync_intervals", type=Several(Count(10**6)), default="1",
-        show_default=True, metavar="N,N", help="Iterations between two averagings of the copies.",
+        show_default=True, metavar="N,N", help="The copies are averaged every N iterations.",
     ),
     click.option(
         "--communication", "communications", type=Several(click.STRING), default=(),
         metavar="CODEC,CODEC",
-        help="Codecs of the exchanges to choose from: 'workload' for its own, fp32, fp16, bf16, "
-        "fp8, int8, or two as fp16/bf16 (forward/backward).  [default: workload's]",
+        help="Codecs of the exchanges: 'workload' for its own, fp32, fp16, bf16, fp8, int8, or two "
+        "such as fp16/bf16 (forward/backward).  [default: workload's]",
     ),
     click.option(
         "--cache-sizes", "cache_menus", type=Several(PartShare()), multiple=True,
         metavar="5%,20%",
-        help="Shares of a cached table on the device that plans choose from; once per menu to "
-        "try.  [default: the usual ones, and others where device memory is short]",
+        help="Cache sizes that plans may use, as shares of a table; give it again for another list "
+        "to try.  [default: the usual ones, and others where device memory is short]",
     ),
     click.option(
         "--reserve", "reserves_bytes", type=Several(Quantity("bytes")), default=(),
@@ -192,38 +192,41 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--column-width", "column_widths", type=Several(Count(16_384)), default=(),
         metavar="N,N",
-        help="Least widths of a column piece to choose from.  [default: those that differ]",
+        help="Least widths of a column piece.  [default: those that make a difference]",
     ),
     *CHANGES,
     click.option(
         "--objective", "goals", type=Several(click.Choice(GOALS)), default=(),
         metavar="NAME,NAME",
-        help=f"What is best: {', '.join(GOALS)}; with several, all setups that no other beats in "
-        "each.  [default: iteration; throughput where setups train unequal numbers of samples]",
+        help=f"What is best: {', '.join(GOALS)}; with several, a star marks those that no "
+        "other beats.  [default: iteration; throughput where setups have unequal batches]",
     ),
     click.option(
         "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",
-        help="Searches at most, one per setup; it ends before if bounds rule out all others.",
+        help="Most searches, one for each setup; fewer if bounds rule out all others.",
     ),
     click.option(
         "--trial-limit", type=Quantity("s", positive=True), default="2min", show_default=True,
-        metavar="TIME", help="For the search of one setup: a safety by the clock.",
+        metavar="TIME", help="Of the search of one setup; a safety by the clock.",
     ),
     click.option(
         "--trial-evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-        help="Plans priced for one setup.  [default: by the size of the problem]",
+        help="Budget of one setup: N priced plans.  [default: by the size of the problem]",
     ),
     click.option(
         "--within", "within_ratio", type=Percent(), default="0%", show_default=True,
         metavar="PERCENT",
-        help="Do not search setups that provably gain no more than this over the best so far.",
+        help="Leave out setups that are proven to gain at most this over the best so far.",
     ),
     click.option(
         "--sampler", type=click.Choice(SAMPLERS), default="bounds", show_default=True,
-        help="What chooses setups: proven bounds, or a sampler of Optuna whose picks are still "
-        "checked by their bounds.",
+        help="What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices "
+        "are still checked by their bounds.",
     ),
-    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, metavar="N",
+        help="Of random choices.",
+    ),
 )  # fmt: skip
 
 

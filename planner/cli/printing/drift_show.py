@@ -69,7 +69,7 @@ class Drift:
         cut = ends.count(Status.TIME_LIMIT)
         text = (
             f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler machine "
-            "may find another plan, which saves more"
+            "may find a better plan"
         )
         return (text,) if cut else ()
 
@@ -80,8 +80,8 @@ class Drift:
         source = "the workload's own laws" if self.before is None else str(self.before)
         return (
             f"the plan's file predicts {units.format_time(told_s)}, but under {source} it takes "
-            f"{units.format_time(before_s)}: it was made with other statistics, system, models or "
-            "batch; name the statistics with --before",
+            f"{units.format_time(before_s)}: it was made with other statistics, models, batch or "
+            "system; name the statistics with --before",
         )
 
     @property
@@ -163,15 +163,17 @@ def _facts(drift: Drift) -> list[Fact]:
 
 def _verdict(drift: Drift) -> str:
     now = drift.latest.assessment
-    limit = format_share(drift.threshold_ratio)
+    limit = f"{format_share(drift.threshold_ratio)} (--threshold)"
     if any(rows.is_outgrown for rows in drift.latest.rows):
-        return "Enlarge tables: the data hold ids that the model has no rows for."
+        return "Enlarge tables: the data hold ids for which the model has no rows."
     if not now.fits:
         return "Plan again: under these data the plan in use does not fit in memory."
     saved = format_share(now.saved_ratio)
     if now.saved_ratio > drift.threshold_ratio:
-        return f"Plan again: a new plan saves {saved} of each iteration, more than {limit}."
-    words = f"Keep the plan: a new one saves {saved} of each iteration, at most {limit}."
+        return (
+            f"Plan again: a new plan saves {saved} of each iteration, above {limit} (--threshold)."
+        )
+    words = f"Keep the plan: a new one saves {saved} of each iteration, not more than {limit}."
     return f"{words} {_lasting(drift)}".strip()
 
 
@@ -181,7 +183,7 @@ def _lasting(drift: Drift) -> str:
         return ""
     soon, likely, late = line.days_until(drift.threshold_ratio)
     if not math.isfinite(likely):
-        return "It does not lose from day to day, so no end is in sight."
+        return "What a new plan saves does not grow from day to day."
     words = f"This plan lasts about {significant(likely)} more days"
     if len(drift.days) == 2:
         return f"{words}, by a line through two days."
@@ -207,7 +209,7 @@ def _move(now: Assessment) -> tuple[str, ...]:
 
 
 def _needs(rows: TableRows) -> str:
-    return f"{rows.table}: ids ask for {rows.num_rows_needed:,} rows, has {rows.num_embeddings:,}"
+    return f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
 
 
 def _grows(rows: TableRows, line: Trend) -> str:
@@ -261,8 +263,9 @@ def _tables(day: Day, *, everything: bool) -> Section:
     )
     left = len(changes) - len(shown)
     notes: tuple[str, ...] = (
-        "Then -> now. distinct rows: in one batch of all ranks. hottest 1 %: accesses on them. "
-        "changes by: bytes of rows that a batch looks up more or fewer.",
+        "Cells with an arrow: then -> now. distinct rows: in one batch of all ranks. hottest 1 "
+        "%: share of accesses on the hottest 1 % of rows. changes by: bytes of rows that a batch "
+        "looks up more or fewer.",
     )
     if left:
         notes += (f"{left} more tables changed by less; -v shows all.",)

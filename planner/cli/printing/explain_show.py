@@ -11,6 +11,7 @@ from costmodels.sharding import TablePlacement
 from planner.cli.console import say
 from planner.cli.printing.show import print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
+from planner.explain.constraint_cost import MORE_MEMORY
 from planner.report._figures import rank_ranges
 from planner.support.result_frames import ranks_held
 
@@ -92,23 +93,23 @@ def where(placement: TablePlacement) -> str:
 
 def print_table(explanation: TableExplanation) -> None:
     """The fastest options, with the plan's own among them, and what leaves others out."""
-    columns = ("", "option", "ranks", "forward?", "backward?", "sent", "memory", "plan")
+    columns = ("", "option", "ranks", "forward?", "backward?", "sent", "memory", "iteration")
     options = explanation.options
     shown = options[:_MOST_OPTIONS]
     if not any(o.is_chosen for o in shown):
         shown = (*shown[:-1], *(o for o in options if o.is_chosen))
     rows = [_row(o, explanation.plan_time_s) for o in shown]
     title = (
-        f"Table {explanation.table}: {len(options)} options, with the rest of the plan "
-        f"({units.format_time(explanation.plan_time_s)}) left alone"
+        f"Table {explanation.table}: {len(options)} options, while the rest of the plan "
+        f"({units.format_time(explanation.plan_time_s)}) stays as it is"
     )
     if len(shown) < len(options):
-        title += f"; {len(shown)} of them are shown, --json has all"
+        title += f"; {len(shown)} are shown, --json has all"
     print_rows(title, columns, rows)
     if explanation.rules:
         say(
             "\n ".join(
-                (f"Constraints on {explanation.table}, which leave out others:", *explanation.rules)
+                (f"Constraints on {explanation.table} that leave out others:", *explanation.rules)
             )
         )
     if explanation.num_stuck:
@@ -138,9 +139,9 @@ def _change(time_s: float | None, plan_time_s: float) -> str:
 
 
 def _changed(ratio: float) -> str:
-    """A change of the plan's time by a ratio, in percent; ``as is`` where that would show 0."""
+    """A change of the iteration in percent; ``no change`` where that would show 0."""
     percent = 100 * ratio
-    return "as is" if abs(percent) < 0.005 else f"{percent:+.2f} %"
+    return "no change" if abs(percent) < 0.005 else f"{percent:+.2f} %"
 
 
 def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
@@ -163,7 +164,7 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     if not explainer.plan.placements:
         return
     if not changes:
-        say("No table on a critical rank can change alone: rules and memory leave it no other way")
+        say("No table on a critical rank has another option that the rules and the memory allow")
         return
     moves = [
         (
@@ -176,8 +177,8 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
         for c in changes
     ]
     print_rows(
-        "Best change of one table alone, among tables on critical ranks",
-        ("table", "now", "instead", "plan", "moves"),
+        "Best change of each single table on a critical rank",
+        ("table", "now", "instead", "iteration", "moves"),
         moves,
     )
 
@@ -186,17 +187,17 @@ def print_costs(costs: Sequence[ConstraintCost]) -> None:
     """What dropping each constraint gains over a search that keeps them all, which comes first."""
     kept_s = next((c.kept_s for c in costs if c.kept_s is not None), None)
     kept = "nothing fits" if kept_s is None else units.format_time(kept_s)
-    rows: list[tuple[str, ...]] = [("nothing", kept, "", "")]
+    rows: list[tuple[str, ...]] = [("with all constraints", kept, "", "")]
     rows += [
         (
-            c.constraint,
+            f"with {c.constraint}" if c.constraint == MORE_MEMORY else f"without {c.constraint}",
             "nothing fits" if c.time_s is None else units.format_time(c.time_s),
             "" if c.gain_s is None or kept_s is None else _changed(-c.gain_s / kept_s),
             "cut" if c.is_cut else "",
         )
         for c in costs
     ]
-    columns: tuple[str, ...] = ("constraint", "iteration", "change", "search")
+    columns: tuple[str, ...] = ("planned again", "iteration", "change", "search")
     if not any(c.is_cut for c in costs):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_rows("Planned again without", columns, rows)
+    print_rows("What each constraint costs", columns, rows)

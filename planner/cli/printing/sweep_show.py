@@ -84,7 +84,7 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
         for row, result in zip(rows, results, strict=True):
             every_s = result.checkpoint_interval_s
             row.append("" if every_s is None else units.format_long_time(every_s))
-    title = f"Best plan of {name} on each point (* none is faster and cheaper)"
+    title = f"Best plan of {name} on each point (* no other is both faster and cheaper)"
     print_rows(title, tuple(columns), tuple(map(tuple, rows)))
     failed = [(r.point.name, r.reason) for r in results if r.status is PointStatus.FAILED]
     if failed:
@@ -106,7 +106,7 @@ def stopped(by: str, done: int, asked: int) -> str:
     """A remark on a sweep that something ended early."""
     if done < asked:
         return f"stopped by {by} after {done} of {asked} points"
-    return f"stopped by {by} after a search of all {asked} points, while plans were handed on"
+    return f"stopped by {by} while plans were handed on, after a first search of all {asked} points"
 
 
 def _cells(result: PointResult) -> tuple[str, ...]:

@@ -47,10 +47,11 @@ class FamilySection(AbstractReportSection):
             ]
         rows = tuple(_cells(member)[: len(columns)] for member in family.members)
         notes = (
-            "restored and moved: what ranks receive when a host of the row above is lost; worst "
-            "host: both together where that is most. one by one: what they would receive with "
-            "plans searched for each number of hosts alone. fastest pays after: training until "
-            "moving to the fastest plan found for so many hosts would have been better.",
+            "restored, moved: bytes that ranks receive from the checkpoint and from other ranks "
+            "when a host of the row above is lost. worst host: both together, for the host whose "
+            "loss costs most. one by one: both together if the plan for each number of hosts had "
+            "been searched alone. fastest pays after: so much training makes it better to move "
+            "to the fastest plan found for so many hosts.",
             *family.notes,
         )
         return Section(title=self.title, columns=tuple(columns), rows=rows, notes=notes)

@@ -56,7 +56,7 @@ class HelpSection(AbstractReportSection):
                 Column(title="fits"),
             ),
             rows=rows,
-            notes=("The plan as it is, priced again; planned anew it may gain more.",),
+            notes=("This plan, priced again with each change; a new plan may gain more.",),
         )
 
 

@@ -47,16 +47,17 @@ class MovesSection(AbstractReportSection):
             for p in result.curve
         )
         notes = [
-            "paid back after: training on the new plan, until the time saved is that of the move. "
-            "Tables that are cut anew without a rank receiving anything do not count as moved. "
-            "at least: proven, no plan within the limits of the row has a shorter iteration.",
+            "at least: a proven bound; no plan within the limits of the row has a shorter "
+            "iteration. paid back after: training on the new plan until it has saved the time of "
+            "the move. A table that is cut anew, while no rank receives a part of it, does not "
+            "count as moved.",
         ]
         blocked = result.blocked
         if blocked is not None:
             more = 1.0 - blocked.iteration_s / result.estimate.time.time_s
             notes.append(
-                f"Table {blocked.table} blocks: moving it too, "
-                f"{units.format_bytes(blocked.moved_bytes)}, would save another "
+                f"The limit on moves blocks table {blocked.table}: moving it too "
+                f"({units.format_bytes(blocked.moved_bytes)}) would save another "
                 f"{format_share(more)}."
             )
         return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))

@@ -66,9 +66,9 @@ class StagesSection(AbstractReportSection):
             Fact(
                 label="Ranks",
                 parts=(
-                    f"most of the critical path {figures.bottleneck_rank(estimate)}",
-                    f"most to compute {estimate.slowest_rank}",
-                    f"at {estimate.imbalance_ratio:.2f}x the mean of ranks",
+                    f"rank {figures.bottleneck_rank(estimate)} has most of the critical path",
+                    f"rank {estimate.slowest_rank} computes longest, "
+                    f"{estimate.imbalance_ratio:.2f}x the mean of ranks",
                 ),
             ),
         )
@@ -77,7 +77,9 @@ class StagesSection(AbstractReportSection):
             facts=facts,
             columns=columns,
             rows=tuple(_row(stage) for stage in stages if any(stage.duration_s)),
-            notes=("Column rank: where the stage takes longest; - where all ranks take as long.",),
+            notes=(
+                "Column rank: where the stage takes longest; - if all ranks take equally long.",
+            ),
         )
 
     def draw(self, evidence: Evidence) -> Block:

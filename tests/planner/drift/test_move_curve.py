@@ -95,7 +95,7 @@ def test_the_blocking_table_is_named(start: Plan, free: PlanningResult) -> None:
     moved = {p.table for p in result.plan.placements if p != start.placement(p.table)}
     assert blocked.table not in moved
     (section,) = build_sections(result, ("moves",))
-    assert any(f"{blocked.table} blocks" in note for note in section.notes)
+    assert any(f"blocks table {blocked.table}:" in note for note in section.notes)
 
 
 def test_a_curve_needs_a_plan_in_use() -> None:

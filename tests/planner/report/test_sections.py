@@ -131,7 +131,7 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
     bottleneck = fact(section, "Bottleneck")
     assert bottleneck.startswith("critical path, mostly on rank 3: lookup_forward 33 %")
-    assert "slowest rank 3, at 1.06x the mean of ranks" in bottleneck
+    assert "rank 3 computes longest, 1.06x the mean of ranks" in bottleneck
     memory = fact(section, "Memory")
     assert memory == "fullest rank 0: 41.0 of 80.0 GiB, 6.0 GiB of it in reserve"
     assert fact(section, "Solver").startswith("auto: proven optimal, gap 0 %, 2.4 s")

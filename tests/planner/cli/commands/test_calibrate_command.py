@@ -126,7 +126,7 @@ def test_calibrate_measures_the_ranks_of_a_launcher(
 @pytest.mark.parametrize(
     ("changed", "ranks", "said"),
     [
-        ({}, "2", "--ranks is 2, and the launcher has started 4"),
+        ({}, "2", "--ranks is 2, but the launcher has started 4"),
         ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "", "need at least 2 ranks"),
         ({"LOCAL_WORLD_SIZE": "2"}, "", "must be on one host"),
         ({"RANK": "first"}, "", "RANK must be a whole number; it is 'first'"),

@@ -132,7 +132,7 @@ def test_raw_data_and_tables_that_are_too_small(
     done = run(*asked, "--stats", days[3])
     assert done.code == 1, done.err
     assert "Too small" in done.out
-    assert "cat_1: ids ask for 4," in done.out
+    assert "cat_1: ids need 4," in done.out
     assert "beyond the rows of cat_1" in done.err
 
 

@@ -42,7 +42,7 @@ def test_the_first_values_are_the_usual_setup_and_changes_of_training_are_said(
     assert document["space"]["searched"] + document["space"]["ruled_out"] == 8
     assert document["setup"]["batch_size"] == 4096
     shown = run(*asked, "--system", "h100_sxm", "--communication", "workload")
-    assert "proven within" in shown.out
+    assert "proven: no setup is more than" in shown.out
     assert "this setup changes the training itself: 4,096 samples per rank" in shown.out
 
 
@@ -50,7 +50,7 @@ def test_a_proof_is_told_without_its_rounding(run: Run, demo: Path) -> None:
     """The usual setup is the best here, proven but for the last digits of a linear program."""
     asked = ("tune", demo, "--system", "h100_sxm", "--gpus", 8, "--pipeline", "none")
     shown = run(*asked, "--trials", 1, "--trial-evaluations", 10).out
-    assert "proven within 0.01 % over the whole design space" in shown
+    assert "proven: no setup is more than 0.01 % better" in shown
 
 
 def test_a_budget_leaves_clusters_out_by_name(run: Run, demo: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_folder_gets_plan_points_and_page(run: Run, demo: Path, tmp_path: Path
     space = document["space"]
     left = space["setups"] - space["searched"] - space["ruled_out"]
     assert left > 0
-    assert f"{left} left by --trials 5" in page
+    assert f"{left} left after --trials 5" in page
     front = [p for p in document["picks"] if p["on_front"]]
     assert page.count('<tr class="front">') == len(front)
     assert "http" not in page
