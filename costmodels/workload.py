@@ -12,8 +12,10 @@ from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
 from costmodels.fields import settle
-from costmodels.layers.base import AbstractLayer, check_cross
-from costmodels.operators import Operator
+from costmodels.layers._dense_part import NO_DENSE_PART
+from costmodels.layers._dense_part import DenseArch as DenseArch
+from costmodels.layers._dense_part import Interaction as Interaction
+from costmodels.layers._dense_part import OperatorList as OperatorList
 from costmodels.training.communication import NOT_COMPRESSED, Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
 from costmodels.training.optimizers import Optimizer as Optimizer
@@ -21,23 +23,20 @@ from costmodels.training.row_updates import RowUpdate
 
 
 class Pooling(StrEnum):
-    """How the rows of one bag become one vector; ``none`` keeps the sequence."""
+    """What becomes of the rows that a sample looks up: the sum, the mean, or (``none``) all."""
 
     SUM = "sum"
     MEAN = "mean"
     NONE = "none"
 
 
-class Interaction(StrEnum):
-    """How dense and embedding vectors meet before the top MLP."""
-
-    DOT = "dot"
-    CAT = "cat"
-    DCN = "dcn"
-
-
 class Pipeline(StrEnum):
-    """Training pipelines: TorchRec's three, HugeCTR's with both overlaps on, and BagPipe's."""
+    """Which parts of a training step run beside others.
+
+    ``none``, ``sparse_dist`` and ``prefetch_sparse_dist`` are TorchRec's, ``hugectr`` is HugeCTR's
+    with both overlaps on, ``lookahead`` is BagPipe's. Each is one file of
+    :mod:`costmodels.iteration`.
+    """
 
     NONE = "none"
     SPARSE_DIST = "sparse_dist"
@@ -47,10 +46,11 @@ class Pipeline(StrEnum):
 
 
 class HostProfile(StrEnum):
-    """Software that issues the work of a training step, by what it costs the host.
+    """Which software issues the work of a training step, and so how long the host takes for it.
 
-    Today's eager PyTorch, that of 2021 with its optimizer of one update per tensor and copies that
-    the host waits for, and a captured CUDA graph. Figures are in :mod:`costmodels.stages.host`.
+    ``eager`` is today's PyTorch; ``eager_2021`` is PyTorch of 2021, with one update per tensor in
+    its optimizer and copies that the host waits for; ``cuda_graph`` replays a captured graph. The
+    times are in :mod:`costmodels.stages.host`.
     """
 
     EAGER = "eager"
@@ -73,7 +73,19 @@ class DenseParallelism(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One input looked up in a table: ``pooling_factor`` indices per sample on average."""
+    """One input of the model, which is looked up in one table.
+
+    Attributes:
+        name: of the input.
+        pooling_factor: mean number of indices that a sample has of it, 0 to 1e6.
+
+    Raises:
+        InvalidValueError: the pooling factor is out of range.
+
+    Example:
+        >>> Feature(name="clicked_items", pooling_factor=20.0).pooling_factor
+        20.0
+    """
 
     name: str
     pooling_factor: float
@@ -89,12 +101,39 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One embedding table and the law of its indices.
+    """One table of ``num_embeddings`` x ``embedding_dim`` numbers, and how it is looked up.
 
-    ``module`` is the path of the owning module in the model, as TorchRec's plan names it; empty
-    when the root itself holds the tables. ``communication`` are the codecs of its exchanges, None
-    where nothing is said of them. ``row_update`` is the kernel of its backward pass. Each rank
-    exchanges distinct indices where ``deduplicates_indices``.
+    Attributes:
+        name: no two tables of a workload may have the same.
+        num_embeddings: rows, 1 to 2^48.
+        embedding_dim: columns, 1 to 16384.
+        features: the inputs that are looked up in it, at least one.
+        distribution: how often each row is looked up; it must have as many rows as the table.
+        dtype: element type of the weights.
+        pooling: whether the rows found are added up, averaged, or kept as a sequence.
+        is_weighted: whether every index comes with a weight.
+        module: path of the module that owns the table, as TorchRec's plan names it; empty when the
+            root itself holds the tables.
+        communication: codecs of its exchanges; None for those of the workload file.
+        row_update: the kernel that updates rows in the backward pass.
+        deduplicates_indices: whether each rank exchanges every distinct row of its batch only once;
+            for unpooled tables.
+
+    Raises:
+        InvalidValueError: a size is out of range, or two fields contradict each other.
+
+    Example:
+        >>> feature = Feature(name="item", pooling_factor=2.0)
+        >>> law = Uniform(num_embeddings=1000)
+        >>> table = Table(
+        ...     name="item",
+        ...     num_embeddings=1000,
+        ...     embedding_dim=64,
+        ...     features=(feature,),
+        ...     distribution=law,
+        ... )
+        >>> table.weight_bytes  # 1000 x 64 numbers of 4 bytes
+        256000
     """
 
     name: str
@@ -131,7 +170,7 @@ class Table:
 
     @property
     def codecs(self) -> Communication:
-        """What its exchanges are compressed with."""
+        """The codecs of its exchanges; none unless ``communication`` is set."""
         return self.communication or NOT_COMPRESSED
 
     @property
@@ -156,94 +195,55 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorList:
-    """The operators of a dense part for one batch size, such as those of a traced module.
-
-    ``before_tables`` need nothing that is looked up; they run while embeddings travel.
-    """
-
-    local_batch_size: int
-    before_tables: tuple[Operator, ...] = ()
-    after_tables: tuple[Operator, ...] = ()
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the batch."""
-        batch = self.local_batch_size
-        require(
-            1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
-        )
-        shared = [o.name for o in (*self.before_tables, *self.after_tables) if o.shared_bytes]
-        require(
-            not shared,
-            f"operators {shared[:5]} have shared_bytes, but ranks share layers alone; remove them",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseArch:
-    """The dense part, in one of three forms; without any, there is none.
-
-    Bottom MLP, interaction and top MLP of a DLRM; or ``layers``; or ``operators``.
-    """
-
-    num_dense_features: int = 0
-    bottom_mlp: tuple[int, ...] = ()
-    top_mlp: tuple[int, ...] = ()
-    interaction: Interaction = Interaction.DOT
-    dcn_num_layers: int = 0
-    dcn_low_rank_dim: int = 0
-    dtype: DataType = DataType.FP32
-    layers: tuple[AbstractLayer, ...] = ()
-    operators: OperatorList | None = None
-
-    def __post_init__(self) -> None:
-        """Check layer sizes, the cross network, and that there is one form."""
-        settle(self, "dense: ")
-        sizes = (*self.bottom_mlp, *self.top_mlp)
-        require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
-        require(0 <= self.num_dense_features <= 10**8, "num_dense_features must be 0..1e8")
-        check_cross(self.interaction.value, self.dcn_num_layers, self.dcn_low_rank_dim)
-        meets = self.interaction is not Interaction.DOT
-        forms = {
-            "bottom_mlp and top_mlp": bool(sizes),
-            "interaction": meets and not sizes,
-            "layers": bool(self.layers),
-            "operators": self.operators is not None,
-        }
-        given = [name for name, there in forms.items() if there]
-        require(
-            len(given) <= 1,
-            f"the dense part is given twice, by {' and by '.join(given)}; keep one of them",
-        )
-        require(
-            not meets or bool(self.top_mlp),
-            f"interaction {self.interaction} needs a top_mlp, which it feeds",
-        )
-
-    @property
-    def is_given(self) -> bool:
-        """Whether there is a dense part."""
-        mlps = bool(self.bottom_mlp or self.top_mlp)
-        return mlps or bool(self.layers) or self.operators is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model and how one training step of it is run. ``local_batch_size`` is samples per rank.
+    """A model, and how one training step of it is run.
 
-    ``gradient_accumulation`` micro-batches of that size make a step of a model without tables.
-    There, groups of ``tensor_parallel`` ranks of a host may share each layer, with the samples of
-    all of them.
-    ``between_steps_s`` is host time between steps in which the device has no work, such as reading
-    the loss; None means that of the host profile. ``batch_share_ratio``: see ``batch_shares``.
-    Caches of the pipeline ``lookahead`` are filled from the next ``lookahead_batches``.
+    Attributes:
+        name: of the model.
+        tables: embedding tables; a model without tables needs a dense part.
+        local_batch_size: samples per rank (the mean over ranks if batches are unequal).
+        dense: the layers that are not tables.
+        optimizer: of the tables; its state is kept beside the weights.
+        output_dtype: type of the looked-up vectors that are exchanged.
+        gradient_dtype: type of their gradients.
+        index_bytes: bytes of one index, 4 or 8.
+        pipeline: which parts of a step run beside others.
+        cuda_graph: short form of the host profile ``cuda_graph``.
+        host_profile: how long the host takes to issue the work of a step.
+        between_steps_s: seconds between two steps in which the host gives the device no work, such
+            as reading the loss; None for those of the host profile.
+        reserved_bytes: device memory per rank that no plan may use.
+        dense_optimizer: of the dense part.
+        dense_parallelism: how ranks share the training of the dense part.
+        gradient_accumulation: micro-batches of ``local_batch_size`` in a step; models without
+            tables only.
+        tensor_parallel: how many ranks of a host share each layer, and the samples of all of them;
+            models without tables only.
+        input_samples_per_s: what the data source delivers to all ranks together; None for no limit.
+        batch_share_ratio: each rank's share of the global batch, see
+            :mod:`costmodels.batch_shares`; empty for equal batches.
+        lookahead_batches: how many batches ahead the pipeline ``lookahead`` fills its caches.
+
+    Raises:
+        InvalidValueError: a value is out of range, or two fields contradict each other.
+
+    Example:
+        >>> law = Uniform(num_embeddings=1000)
+        >>> table = Table(
+        ...     name="item",
+        ...     num_embeddings=1000,
+        ...     embedding_dim=64,
+        ...     features=(Feature(name="item", pooling_factor=2.0),),
+        ...     distribution=law,
+        ... )
+        >>> Workload(name="tiny", tables=(table,), local_batch_size=512).weight_bytes
+        256000
     """
 
     name: str
     tables: tuple[Table, ...]
     local_batch_size: int
-    dense: DenseArch = DenseArch()
+    dense: DenseArch = NO_DENSE_PART
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     output_dtype: DataType = DataType.FP32
     gradient_dtype: DataType = DataType.FP32
@@ -338,7 +338,7 @@ class Workload:
         return table.row_bytes + sum(self.optimizer.state_bytes_per_row(width) for width in widths)
 
     def trained_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
-        """The same of all rows of ``table``."""
+        """Bytes of the weights and the optimizer state of all rows of ``table``."""
         return table.num_embeddings * self.trained_row_bytes(table, column_widths)
 
     @property

@@ -1,6 +1,14 @@
 """Which sharding plan makes a training iteration fastest?
 
-The public names are loaded when first used, so that importing the package costs nothing.
+The public names are those of ``__all__``. Each is loaded from its module when it is first used, so
+that importing the package costs nothing.
+
+Example:
+    >>> from planner import load_system, load_workload, plan
+    >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+    >>> result = plan(workload, system, max_evaluations=50)
+    >>> result.bound <= result.estimate.time.time_s
+    True
 """
 
 from __future__ import annotations
@@ -90,7 +98,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """A public name, loaded from its module."""
+    """Load a public name from its module."""
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -98,5 +106,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """The public names, for completion."""
     return list(__all__)

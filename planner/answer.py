@@ -1,4 +1,4 @@
-"""From what a search found to the answer: the plan with its price, its proof and its company."""
+"""From what a search found to the result: the plan, its price, its proof and the other plans."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Point = tuple[float, Assignment]
 """A plan with its value."""
 
 NO_SEARCH: Final = "none"
-"""In the place of a strategy where there is nothing to search."""
+"""The name of the strategy of a result for which nothing was searched."""
 _WITHOUT_TABLES: Final = ("iteration", "phases", "cost")
 RUNNERS_UP: Final = 3
-"""Plans that are told beside the best one."""
+"""How many of the next best plans a result has beside the best one."""
 
 
 def answer(
@@ -47,7 +47,19 @@ def answer(
     evaluate: Evaluator,
     seed: int,
 ) -> PlanningResult:
-    """What was found and proven, beside the baselines' plans."""
+    """The result of a search, with the plans of the baselines.
+
+    Args:
+        strategy: that of the search; for ``auto`` the best baseline may replace its plan.
+        outcome: what the search found and proved.
+        points: value and assignment of each baseline, None where it found no plan that fits.
+        evaluate: has priced the plans of the search.
+        seed: of the search.
+
+    Raises:
+        InfeasibleError: it is proven that no plan fits.
+        NoPlanFoundError: the search ended without a plan that fits.
+    """
     space = evaluate.space
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
@@ -81,7 +93,10 @@ def answer(
 
 
 def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str, ...]:
-    """Objectives on TorchRec's terms keep its own share of memory free, not the workload's."""
+    """A warning where a plan leaves less free than the workload's reserve.
+
+    TorchRec's objectives keep TorchRec's own reservation free instead.
+    """
     if best.memory.fits or not isinstance(objective, ColumnMaxima):
         return ()
     return (
@@ -91,7 +106,7 @@ def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str,
 
 
 def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> SearchOutcome:
-    """The outcome, its best plan with tables whole where that is as fast."""
+    """The outcome, with tables of its best plan left whole where that is as fast."""
     best = outcome.assignments[0]
     simpler = simplified(evaluate.space, evaluate, best)
     if simpler == best:
@@ -104,10 +119,10 @@ def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> Searc
 
 
 def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate | None:
-    """A baseline's plan with its price; None if it found none that fits.
+    """A baseline's plan with its price; None if it found no plan that fits.
 
-    TorchRec's own plan is told also where it breaks rules that TorchRec does not know, or has an
-    option that this search left out.
+    TorchRec's own plan is in the result even if it breaks rules that TorchRec does not have, or has
+    an option that this search left out.
     """
     if point is not None:
         return candidate(space, point[1], name)
@@ -125,8 +140,8 @@ def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str,
     if TORCHREC_BASELINE not in points or not torchrec_default(space.problem).is_cut:
         return ()
     text = (
-        "TorchRec's own plan is the best of the first part of its walk, which takes TorchRec "
-        "minutes here; its whole walk may find a better one by its rating"
+        "TorchRec's own plan is the best that the first part of its search finds; the whole search "
+        "would take TorchRec minutes here, and may find a plan that TorchRec rates better"
     )
     return (text,)
 
@@ -134,11 +149,12 @@ def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str,
 def answer_without_tables(
     problem: PlanningProblem, make_pipeline: MakePipeline, search: SearchSettings
 ) -> PlanningResult:
-    """The only plan of a workload without tables, which needs no search: its price is its bound.
+    """The result for a workload without tables: there is one plan, and its price is its bound.
 
     Raises:
-        InvalidInputError: an objective that is about tables, or limits on moves or scenarios, which
-            are about tables too.
+        InvalidInputError: the objective is about tables, or there are scenarios or a limit on
+        moves,
+            which are about tables too.
         InfeasibleError: the dense part and the reserve do not fit into some device.
     """
     if search.objective not in _WITHOUT_TABLES:
@@ -198,13 +214,17 @@ def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -
 
 
 def _separable_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
+    """The part of the best plan's value that bounds can see; see :class:`SolverReport`."""
     best, space = outcome.assignments[0], evaluate.space
     found = evaluate.objective.separable_value(space.work(best), _types(space, best))
     return None if found is None else min(found, outcome.values[0])
 
 
 def _balanced_value(outcome: SearchOutcome, evaluate: Evaluator) -> float | None:
-    """The same of a made-up plan that gives every rank the mean of this one's work."""
+    """What the value would be if the best plan's work were spread evenly over its ranks.
+
+    None where ranks differ in speed or batch, or where there is no bound to compare with.
+    """
     best, space, objective = outcome.assignments[0], evaluate.space, evaluate.objective
     problem = space.problem
     speeds = problem.topology.speeds()
@@ -239,7 +259,7 @@ def _check_found(space: SearchSpace, outcome: SearchOutcome) -> None:
 
 
 def candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidate:
-    """A plan of a space with its price and its memory."""
+    """The plan of an assignment, with its price and its memory."""
     found = space.plan(assignment)
     pipeline = space.pipeline
     return Candidate(
@@ -248,7 +268,7 @@ def candidate(space: SearchSpace, assignment: Assignment, name: str) -> Candidat
 
 
 def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
-    """The outcome, led by the best of ``points`` where a short search found none as good."""
+    """The outcome, with the best of ``points`` put first if the search found no plan as good."""
     best = min(points, key=lambda p: p[0], default=None)
     if best is None or (outcome.values and outcome.values[0] <= best[0]):
         return outcome
@@ -260,13 +280,13 @@ def _no_worse(outcome: SearchOutcome, points: list[Point]) -> SearchOutcome:
 
 
 def _infeasible(space: SearchSpace) -> InfeasibleError:
-    """What stands in the way: bytes that are missing, rules that cannot hold, or both."""
+    """The error that names what is missing: bytes, rules that cannot hold, or both."""
     excess, reasons = least_excess_bytes(space), list[str]()
     advice = ["allow more sharding types or kernels"]
     if space.rules:
         unmet = unmet_rules(space.rules, [table.options for table in space.tables])
         named = ", ".join(rule_names(space.rules))
-        reasons += unmet or [f"of constraints there are {named}"]
+        reasons += unmet or [f"the constraints are {named}"]
         advice.insert(0, "widen or drop the rules named")
     if excess > 0 or not reasons:
         over = f"the fullest rank is {format_bytes(excess)} over its limit"

@@ -1,4 +1,4 @@
-"""The straight line: workload and topology in, the best plan with its price and its proof out."""
+"""From a workload and a topology to the best plan, with its price and its proof."""
 
 from __future__ import annotations
 
@@ -21,17 +21,8 @@ from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.objectives import objective_class
 from planner.options.work import ListingProgress
-from planner.prepare import (
-    search_objective,
-    search_space,
-)
-from planner.problem import (
-    NO_CONSTRAINTS,
-    PLAN_HINT,
-    Constraints,
-    MoveLimit,
-    PlanningProblem,
-)
+from planner.prepare import search_objective, search_space
+from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
@@ -54,7 +45,7 @@ BASELINES: Final = (
 
 
 SEARCH: Final = SearchSettings()
-"""How a search goes unless told otherwise."""
+"""The settings of a search unless others are given."""
 
 
 def plan(
@@ -69,28 +60,36 @@ def plan(
     search: SearchSettings = SEARCH,
     **changes: Unpack[SearchChanges],
 ) -> PlanningResult:
-    """The best plan found for a workload on a topology: the short form of :func:`solve`.
+    """Find the best plan for a workload on a topology; the short form of :func:`solve`.
 
-    A search that something else may stop, or that counts memory in another way, is asked of
-    :func:`solve`.
+    Use :func:`solve` for a search that the caller may stop, or that prices plans in another way.
 
     Args:
         workload: tables, dense part and how a step is run.
         topology: ranks, memories and links.
-        constraints: limits on options and places of tables, and on memory.
-        moves: the plan in use, and how much may move away from it.
-        scenarios: the same tables under other index distributions or batch sizes.
-        models: what prices plans; None for the models that the system names.
+        constraints: rules that the plan must keep.
+        moves: the plan in use, and how much may move from it; None for a new job.
+        scenarios: the same tables with other index distributions or batch sizes.
+        models: the cost models that price plans; None for those that the system names.
         progress: called with every improvement.
         search: strategy, objective, limits and seed.
         **changes: fields of :class:`SearchSettings` that differ from ``search``, such as
             ``time_limit_s=5.0``.
 
+    Returns:
+        The plan with its predicted time in seconds, its bound, and its memory in bytes per rank.
+
     Raises:
         TypeError: a name among ``changes`` is no field of :class:`SearchSettings`.
-        InvalidInputError: as of :func:`solve`.
-        InfeasibleError: proven that no plan fits.
+        InvalidInputError: as for :func:`solve`.
+        InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
+
+    Example:
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> result = plan(workload, system, max_evaluations=50)
+        >>> len(result.plan.placements) == len(workload.tables)
+        True
     """
     require_kind("scenarios", scenarios, Iterable, "give a list of workloads")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
@@ -113,21 +112,32 @@ def solve(
     progress: Callable[[SearchProgress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PlanningResult:
-    """The best plan found for a problem.
+    """Find the best plan for a problem.
 
     Args:
         problem: workload, topology, constraints, plan in use and scenarios.
         search: strategy, objective, limits and seed.
-        make_pipeline: prices plans; another one can count memory in another way.
+        make_pipeline: makes what prices plans; another one can, for example, count memory in
+            another way.
         progress: called with every improvement.
-        should_stop: asked often; True ends the search with what it has.
+        should_stop: called often; True ends the search with the best plan so far.
+
+    Returns:
+        The plan with its predicted time in seconds, its bound, and its memory in bytes per rank.
 
     Raises:
-        InvalidInputError: unknown strategy or objective, constraints that leave no option or
-            contradict each other, scenarios with other tables.
-        InfeasibleError: proven that no plan fits.
+        InvalidInputError: an unknown strategy or objective, constraints that leave a table no
+        option
+            or contradict each other, or scenarios with other tables.
+        InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
-        StoppedError: ``should_stop`` said so before there was anything to search.
+        StoppedError: ``should_stop`` was True before there was any plan.
+
+    Example:
+        >>> problem = load_problem("small_demo", "h100_sxm", gpus=8)
+        >>> result = solve(problem, search=SearchSettings(max_evaluations=50))
+        >>> result.solver.seed
+        0
     """
     require_kind("problem", problem, PlanningProblem, "planner.load_problem(...) reads one")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
@@ -149,15 +159,15 @@ def solve(
 
 
 def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = None) -> Floor:
-    """What no plan of a problem can go below, in seconds per iteration, without looking for one.
+    """A lower bound on the iteration time of every plan of a problem, without a search for a plan.
 
-    Where options are so many that host kernels are listed for uncut columns alone, it is about
-    plans of the listed options.
+    Where there are so many options that kernels in host memory are listed for uncut columns alone,
+    the bound is about plans of the listed options.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other.
         InfeasibleError: proven that no plan fits.
-        StoppedError: ``should_stop`` said so while options were listed.
+        StoppedError: ``should_stop`` was True while options were listed.
     """
     run = _Run(
         problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
@@ -190,13 +200,23 @@ def estimate(
     Args:
         workload: tables, dense part and how a step is run.
         topology: ranks, memories and links.
-        plan: of these tables on these ranks.
-        name: what the result and errors call it.
-        models: what prices it; None for the models that the system names.
+        plan: places every table of the workload on ranks of the topology.
+        name: of the plan, in the result and in errors.
+        models: the cost models that price it; None for those that the system names.
+
+    Returns:
+        The plan with its estimate (times in seconds) and its memory (bytes per rank).
 
     Raises:
         InvalidInputError: the plan is not one of this workload on this many ranks, or an argument
             is of another class.
+
+    Example:
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> found = plan(workload, system, max_evaluations=50)
+        >>> priced = estimate(workload, system, found.plan)
+        >>> priced.estimate.time.time_s == found.estimate.time.time_s
+        True
     """
     problem = PlanningProblem(workload=workload, topology=topology, models=models)
     require_kind(name, plan, Plan, PLAN_HINT)
@@ -217,10 +237,26 @@ def compare(
     *,
     models: CostModels | None = None,
 ) -> tuple[Candidate, ...]:
-    """Price several plans by the same models, in the order given; see :func:`estimate`.
+    """Price several plans by the same models.
+
+    Args:
+        workload: tables, dense part and how a step is run.
+        topology: ranks, memories and links.
+        plans: plans by name.
+        models: the cost models that price them; None for those that the system names.
+
+    Returns:
+        The priced plans in the order given, as :func:`estimate` returns them.
 
     Raises:
-        InvalidInputError: a plan is not one of this workload on this many ranks, or no plan.
+        InvalidInputError: a value is not a plan of this workload on this many ranks.
+
+    Example:
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> found = plan(workload, system, max_evaluations=50)
+        >>> plans = {"ours": found.plan, "theirs": found.baselines[0].plan}
+        >>> [candidate.name for candidate in compare(workload, system, plans)]
+        ['ours', 'theirs']
     """
     require_kind("plans", plans, Mapping, "give a dictionary of plans by name")
     return tuple(
@@ -229,15 +265,15 @@ def compare(
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Strategies that ``plan`` knows by name."""
+    """The names of all strategies."""
     return discovery.names(strategies)
 
 
 def strategy_named(name: str) -> AbstractStrategy:
-    """The strategy in ``planner/search/<name>.py``.
+    """Make the strategy in ``planner/search/<name>.py``.
 
     Raises:
-        InvalidInputError: there is none; the message lists those there are.
+        InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
     if name not in strategy_names():
         known = ", ".join(strategy_names())
@@ -258,7 +294,7 @@ def _deadline(search: SearchSettings) -> Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One search of a problem, and the baselines beside it."""
+    """One search of a problem, and the baselines that it is compared with."""
 
     problem: PlanningProblem
     settings: SearchSettings
@@ -268,7 +304,7 @@ class _Run:
     should_stop: Callable[[], bool] | None
 
     def search(self) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
-        """Search the kernels that matter, and then all of them if nothing fits without them."""
+        """Search with the kernels that matter; if nothing fits, search again with all kernels."""
         named = self.settings.strategy
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
         at_once = objective_class(self.settings.objective).wants_every_kernel
@@ -289,7 +325,7 @@ class _Run:
     def baselines(
         self, space: SearchSpace, objective: AbstractObjective
     ) -> dict[str, Point | None]:
-        """Best plan of each baseline strategy; None for those that found none that fits."""
+        """The best plan of each baseline strategy; None where it found no plan that fits."""
         points: dict[str, Point | None] = {}
         for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
             evaluate = Evaluator(space, objective, self.deadline.for_baseline(space, left))
@@ -298,9 +334,10 @@ class _Run:
         return points
 
     def listed(self, *, every_kernel: bool = False) -> SearchSpace:
-        """The space of plans; where kernels were left out, that nothing fits is not proven.
+        """The space of plans; raises if it is proven that nothing fits.
 
-        They are all listed where a table fits with none of those that would be.
+        Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
+        has no option at all, all kernels are listed after all.
         """
         with collector_paused():
             space = search_space(
@@ -328,7 +365,7 @@ class _Run:
 
 
 def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> ListingProgress | None:
-    """Tells of the tables whose options are listed, before there is any plan."""
+    """A callback that reports how many tables have their options listed; no plan exists then."""
     if progress is None:
         return None
     started = time.perf_counter()
@@ -349,7 +386,10 @@ def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> List
 
 
 def _any(space: SearchSpace) -> Assignment:
-    """Each table's first option, its pieces in turn; whether it fits is not looked at."""
+    """Some plan, to measure how long pricing takes: first options, pieces on ranks in turn.
+
+    It need not fit in memory.
+    """
     places = []
     for t in range(space.num_tables):
         option = space.option(t, 0)

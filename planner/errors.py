@@ -11,11 +11,25 @@ from __future__ import annotations
 
 
 class PlannerError(Exception):
-    """Root of all errors raised by :mod:`planner`."""
+    """Root of all errors that :mod:`planner` raises on purpose.
+
+    Example:
+        >>> issubclass(InfeasibleError, PlannerError)
+        True
+    """
 
 
 class InvalidInputError(PlannerError, ValueError):
-    """Input that breaks a rule. ``problems`` holds one line per broken rule."""
+    """Input that breaks a rule: a file, a flag or an argument.
+
+    Attributes:
+        problems: one line for each broken rule, with the value and what to change.
+
+    Example:
+        >>> error = InvalidInputError(["seed must be a whole number from 0, got -1"])
+        >>> error.problems
+        ['seed must be a whole number from 0, got -1']
+    """
 
     def __init__(self, problems: str | list[str]) -> None:
         """Join all problems into one message, one per line."""
@@ -24,7 +38,16 @@ class InvalidInputError(PlannerError, ValueError):
 
 
 class InfeasibleError(PlannerError):
-    """No plan fits. ``advice`` lists changes that would make one fit."""
+    """It is proven that no plan fits in memory, or keeps the constraints.
+
+    Attributes:
+        shortfall_bytes: bytes that the fullest rank lacks, 0 if memory is not what is missing.
+        advice: changes that would make a plan fit, one sentence each.
+
+    Example:
+        >>> InfeasibleError("nothing fits", shortfall_bytes=2.0**30).advice
+        ()
+    """
 
     def __init__(
         self, message: str, *, shortfall_bytes: float, advice: tuple[str, ...] = ()
@@ -36,8 +59,13 @@ class InfeasibleError(PlannerError):
 
 
 class StoppedError(PlannerError):
-    """The caller asked to stop before there was an answer; what was found so far is none."""
+    """The caller asked to stop before there was any plan."""
 
 
 class NoPlanFoundError(PlannerError):
-    """The budget ran out before a plan that fits was found; not a proof that there is none."""
+    """The search ended before it found a plan that fits; this does not prove that there is none.
+
+    Example:
+        >>> issubclass(NoPlanFoundError, InfeasibleError)
+        False
+    """

@@ -1,4 +1,7 @@
-"""The cost models that fit a system: measured curves where it names some, link rates otherwise."""
+"""Which cost models price plans on a system, and how others are chosen by name.
+
+A system that names measured curves of collectives is priced by them, any other by its link rates.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +41,15 @@ FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
     "collective": (collective, AbstractCollectiveModel),
     "dense": (dense, AbstractDenseModel),
 }
-"""Folders of models that can be chosen by name, with what their classes derive from."""
+"""The families of models that can be chosen by name: their package, and the base of their
+classes."""
 
 
 def default_models(topology: Topology) -> CostModels:
-    """The models of a system, for every command.
+    """The models of a system, unless others are chosen.
 
     Raises:
-        InvalidInputError: the system names curves that are not there.
+        InvalidInputError: the system names curves or a calibration that cannot be read.
     """
     if topology.calibration:
         models = cpu_models(load_constants(topology.calibration))
@@ -58,12 +62,12 @@ def default_models(topology: Topology) -> CostModels:
 
 
 def models_of(problem: PlanningProblem) -> CostModels:
-    """The models that price plans of a problem: its own, or those of the system."""
+    """The models that price plans of a problem: its own ones, or those of its system."""
     return problem.models or default_models(problem.topology)
 
 
 def pipeline_of(problem: PlanningProblem) -> CostPipeline:
-    """What prices plans of a problem."""
+    """The pipeline that prices plans of a problem."""
     return CostPipeline(problem.workload, problem.topology, models_of(problem))
 
 
@@ -71,13 +75,13 @@ def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:
     """The models of a system, with some replaced by name or by file.
 
     Args:
-        topology: says what the other models are.
-        choices: name of a model, or path of a Python file that defines one, by family: ``lookup``,
-            ``collective`` or ``dense``.
+        topology: the system; it gives the models of the other families.
+        choices: from a family (``lookup``, ``collective`` or ``dense``) to the name of a model, or
+            to the path of a Python file that defines one.
 
     Raises:
-        InvalidInputError: a family or model that does not exist, a file that cannot be run, or a
-            model that cannot be made without arguments.
+        InvalidInputError: there is no such family or model, a file cannot be run, or a model
+            cannot be made without arguments.
     """
     models = default_models(topology)
     for family, name in choices.items():
@@ -90,7 +94,7 @@ def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:
 
 
 def _made(family: str, name: str, own: object) -> object:
-    """A model without arguments; the system's own where that is of the same class."""
+    """The model of that name; the system's own instance if it is of the same class."""
     package, base = FAMILIES[family]
     try:
         kind = (
@@ -114,7 +118,7 @@ def _made(family: str, name: str, own: object) -> object:
 
 
 def cpu_models(constants: CpuConstants) -> CostModels:
-    """The models of a machine whose ranks are CPU cores, calibrated as a whole."""
+    """The models of a machine whose ranks are CPU cores, with calibrated constants."""
     return CostModels(
         lookup=CpuLookup(constants=constants),
         collective=Gloo(constants=constants),
@@ -125,7 +129,10 @@ def cpu_models(constants: CpuConstants) -> CostModels:
 
 
 def collective_model(topology: Topology) -> AbstractCollectiveModel:
-    """Curves that the system names; without any, the law of its kind of network, or alpha-beta."""
+    """Measured curves if the system names some; otherwise a law of its links.
+
+    The law is that of the kind of network if the system names one, else alpha-beta.
+    """
     curves = load_curves(topology)
     if not curves:
         return Ramp() if topology.network_link.fabric else AlphaBeta()
@@ -133,10 +140,11 @@ def collective_model(topology: Topology) -> AbstractCollectiveModel:
 
 
 def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
-    """As :func:`collective_model`, but a system without curves gets those of its own name.
+    """The model with which ``shardplan predict collective`` predicts single operations.
 
-    Such a set was measured on this device in a box that need not be typical, so that plans do not
-    rest on it; one operation at a time, it is the best there is.
+    It is that of :func:`collective_model`, except that a system without curves gets the shipped set
+    of its own name, if there is one. Such a set was measured on this device, but in a machine that
+    need not be typical. Plans therefore do not use it; for single operations nothing better exists.
     """
     if topology.calibration:
         return default_models(topology).collective
@@ -150,7 +158,7 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
 
 
 def calibrated_spread_ratio(topology: Topology, name: str) -> float | None:
-    """90 % spread of one fit of a calibrated machine, from points held out; None if not fitted."""
+    """The 90 % error of one fit of a calibration on points held out; None if it was not fitted."""
     for error in read_calibration(topology.calibration).errors:
         if error.name == name and error.num_points > 0:
             return error.p90_ratio

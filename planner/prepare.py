@@ -1,4 +1,4 @@
-"""From a problem to what a search is given: the space of plans, and what to make small."""
+"""From a problem to what a search is given: the space of plans, and the objective."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from planner.torchrec_terms.pipeline import TorchrecPipeline
 from planner.torchrec_terms.space import torchrec_space
 
 BOUND_OF_LISTED: Final = "the bound does not hold for plans that have them"
-"""What is said of options that were left out and may be part of a plan below the bound."""
+"""Said of options that were left out if a plan with them might lie below the bound."""
 
 
 def search_space(
@@ -39,23 +39,22 @@ def search_space(
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> SearchSpace:
-    """Every plan the problem allows, with its work in each scenario.
+    """The space of all plans that the problem allows, with their work in each scenario.
 
     Args:
         problem: the question.
-        make_pipeline: prices plans.
-        every_kernel: list kernels that keep weights in host memory even where device memory is far
-            from full.
-        every_name: list a cut under every sharding type that has it, also where one type stands for
-            another in a search.
-        progress: told how many of how many tables are listed, again and again.
-        should_stop: asked again and again; True ends the listing.
+        make_pipeline: makes what prices plans.
+        every_kernel: also list kernels in host memory for tables that device memory has room for.
+        every_name: list a cut under every sharding type that gives it. Otherwise one sharding type
+            stands for another where both give the same shards.
+        progress: called again and again with how many of how many tables are listed.
+        should_stop: called again and again; True ends the listing.
 
     Raises:
         InvalidInputError: constraints that leave no option or contradict each other, or scenarios
             with other tables.
-        InfeasibleError: arithmetic alone rules out every plan.
-        StoppedError: ``should_stop`` said so.
+        InfeasibleError: the sizes of tables and memories alone rule out every plan.
+        StoppedError: ``should_stop`` was True.
     """
     pipeline = search_pipeline(problem, make_pipeline)
     limits = table_limits(problem)
@@ -75,10 +74,10 @@ def search_space(
 
 
 def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> CostPipeline:
-    """What counts and prices the work of a search, in all scenarios at once.
+    """The pipeline that counts and prices the work of plans, in all scenarios at once.
 
     Raises:
-        InvalidInputError: scenarios with other tables, or for an objective that takes none.
+        InvalidInputError: scenarios have other tables, or the objective takes no scenarios.
     """
     topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
@@ -97,7 +96,7 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
 
 
 def searched_options(space: SearchSpace) -> tuple[str, ...]:
-    """Which options a search looked at, and what is known of the others, one line each."""
+    """Lines that say which options a search considered, and whether its bound holds for others."""
     listing, topology = space.listing, space.problem.topology
     kinds = sorted({o.sharding_type for t in listing.tables for o in t.options})
     named = [*kinds, *(left_out for left_out, kept in listing.names.stands_for if kept in kinds)]
@@ -130,7 +129,9 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
             "cut, and caches of another size than 20 %, unless constraints name it"
         )
     if listing.is_pruned:
-        lines.append("left out: options that a quick plan and a bound rule out of any better plan")
+        lines.append(
+            "left out: options that no plan better than a first quick one has, as a bound proves"
+        )
     return tuple(lines)
 
 
@@ -139,10 +140,10 @@ def _percentages(ratios: Iterable[float | None]) -> str:
 
 
 def search_objective(name: str, space: SearchSpace, robust: ScenarioRule) -> AbstractObjective:
-    """The objective of that name; with scenarios, its worst or mean over them.
+    """The objective of that name; with scenarios, its worst value or its mean over them.
 
     Raises:
-        InvalidInputError: there is none of that name, or the system lacks what it needs.
+        InvalidInputError: there is no objective of that name, or the system lacks what it needs.
     """
     pipeline = space.pipeline
     if not isinstance(pipeline, ScenarioPipeline):
@@ -156,7 +157,7 @@ def search_objective(name: str, space: SearchSpace, robust: ScenarioRule) -> Abs
 
 
 def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
-    """The result with the price of the move from the plan in use, and the time per scenario."""
+    """The result with the move from the plan in use and the time in each scenario added."""
     problem, pipeline = result.problem, space.pipeline
     if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
         result = replace(result, solver=replace(result.solver, torchrec_defaults=True))

@@ -1,4 +1,4 @@
-"""The value of a plan, whoever made it, under any objective a search can have."""
+"""The value of any given plan under any objective that a search can have."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
 
 
 def pricing_of(*, torchrec_figures: bool) -> MakePipeline:
-    """What is asked to price plans; an objective of TorchRec's takes TorchRec's estimates anyway.
+    """What makes the pipeline that prices plans.
+
+    TorchRec's objectives use TorchRec's estimates in any case; this chooses the figures for them.
 
     Args:
-        torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
+        torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
+            system's.
     """
     return TorchrecPricing(torchrec_figures=True) if torchrec_figures else CostPipeline
 
@@ -38,23 +41,24 @@ def objective_value(
     torchrec_figures: bool = False,
     make_pipeline: MakePipeline | None = None,
 ) -> float:
-    """What a search for ``objective`` would have said of a plan.
+    """The value that a search for ``objective`` would give a plan.
 
     Args:
-        problem: workload, system and scenarios; limits of memory make a plan infinitely dear only
-            where an objective says so.
-        plan: one of the problem.
-        objective: as in :func:`planner.api.plan`.
-        robust: what counts of workload and scenarios, the worst or the mean.
-        torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
-        make_pipeline: what is asked to price plans, in place of what that says.
+        problem: workload, system and scenarios. A plan that does not fit in memory has an infinite
+            value only under objectives that define it so.
+        plan: a plan of this workload on these ranks.
+        objective: as in :class:`planner.SearchSettings`.
+        robust: whether the worst or the mean over workload and scenarios counts.
+        torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
+            system's.
+        make_pipeline: makes what prices plans; it takes the place of ``torchrec_figures``.
 
     Returns:
         In the unit of the objective: seconds, bytes, or US dollars per billion samples.
 
     Raises:
-        InvalidInputError: the plan is not one of the problem, or there is no such objective, or the
-            system lacks what it needs.
+        InvalidInputError: the plan is not one of this problem, there is no such objective, or the
+            system lacks what the objective needs.
     """
     asked = make_pipeline or pricing_of(torchrec_figures=torchrec_figures)
     own = objective_class(objective).priced_by(asked)
@@ -74,9 +78,9 @@ def objective_value(
 def in_scenarios(
     problem: PlanningProblem, candidate: Candidate
 ) -> tuple[Candidate, tuple[ScenarioTime, ...]]:
-    """A priced plan with the memory of the scenario that needs most, and its time in each.
+    """A priced plan with the memory of the scenario that leaves least free, and its times.
 
-    Without scenarios it is the same candidate, and no times.
+    Without scenarios, the candidate is returned as it is, with no times.
 
     Args:
         problem: workload, system and scenarios.

@@ -1,4 +1,4 @@
-"""What is asked: a workload on a topology under constraints."""
+"""The question to the planner: a workload on a topology, under constraints."""
 
 from __future__ import annotations
 
@@ -22,11 +22,25 @@ PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConstraint:
-    """Limits on the options of the tables whose name matches ``pattern`` (shell-style wildcards).
+    """Limits on the options of the tables whose names match a pattern; empty tuples mean no limit.
 
-    Empty tuples mean no limit. ``pairs`` lists the allowed combinations of a sharding type and a
-    kernel, where not every allowed type goes with every allowed kernel. ``min_column_width``
-    forbids narrower column pieces.
+    Attributes:
+        pattern: shell-style wildcards, such as ``user_*``.
+        sharding_types: the allowed ones.
+        kernels: the allowed ones.
+        ranks: the only ranks on which shards of the table may be.
+        hosts: the only hosts on which shards of the table may be.
+        min_column_width: fewest columns of a column piece.
+        cache_load_factors: shares (0..1) of the rows that a cache on the device may hold.
+        pairs: the allowed combinations of a sharding type and a kernel, where not every allowed
+            type goes with every allowed kernel.
+
+    Raises:
+        InvalidValueError: a field is of another kind, or ``min_column_width`` is below 1.
+
+    Example:
+        >>> TableConstraint(pattern="user_*", sharding_types=("row_wise",)).matches("user_id")
+        True
     """
 
     pattern: str
@@ -39,7 +53,7 @@ class TableConstraint:
     pairs: tuple[tuple[ShardingType, ComputeKernel], ...] = ()
 
     def __post_init__(self) -> None:
-        """Bring the fields to their kinds, and refuse a width that no piece has."""
+        """Convert the fields to their types, and refuse a width below 1."""
         settle(self, f"constraint {self.pattern!r}: ")
         require(
             self.min_column_width >= 1,
@@ -48,7 +62,7 @@ class TableConstraint:
         )
 
     def allows_pair(self, sharding_type: ShardingType, kernel: ComputeKernel) -> bool:
-        """Whether the rule on combinations leaves this one."""
+        """Whether ``pairs`` allows this combination."""
         return not self.pairs or (sharding_type, kernel) in self.pairs
 
     def matches(self, table: str) -> bool:
@@ -57,7 +71,7 @@ class TableConstraint:
 
 
 class Level(StrEnum):
-    """Where a rule counts: on each rank, or on each host."""
+    """Whether a rule holds for each rank or for each host."""
 
     RANK = "rank"
     HOST = "host"
@@ -65,13 +79,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableGroup:
-    """Tables, by shell-style patterns, that share one rank or host, or of which no two do."""
+    """Tables, named by patterns, that must share one rank or host, or must not share any."""
 
     patterns: tuple[str, ...]
     level: Level = Level.RANK
 
     def __post_init__(self) -> None:
-        """Bring the fields to their kinds."""
+        """Convert the fields to their types."""
         settle(self, "constraint together or apart: ")
 
     def matches(self, table: str) -> bool:
@@ -83,8 +97,8 @@ class TableGroup:
 class CountLimit:
     """At most ``most`` tables, or shards, on each rank or host.
 
-    Row blocks and copies on all ranks count wherever they are. ``patterns`` choose whose are
-    counted.
+    The row blocks and the copies of a table count on every rank that has one. ``patterns`` say
+    which tables count.
     """
 
     most: int
@@ -93,7 +107,7 @@ class CountLimit:
     patterns: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        """Bring the fields to their kinds."""
+        """Convert the fields to their types."""
         settle(self, "constraint on counts: ")
 
     def matches(self, table: str) -> bool:
@@ -103,23 +117,37 @@ class CountLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """At most so many bytes of a device (level rank) or of a host's DDR; no places mean all."""
+    """At most so many bytes on a device (level rank) or in a host's DDR; no ``places`` mean all."""
 
     most_bytes: float
     level: Level
     places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Bring the fields to their kinds."""
+        """Convert the fields to their types."""
         settle(self, "constraint on memory: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """All limits of a search; several that match one table hold together.
+    """All rules that a plan must keep. Where several match one table, all of them hold.
 
-    ``together`` keeps the tables of a group on one place, ``apart`` keeps any two of them off the
-    same one; ``counts`` limits tables or shards per place; ``memory`` what a place may hold.
+    Attributes:
+        tables: limits on the options of single tables.
+        sharding_types: the types that any table may have.
+        kernels: the kernels that any table may have.
+        together: groups of tables that must share one rank or host.
+        apart: groups of tables of which no two may share a rank or host.
+        counts: limits on the number of tables or shards per rank or host.
+        memory: limits on the bytes that a device or a host may hold.
+
+    Raises:
+        InvalidValueError: a field is of another kind.
+
+    Example:
+        >>> rules = Constraints(tables=(TableConstraint(pattern="user_*", min_column_width=32),))
+        >>> len(rules.for_table("user_id"))
+        1
     """
 
     tables: tuple[TableConstraint, ...] = ()
@@ -131,7 +159,7 @@ class Constraints:
     memory: tuple[MemoryLimit, ...] = ()
 
     def __post_init__(self) -> None:
-        """Bring the fields to their kinds."""
+        """Convert the fields to their types."""
         settle(self, "constraints: ")
 
     def for_table(self, table: str) -> tuple[TableConstraint, ...]:
@@ -139,7 +167,7 @@ class Constraints:
         return tuple(c for c in self.tables if c.matches(table))
 
     def limited(self, topology: Topology) -> Topology:
-        """The topology with the memory that the rules leave of it."""
+        """The topology with memories cut down to what the memory rules allow."""
         if not self.memory:
             return topology
         device, host = topology.hbm_capacities(), topology.ddr_capacities()
@@ -160,12 +188,30 @@ NO_CONSTRAINTS = Constraints()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLimit:
-    """How far a plan may lie from the one in use. None means no limit.
+    """The plan in use, and how much may move to get from it to a new plan.
 
-    Bytes are weights and optimizer state of cells that a rank holds in the new plan and not in
-    ``start``; a table moves if any rank has to receive some. Where ranks hold less than ``start``
-    says, because a host was lost, ``held`` has the shards that are there, and the others are
-    received wherever they go.
+    What moves are the cells (weights with optimizer state) that a rank holds in the new plan and
+    does not hold now. A table moves if any rank has to receive a cell of it.
+
+    Attributes:
+        start: the plan in use.
+        max_bytes: most bytes that all ranks together may receive; None for no limit.
+        max_tables: most tables that may move; None for no limit.
+        held: the shards that ranks still hold, where a host was lost and they hold less than
+            ``start`` says; None if nothing is lost. Lost cells have to be received wherever they
+            go.
+
+    Raises:
+        InvalidInputError: a plan is something else, or a limit is no number of 0 or more.
+
+    Example:
+        >>> from planner import load_system, load_workload, plan
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=2)
+        >>> before = plan(workload, system, max_evaluations=20, with_baselines=False)
+        >>> moves = MoveLimit(start=before.plan, max_tables=0)
+        >>> after = plan(workload, system, moves=moves, max_evaluations=20, with_baselines=False)
+        >>> after.reshard.moved_tables
+        0
     """
 
     start: Plan
@@ -174,10 +220,10 @@ class MoveLimit:
     held: Plan | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that are no numbers, and what is no plan.
+        """Refuse limits that are not numbers, and plans that are something else.
 
         Raises:
-            InvalidInputError: names the first one.
+            InvalidInputError: names the first wrong field.
         """
         require_kind("start", self.start, Plan, PLAN_HINT)
         require_kind("held", self.held, Plan, PLAN_HINT, optional=True)
@@ -192,10 +238,24 @@ class MoveLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningProblem:
-    """One question to the planner.
+    """One question to the planner: which plan is best for this workload on this topology?
 
-    ``scenarios`` are the same tables under other index distributions or batch sizes; a robust
-    search prices plans on the workload and on each of them.
+    Attributes:
+        workload: tables, dense part and how a step is run.
+        topology: ranks, memories and links.
+        constraints: rules that the plan must keep.
+        move_limit: the plan in use, and how much may move from it; None for a new job.
+        scenarios: the same tables with other index distributions or batch sizes. A search then
+            prices each plan on the workload and on all scenarios.
+        models: the cost models that price plans; None for those that the system names.
+
+    Raises:
+        InvalidInputError: a field is of another class; the message says what makes one.
+
+    Example:
+        >>> from planner import load_problem
+        >>> load_problem("small_demo", "h100_sxm", gpus=8).topology.world_size
+        8
     """
 
     workload: Workload
@@ -204,10 +264,9 @@ class PlanningProblem:
     move_limit: MoveLimit | None = None
     scenarios: tuple[Workload, ...] = ()
     models: CostModels | None = None
-    """What prices plans; None for the models that the system names."""
 
     def __post_init__(self) -> None:
-        """Name what stands in the place of something else, such as the name of a workload.
+        """Refuse fields of another class, such as the name of a workload in place of one.
 
         Raises:
             InvalidInputError: an argument of another class; the message says what makes one.
@@ -227,6 +286,6 @@ class PlanningProblem:
 
     @property
     def has_rules(self) -> bool:
-        """Whether tables depend on each other, so that not every strategy can keep to it."""
+        """Whether rules make tables depend on each other, which not every strategy can keep."""
         rules = self.constraints
         return bool(rules.together or rules.apart or rules.counts or self.move_limit)

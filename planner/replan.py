@@ -1,4 +1,4 @@
-"""What it takes to go from a plan in use to another one, and when that pays back."""
+"""What it takes to move from a plan in use to another plan, and when that pays back."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def reshard(
 ) -> Reshard:
     """Price the move from ``before`` to ``after``.
 
-    Every rank receives the cells that it does not hold, weights with optimizer state, from the
-    ranks that do, and from a checkpoint where none does. All ranks send and receive at once, each
-    direction and link level at its bandwidth; the slowest rank sets the time. Reading a checkpoint,
-    start-up of the transfers and copies to and from host memory are left out of that time.
+    Every rank receives the cells (weights with optimizer state) that it needs and does not hold. It
+    receives them from the ranks that hold them, or from a checkpoint if no rank does. All ranks
+    send and receive at the same time, each direction and each level of links at its bandwidth; the
+    time is that of the slowest rank. It leaves out reading a checkpoint, the start-up of transfers,
+    and copies to and from host memory.
 
     Args:
         before: the plan in use.
         after: the new plan.
-        workload: tables.
+        workload: the tables.
         topology: ranks and links.
-        before_s: iteration time of the plan in use.
-        after_s: iteration time of the new one.
-        held: the shards of ``before`` that ranks still have; None for all of them.
+        before_s: iteration time of the plan in use, in seconds.
+        after_s: iteration time of the new plan, in seconds.
+        held: the shards of ``before`` that ranks still hold; None for all of them.
     """
     flows, restored, moved = _flows(held or before, after, workload, topology.world_size)
     changed = {p.table for p in after.placements if _differs(before.placement(p.table), p)}
@@ -60,7 +61,7 @@ def reshard(
 
 
 def _differs(one: TablePlacement, other: TablePlacement) -> bool:
-    """Whether shards or kernels of a table differ, whatever its sharding type is called."""
+    """Whether shards or kernels of a table differ; the name of the sharding type does not count."""
     return (set(one.shards), one.kernel, one.cache_load_factor_ratio) != (
         set(other.shards),
         other.kernel,
@@ -71,9 +72,11 @@ def _differs(one: TablePlacement, other: TablePlacement) -> bool:
 def _flows(
     held: Plan, after: Plan, workload: Workload, world_size: int
 ) -> tuple[FloatArray, FloatArray, set[str]]:
-    """Bytes from each rank to each other, ``[W, W]``, to each from a checkpoint, ``[W]``.
+    """Who has to send what.
 
-    Beside them the tables of which some rank receives any.
+    Returns:
+        Bytes from each rank to each rank, ``[W, W]``; bytes to each rank from a checkpoint,
+        ``[W]``; and the names of the tables of which some rank receives a part.
     """
     flows, restored = np.zeros((world_size, world_size)), np.zeros(world_size)
     moved: set[str] = set()
@@ -86,7 +89,9 @@ def _flows(
         is_own = sources[:, None] == targets[None]
         missing = overlaps(areas, areas).diagonal() - np.where(is_own, cells, 0.0).sum(axis=0)
         cells = np.where(is_own, 0.0, cells)
-        if old.sharding_type is ShardingType.DATA_PARALLEL:  # each source has all of the table
+        if old.sharding_type is ShardingType.DATA_PARALLEL:
+            # Every source holds the whole table: the receivers share their demand over all of them,
+            # and a rank that is itself a source needs nothing.
             cells = np.where(is_own.any(axis=0), 0.0, cells) / max(len(sources), 1)
         if missing.any():
             moved.add(table.name)
@@ -97,7 +102,10 @@ def _flows(
 
 
 def transfer_s(flows: FloatArray, topology: Topology) -> float:
-    """Seconds until bytes ``[W, W]`` from each rank to each other are there, all at once."""
+    """Seconds until all bytes ``[W, W]`` from each rank to each rank have arrived.
+
+    All transfers run at the same time; the time is that of the busiest sender or receiver.
+    """
     ranks = np.arange(topology.world_size)
     host = ranks // topology.local_world_size
     domain = ranks // topology.domain_size

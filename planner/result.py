@@ -1,4 +1,4 @@
-"""What comes back: the plan, what it costs, how good it is, and what else was tried."""
+"""The result of planning: the plan, its price, how good it is, and what it is compared with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.support.digits import counted, format_gap, significant
 from planner.support.status import Status
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
-"""The strategy, and the baseline in a result, that is the plan of TorchRec's own planner."""
+"""The strategy that makes the plan of TorchRec's own planner; also its name as a baseline."""
 _SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
 
@@ -39,14 +39,24 @@ if TYPE_CHECKING:
 class SolverReport:
     """How the search went.
 
-    ``value`` and ``bound`` are in the unit of the objective (seconds for ``iteration``); ``bound``
-    is a proven lower bound on ``value`` over every plan in the search space, None if the strategy
-    has none. ``separable_value`` is the part of ``value`` that follows from the largest phases of
-    the plan, which is all that bounds can see; None if that is all of it. ``balanced_value`` is
-    what would be left of it if the plan's work were spread evenly over its ranks; None where ranks
-    differ. ``evaluations`` is the number of plans priced, ``work`` all that was done, in priced
-    plans. ``progress`` holds (seconds, incumbent, bound) as the search went. With
-    ``torchrec_defaults`` values rest on TorchRec's default figures, not on the system's.
+    Attributes:
+        strategy: the name of the strategy.
+        objective: what was minimized.
+        status: how the search ended.
+        value: of the best plan, in the unit of the objective (seconds for ``iteration``).
+        bound: a proven lower bound on the value of every plan in the search space, in the same
+            unit; None if the strategy proves none.
+        seconds: how long the search took.
+        seed: of the random choices.
+        evaluations: how many plans were priced.
+        work: all the work that was done, counted in priced plans.
+        separable_value: the part of ``value`` that follows from the longest durations of the plan's
+            phases alone, which is all that bounds can see; None if that is all of it.
+        balanced_value: what would be left of ``separable_value`` if the plan's work were spread
+            evenly over its ranks; None where ranks differ.
+        progress: (seconds, incumbent, bound) at moments of the search.
+        torchrec_defaults: whether values rest on TorchRec's default figures instead of the
+        system's.
     """
 
     strategy: str
@@ -65,14 +75,14 @@ class SolverReport:
 
     @property
     def gap_ratio(self) -> float | None:
-        """(value - bound) / value, 0..1."""
+        """The gap (value - bound) / value, 0..1; None without a bound."""
         if self.bound is None or self.value <= 0:
             return None
         return max(0.0, (self.value - self.bound) / self.value)
 
     @property
     def unseen_gap_ratio(self) -> float:
-        """The part of the gap that is not in the phases: launches and overlap, 0..1."""
+        """The part of the gap that bounds cannot see, 0..1: launches and overlap."""
         gap = self.gap_ratio
         if gap is None or self.separable_value is None:
             return 0.0
@@ -80,9 +90,9 @@ class SolverReport:
 
     @property
     def uneven_gap_ratio(self) -> float | None:
-        """The part of the gap that is ranks above the mean, 0..1; None if that is not known.
+        """The part of the gap that comes from uneven ranks, 0..1; None if that is not known.
 
-        What is then left are options that cost more in all than those of the bound.
+        What is left of the gap then comes from options that cost more than those of the bound.
         """
         gap = self.gap_ratio
         if gap is None or self.balanced_value is None:
@@ -94,7 +104,14 @@ class SolverReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One plan, fully priced, and the strategy that found it."""
+    """One priced plan.
+
+    Attributes:
+        name: of the strategy that found it, or as the caller named it.
+        plan: the plan.
+        estimate: its times, in seconds.
+        memory: its memory, in bytes per rank and host.
+    """
 
     name: str
     plan: Plan
@@ -104,13 +121,22 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshard:
-    """What going from the plan in use to this one takes, once, and what it saves per iteration.
+    """What the move from the plan in use to a new plan takes, and what it saves per iteration.
 
-    Bytes are weights and optimizer state that ranks receive, from others or, where a host was lost,
-    from a checkpoint; ``time_s`` leaves out reading that. ``moved_tables`` are those of which
-    some rank receives any; ``recut_tables`` change too, but every rank keeps a part of what it
-    holds, such as a replicated table that becomes column-wise. ``payback_iterations`` is None where
-    the new plan is not faster.
+    Bytes are weights and optimizer state that ranks receive from other ranks or, where a host was
+    lost, from a checkpoint.
+
+    Attributes:
+        moved_tables: how many tables some rank receives a part of.
+        recut_tables: how many tables change otherwise: every rank keeps a part of what it holds, as
+            when a replicated table becomes column-wise.
+        moved_bytes: what all ranks together receive.
+        most_received_bytes: what the rank that receives most receives.
+        time_s: seconds of the move over the links, without reading a checkpoint.
+        before_s: iteration time of the plan in use.
+        saved_s: by how much the new plan's iteration is shorter; negative if it is longer.
+        payback_iterations: iterations of the new plan until the move is paid back; None where it is
+            not faster.
     """
 
     moved_tables: int
@@ -124,17 +150,21 @@ class Reshard:
 
     @property
     def payback_s(self) -> float | None:
-        """Seconds of training on the new plan until the move is paid back; None for never."""
+        """Seconds of training on the new plan that save the time of the move; None for never."""
         count = self.payback_iterations
         return None if count is None else count * (self.before_s - self.saved_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovePoint:
-    """The best plan found with a number of tables moved, and what the move to it takes.
+    """The best plan found that moves at most a number of tables.
 
-    ``most_tables`` is None for as many as the limits of the question allow. No plan that keeps to
-    them takes less than ``bound_s``; None where the bound is not one of the iteration.
+    Attributes:
+        most_tables: the number; None for as many as the limits of the problem allow.
+        iteration_s: iteration time of the plan.
+        move: what the move to it takes.
+        bound_s: no plan within these limits has a shorter iteration; None where the search had
+            another objective.
     """
 
     most_tables: int | None
@@ -145,9 +175,12 @@ class MovePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """The change of one table that would save most beyond a plan, and that a limit forbids.
+    """The change of one table that would save most, and that a limit on moves forbids.
 
-    ``iteration_s`` is that of the plan with the change; ``moved_bytes`` have to travel for it.
+    Attributes:
+        table: its name.
+        iteration_s: iteration time of the plan with the change.
+        moved_bytes: what ranks would have to receive for it.
     """
 
     table: str
@@ -159,9 +192,12 @@ class Blocked:
 class HostLoss:
     """What it takes to go on without one host.
 
-    Host ``seats[i]`` of the larger plan becomes host ``i`` of the smaller one. ``restored_bytes``
-    were on the lost host alone and come from the checkpoint; ``moved_bytes`` come from other hosts
-    and ranks that are left. ``time_s`` is that of both, one after the other.
+    Attributes:
+        lost_host: its number in the larger plan.
+        seats: host ``seats[i]`` of the larger plan becomes host ``i`` of the smaller one.
+        restored_bytes: what only the lost host held, and what is read from the checkpoint.
+        moved_bytes: what ranks receive from hosts that are left.
+        time_s: seconds of both, one after the other.
     """
 
     lost_host: int
@@ -172,7 +208,7 @@ class HostLoss:
 
     @property
     def received_bytes(self) -> float:
-        """All that ranks receive."""
+        """All bytes that ranks receive."""
         return self.restored_bytes + self.moved_bytes
 
 
@@ -181,14 +217,17 @@ class FamilyMember:
     """A plan for some number of hosts, in a family that loses one host after the other.
 
     Attributes:
-        result: the plan, with the bound that holds for so many hosts.
-        fastest_s: seconds per iteration of the fastest plan found for so many hosts.
-        losses: of each host of the member before, in its order; empty for the first member.
-        alone: the same from the plan searched alone for one host more to that for so many.
-        alone_s: seconds per iteration of the plan searched alone for so many hosts.
-        to_fastest: the same from the member before to the fastest plan for so many.
+        result: the plan for this number of hosts, with its bound.
+        fastest_s: iteration time of the fastest plan found for this number of hosts.
+        losses: the loss of each host of the member before, in its order; empty for the first
+            member.
+        alone: the same losses between plans that were searched alone for their numbers of hosts.
+        alone_s: iteration time of the plan searched alone for this number of hosts.
+        to_fastest: the same losses, from the member before to the fastest plan.
         checkpoint_bytes: weights and optimizer state on the rank that has most of them.
-        checkpoint_interval_s: by Young and Daly; infinite without a mean time between failures.
+        checkpoint_interval_s: seconds between checkpoints by Young and Daly; infinite without a
+        mean
+            time between failures.
     """
 
     result: PlanningResult
@@ -202,14 +241,14 @@ class FamilyMember:
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts the plan is for."""
+        """The number of hosts that the plan is for."""
         return self.result.problem.topology.num_hosts
 
     @property
     def fastest_pays_after_s(self) -> float | None:
-        """Seconds of training after which moving to the fastest plan would have been better.
+        """Seconds of training from which on moving to the fastest plan would have been better.
 
-        None where the member is the fastest one, or is the first.
+        None for the first member, and where the member is the fastest plan.
         """
         time_s = self.result.estimate.time.time_s
         saved_s = time_s - self.fastest_s
@@ -221,7 +260,7 @@ class FamilyMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFamily:
-    """Plans for N hosts, one fewer and so on; ``notes`` say what was assumed."""
+    """Plans for N hosts, for one host fewer, and so on; ``notes`` say what was assumed."""
 
     members: tuple[FamilyMember, ...]
     notes: tuple[str, ...]
@@ -229,7 +268,7 @@ class PlanFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
-    """Iteration time of the plan in one scenario, with its 90 % interval, and its throughput."""
+    """Iteration time of the plan in one scenario, with its 90 % interval and its throughput."""
 
     name: str
     time_s: float
@@ -240,13 +279,30 @@ class ScenarioTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningResult:
-    """The answer to a planning problem. ``baselines`` are priced by the same models.
+    """The answer to a planning problem.
 
-    ``searched`` says which options were tried, one line each: the best plan and its bound are about
-    these. ``reshard`` is set when a plan in use was given; ``curve`` and ``blocked`` when it was
-    asked what each number of moved tables gives; ``scenarios`` holds the time in each scenario of a
-    robust search, the workload itself first. ``family`` has this plan and those for fewer hosts,
-    where they were asked for.
+    Attributes:
+        problem: the question.
+        best: the best plan with its price.
+        solver: how the search went, its value and bound.
+        runners_up: the next best plans of the search.
+        baselines: simple plans for comparison, priced by the same models.
+        unfit_baselines: names of baselines that found no plan that fits.
+        warnings: what a user of the plan has to know, one sentence each.
+        searched: lines that say which options were considered; the bound is about these.
+        reshard: the move from the plan in use; None if none was given.
+        curve: what each number of moved tables gives, if that was asked.
+        blocked: the table that the limit on moves blocks, if the curve was asked.
+        scenarios: the time in each scenario, the workload itself first; empty without scenarios.
+        family: this plan and those for fewer hosts, if they were asked for.
+
+    Example:
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> result = plan(workload, system, max_evaluations=50)
+        >>> 0.0 <= result.gap_ratio <= 1.0
+        True
+        >>> len(result.to_dataframe(per="rank"))
+        8
     """
 
     problem: PlanningProblem
@@ -267,11 +323,11 @@ class PlanningResult:
         """The best plan as a pandas DataFrame.
 
         Args:
-            per: what a row is: a ``table`` (shape, sharding type, kernel, ranks), a ``shard`` (its
-                rows and columns, its rank and bytes), or a ``rank`` (seconds and bytes).
+            per: what a row of it is: a ``table`` (shape, sharding type, kernel, ranks), a ``shard``
+                (its rows and columns, its rank and bytes), or a ``rank`` (seconds and bytes).
 
         Raises:
-            InvalidInputError: another word.
+            InvalidInputError: ``per`` is none of these words.
         """
         import pandas
 
@@ -288,7 +344,7 @@ class PlanningResult:
         return build(self.plan, self.problem.workload)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: time, throughput, proof, memory, cost, and the tables."""
+        """What notebooks show: time, throughput, gap, memory, cost, and the tables."""
         time, fullest = self.estimate.time, self.best.memory.fullest
         gap, usd = self.gap_ratio, self.usd_per_billion_samples
         topology = self.problem.topology
@@ -319,22 +375,22 @@ class PlanningResult:
 
     @property
     def estimate(self) -> IterationEstimate:
-        """What the best plan costs."""
+        """The predicted times of the best plan."""
         return self.best.estimate
 
     @property
     def usd_per_billion_samples(self) -> float | None:
-        """What training costs at the price of the devices; None for a system without price."""
+        """US dollars for 10^9 samples at the price of the devices; None without a price."""
         problem = self.problem
         time_s = self.best.estimate.time.time_s
         return usd_per_billion_samples(time_s, problem.workload, problem.topology)
 
     @property
     def bound(self) -> float | None:
-        """Proven lower bound of the objective."""
+        """A proven lower bound of the objective, in its unit; None if none is proven."""
         return self.solver.bound
 
     @property
     def gap_ratio(self) -> float | None:
-        """Optimality gap of the best plan, 0..1."""
+        """How far the best plan can be from the best possible, 0..1; None without a bound."""
         return self.solver.gap_ratio

@@ -1,8 +1,8 @@
-"""One plan for several days: the same tables under several index distributions or batch sizes.
+"""One plan for several scenarios: the same tables with other index distributions or batch sizes.
 
-Works of the scenarios stand side by side, ``[..., W, S x F]``, so that a search moves tables in all
-of them at once. A plan has to fit in each of them; proofs and packings look at the memory of the
-scenario that leaves least of it alone.
+The works of the S scenarios lie side by side in one array, ``[..., W, S x F]`` (W ranks, F columns
+of work each), so that a search moves a table in all scenarios at once. A plan must fit in memory in
+every scenario. Proofs and packings look only at the memory of the scenario that leaves least of it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from planner.space.objective import AbstractObjective, Cut
 
 
 class ScenarioRule(StrEnum):
-    """What counts of the scenarios: the slowest, or the mean."""
+    """Which value of the scenarios a robust search minimizes: the worst, or the mean."""
 
     WORST = "worst"
     MEAN = "mean"
 
 
 def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
-    """Refuse scenarios that are not the same tables.
+    """Refuse scenarios that have other tables than the workload.
 
     Raises:
-        InvalidInputError: one line for each scenario that differs in a table's name or shape.
+        InvalidInputError: one line for each scenario that differs in the name, the shape, the type
+        or
+            the order of a table.
     """
     problems = []
     shapes = {t.name: _shape(t) for t in workload.tables}
@@ -57,10 +59,13 @@ def _shape(table: Table) -> tuple[object, ...]:
 
 
 class ScenarioPipeline(CostPipeline):
-    """Prices plans in several scenarios at once; reports speak of the first."""
+    """Prices plans in several scenarios at once.
+
+    Estimates and samples, which reports show, are those of the first scenario: the workload itself.
+    """
 
     def __init__(self, pipelines: Sequence[CostPipeline]) -> None:
-        """One pipeline per scenario, all on one topology."""
+        """Join one pipeline per scenario; all are for one topology."""
         first = pipelines[0]
         super().__init__(first.workload, first.topology, first.models)
         self.pipelines = tuple(pipelines)
@@ -69,16 +74,16 @@ class ScenarioPipeline(CostPipeline):
         self._tightest = int(np.argmin(left))
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Works of all scenarios side by side."""
+        """The works of each option in all scenarios, side by side."""
         works = zip(*(p.options_work(options) for p in self.pipelines), strict=True)
         return [_option_side_by_side(of_one) for of_one in works]
 
     def plan_work(self, plan: Plan) -> FloatArray:
-        """Works of all scenarios side by side."""
+        """The work of a plan in all scenarios, side by side: ``[W, S x F]``."""
         return _side_by_side([p.plan_work(plan) for p in self.pipelines])
 
     def split(self, work: FloatArray) -> list[FloatArray]:
-        """The work of each scenario."""
+        """Take the works of the scenarios apart again."""
         return _blocks(work, len(self.pipelines))
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
@@ -86,17 +91,17 @@ class ScenarioPipeline(CostPipeline):
         return self.pipelines[self._tightest].device_bytes(self.split(work)[self._tightest])
 
     def host_bytes(self, work: FloatArray) -> FloatArray:
-        """Embedding bytes in each host's memory in that scenario."""
+        """Embedding bytes in each host's memory in the scenario that leaves least device memory."""
         return self.pipelines[self._tightest].host_bytes(self.split(work)[self._tightest])
 
     def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
-        """Bytes beyond the limits, added up over the scenarios."""
+        """Bytes beyond the limits of memory, added up over the scenarios."""
         works = zip(self.pipelines, self.split(work), strict=True)
         return np.asarray(sum(p.overflow_bytes(w, allowed_ratio) for p, w in works))
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Device bytes left for embeddings in that scenario, ``[W]``."""
+        """Device bytes for embeddings, ``[W]``, in the scenario that leaves least device memory."""
         return self.pipelines[self._tightest].device_limits
 
     def iteration_times(self, work: FloatArray) -> FloatArray:
@@ -121,9 +126,10 @@ class ScenarioPipeline(CostPipeline):
         return self.pipelines[0].sampled_times(plan)
 
     def memory(self, plan: Plan) -> MemoryLedger:
-        """The ledger of the scenario that leaves least free on a rank; one that does not fit first.
+        """The ledger of the scenario that leaves least free on its fullest rank.
 
-        Ranks may differ in memory, so that the scenario with most bytes on a rank may leave more.
+        A scenario in which the plan does not fit comes before all others. Ranks may differ in
+        memory, so the scenario with most bytes on a rank is not always the one that leaves least.
         """
         ledgers = [p.memory(plan) for p in self.pipelines]
         return min(ledgers, key=lambda ledger: (ledger.fits, ledger.fullest.headroom_bytes))
@@ -132,14 +138,15 @@ class ScenarioPipeline(CostPipeline):
 class RobustObjective(AbstractObjective):
     """The worst or the mean of one objective over scenarios.
 
-    Phases are those of all scenarios, one after the other. The mean of their cuts bounds the mean,
-    and the worst too; the cut of any scenario bounds the worst.
+    Its phases are the phases of all scenarios, one scenario after the other. A cut is a linear
+    lower bound on the objective. The mean of the scenarios' cuts bounds the mean of the objectives,
+    and so the worst of them; the cut of a single scenario bounds the worst.
     """
 
     name = "robust"
 
     def __init__(self, inner: Sequence[AbstractObjective], how: ScenarioRule) -> None:
-        """``inner`` holds the objective of each scenario."""
+        """Join the objectives ``inner``, one for each scenario."""
         self.name = f"{how} {inner[0].name}"  # type: ignore[misc]
         self._inner = tuple(inner)
         self._how = how
@@ -147,46 +154,46 @@ class RobustObjective(AbstractObjective):
 
     @property
     def weights(self) -> FloatArray:
-        """Those of all scenarios."""
+        """The weights of the phases of all scenarios."""
         return np.concatenate([o.weights for o in self._inner])
 
     @property
     def slowness(self) -> FloatArray | None:
-        """Those of all scenarios, which run on the same devices."""
+        """How many times as long the phases of all scenarios take on each rank; None if alike."""
         found = [slow for o in self._inner if (slow := o.slowness) is not None]
         return np.concatenate(found, axis=1) if len(found) == len(self._inner) else None
 
     @property
     def parts(self) -> BoolArray:
-        """Those of all scenarios."""
+        """Which phases of all scenarios are parts of others; see :class:`AbstractObjective`."""
         return np.concatenate([o.parts for o in self._inner])
 
     @property
     def hidden(self) -> BoolArray:
-        """Those of all scenarios."""
+        """Which phases of all scenarios other work may hide; see :class:`AbstractObjective`."""
         return np.concatenate([o.hidden for o in self._inner])
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Worst or mean over the scenarios."""
+        """The worst or the mean of the scenarios' values."""
         blocks = _blocks(work, len(self._inner))
         values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
         return self._merge(values)
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
-        """Worst or mean over the scenarios, by their proven values."""
+        """The worst or the mean of the scenarios' proven values."""
         blocks = _blocks(work, len(self._inner))
         inner = [o.proven_values(b, o.values(b)) for o, b in zip(self._inner, blocks, strict=True)]
         stacked = np.stack(inner)
         return np.minimum(values, self._merge(stacked))
 
     def _merge(self, values: FloatArray) -> FloatArray:
-        """From ``[S, ...]``."""
+        """The worst or the mean of values ``[S, ...]`` over the scenarios."""
         return np.asarray(
             values.max(axis=0) if self._how is ScenarioRule.WORST else values.mean(axis=0)
         )
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """Each scenario's tangents at its own part of the work."""
+        """The tangents of each scenario's phases, at its own part of the work."""
         gradient = np.zeros((int(self._sizes[-1]), len(row)))
         width = len(row) // len(self._inner)
         for i, inner in enumerate(self._inner):
@@ -204,7 +211,10 @@ class RobustObjective(AbstractObjective):
         types: frozenset[ShardingType],
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
-        """The mean of the scenarios' best cuts, or the highest of them for the worst."""
+        """A lower bound that is as high as possible at given phase durations.
+
+        For the mean, the mean of the scenarios' best cuts; for the worst, the highest of them.
+        """
         best, values = [], []
         for i, inner in enumerate(self._inner):
             own = phases[self._sizes[i] : self._sizes[i + 1]]
@@ -230,7 +240,11 @@ class RobustObjective(AbstractObjective):
 
 
 def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
-    """One option's work in every scenario; rows that differ in any of them are kept apart."""
+    """One option's work in every scenario.
+
+    The shards of an option often have equal rows, which are stored once. If the scenarios store
+    them in the same way, that is kept; otherwise the rows are compared anew.
+    """
     first = works[0]
     if all(np.array_equal(first.index, work.index) for work in works[1:]):
         return OptionWork(rows=_side_by_side([w.rows for w in works]), index=first.index)
@@ -238,7 +252,7 @@ def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
 
 
 def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
-    """The work of each scenario."""
+    """The work of each of ``count`` scenarios, from ``[..., S x F]``."""
     return np.split(work, count, axis=-1)
 
 

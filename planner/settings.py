@@ -1,4 +1,4 @@
-"""How to search: the strategy, what is made small, and when to end."""
+"""How to search: the strategy, what to minimize, and when to end."""
 
 from __future__ import annotations
 
@@ -21,16 +21,27 @@ class SearchSettings:
     """How :func:`planner.solve` searches.
 
     Attributes:
-        strategy: name of a file in :mod:`planner.search`, or an instance.
-        objective: what is made small, a name of ``shardplan list``.
-        robust: what counts of a workload and its scenarios, the worst or the mean.
-        time_limit_s: by the clock, from the listing of options to the pricing of the result; None
-            for no limit. Where it cuts the search, the status is ``time_limit``.
-        kept_s: seconds of that limit that the caller needs afterwards, to write files.
-        max_evaluations: the search ends with work worth the pricing of so many plans; None for
-            :func:`planner.space.budget.default_work_s`.
-        seed: the same seed and inputs give the same plan unless the clock cuts the search.
-        with_baselines: also plan with the baseline strategies.
+        strategy: name of a file in :mod:`planner.search` (``shardplan list`` prints them), or an
+            instance of a strategy.
+        objective: what to minimize, one of the objectives that ``shardplan list`` prints.
+        robust: whether the worst or the mean over workload and scenarios is minimized.
+        time_limit_s: a safety in seconds by the clock, above 0, from the listing of options to the
+            pricing of the result; None for no limit. Where it cuts the search, the status of the
+            result is ``time_limit``.
+        kept_s: seconds of that limit that the caller needs afterwards, for example to write files.
+        max_evaluations: budget of work, 1 or more: the search ends after work that is worth the
+            pricing of so many plans. None for a budget that follows from the size of the problem
+            (:func:`planner.space.budget.default_evaluations`).
+        seed: 0 or more. The same seed and inputs give the same plan unless the clock cuts the
+            search.
+        with_baselines: whether to plan with the baseline strategies too.
+
+    Raises:
+        InvalidInputError: lists every value that no search can honour.
+
+    Example:
+        >>> SearchSettings(max_evaluations=100, seed=3).strategy
+        'auto'
     """
 
     strategy: str | AbstractStrategy = "auto"
@@ -43,7 +54,7 @@ class SearchSettings:
     with_baselines: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that no search could honour.
+        """Refuse values that no search can honour.
 
         Raises:
             InvalidInputError: lists them.
@@ -83,7 +94,7 @@ def _is_flag(value: object) -> bool:
 
 
 class SearchChanges(TypedDict, total=False):
-    """Fields of :class:`SearchSettings` as keywords of :func:`planner.plan`."""
+    """The fields of :class:`SearchSettings` as keyword arguments of :func:`planner.plan`."""
 
     strategy: str | AbstractStrategy
     objective: str

@@ -13,11 +13,20 @@ from costmodels.distribution.base import AbstractIndexDistribution, FloatArray, 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform(AbstractIndexDistribution):
-    """p_k = 1 / E. Expected unique rows in N draws: E (1 - (1 - 1/E)^N).
+    """Every row is drawn with probability p_k = 1 / E.
+
+    The expected number of distinct rows in N draws is E (1 - (1 - 1/E)^N).
 
     Args:
-        num_embeddings: rows E of the table.
-        scattered: kept for the common interface; a uniform law has no hot rows.
+        num_embeddings: rows E of the table, 1 or more.
+        scattered: part of the common interface; it changes nothing, as no row is hot.
+
+    Raises:
+        InvalidValueError: ``num_embeddings`` is not a whole number from 1.
+
+    Example:
+        >>> round(Uniform(num_embeddings=1000).expected_unique_rows(1000))
+        632
     """
 
     num_embeddings: int

@@ -21,19 +21,30 @@ _BIN_RATIO: Final = 1.04
 class Zipf(AbstractIndexDistribution):
     """Zipf-Mandelbrot law p_k = (k + q)^-s / sum_j (j + q)^-s for k = 1..E.
 
-    The first 512 ranks are summed exactly; beyond them rows share bins 4 % wide in rank whose mass
-    is the midpoint integral (relative error below 1e-6 per bin).
+    The probabilities of the 512 hottest rows are summed exactly. All other rows are put into bins
+    that are 4 % wide in rank; the mass of a bin is the midpoint integral (relative error below 1e-6
+    per bin).
 
     Args:
-        num_embeddings: rows E of the table.
-        exponent: s >= 0; 0 is uniform.
-        shift: q >= 0; flattens the head (FBGEMM's ``zipf_q``).
-        scattered: True when ids are hashed, False when id order is frequency order.
-        ids_per_draw: ids that always come together, such as MLPerf's multi-hot inputs, where each
-            original id brings a fixed tuple of others: rows of one tuple share its frequency. The
-            coldest tuples do not fit the table any more; their mass spreads over all rows.
+        num_embeddings: rows E of the table, 1 or more.
+        exponent: s, 0 to 10; 0 is uniform.
+        shift: q, 0 or more; it makes the hottest rows less hot (FBGEMM's ``zipf_q``).
+        scattered: True if ids are hashed, so that hot rows are spread over all ids; False if a
+        lower
+            id is always the hotter one.
+        ids_per_draw: how many ids always come together. In MLPerf's multi-hot inputs each original
+            id brings a fixed tuple of others, and the rows of one tuple share its frequency. The
+            coldest tuples do not fit in the table; their mass is spread over all rows.
+
+    Raises:
+        InvalidValueError: a parameter is out of range.
 
     Reference: Mandelbrot 1953; parameters named as in FBGEMM's TBE data configuration.
+
+    Example:
+        >>> law = Zipf(num_embeddings=1_000_000, exponent=1.2)
+        >>> round(law.access_share(10_000), 2)  # share of accesses on the hottest 1 % of rows
+        0.91
     """
 
     num_embeddings: int

@@ -1,7 +1,7 @@
 """Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once.
 
-The names are loaded when first used: whoever reads one kind of file does not wait for the schemas
-of all others, and a process that only searches reads none.
+Each name is loaded from its module when it is first used. A process that reads one kind of file
+does not wait for the schemas of the others, and a process that only searches loads none of them.
 """
 
 from __future__ import annotations

@@ -30,14 +30,25 @@ T = TypeVar("T", ShardingType, ComputeKernel)
 
 
 def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
-    """The constraints of a YAML file with the key ``constraints``.
+    """Read the constraints of a YAML file with the key ``constraints``.
 
     Args:
         path: the file.
-        names: the workload's tables; patterns have to match some.
+        names: the names of the workload's tables; every pattern must match one of them.
 
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> text = "constraints: [{tables: 'user_*', sharding_types: [row_wise]}]"
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "limits.yaml"
+        ...     _ = path.write_text(text)
+        ...     rules = load_constraints(path, ["user_id", "item"])
+        >>> rules.tables[0].pattern
+        'user_*'
     """
     document = read_yaml(path_of(path, "constraints"))
     schema = validate(ConstraintFileSchema, document)
@@ -64,7 +75,7 @@ def constraints_json_schema() -> dict[str, Any]:
 
 
 def merged(one: Constraints, other: Constraints) -> Constraints:
-    """Both sets of rules; types and kernels for all tables are those that both allow."""
+    """The rules of both; sharding types and kernels of all tables are those that both allow."""
     return replace(
         one,
         tables=one.tables + other.tables,
@@ -107,7 +118,7 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
-    """Limits on the tables of one pattern; what is forbidden leaves the rest allowed."""
+    """Limits on the tables of one pattern; a list of what is forbidden allows all the rest."""
     types = _left(ShardingType, entry.sharding_types, entry.forbid_sharding_types)
     kernels = _left(ComputeKernel, entry.kernels, entry.forbid_kernels)
     return TableConstraint(

@@ -19,14 +19,14 @@ _PLACE: Final = Path("DataFrame")
 
 
 class Frame(Protocol):
-    """What is read of a DataFrame: its rows as mappings from column to value."""
+    """The part of a DataFrame that is used: its rows as mappings from column to value."""
 
     def to_dict(self, orient: Any = ..., /) -> Any:
         """``to_dict("records")``."""
 
 
 class WorkloadChanges(TypedDict, total=False):
-    """Fields of a workload beside its tables, as :class:`costmodels.workload.Workload` has them."""
+    """The fields of :class:`costmodels.workload.Workload` beside its tables, as keywords."""
 
     dense: DenseArch
     optimizer: Optimizer
@@ -46,13 +46,13 @@ def workload_from_dataframe(
     name: str = "dataframe",
     **changes: Unpack[WorkloadChanges],
 ) -> Workload:
-    """A workload whose tables are the rows of a DataFrame.
+    """Make a workload whose tables are the rows of a DataFrame.
 
-    Columns are those of a CSV list of tables: ``name``, ``num_embeddings`` (or ``rows``),
-    ``embedding_dim`` (or ``dim``), and as wanted ``features`` (a list of names), ``pooling_factor``
-    (a number, or a list with one for each feature), ``zipf_exponent``, ``zipf_shift``, ``dtype``,
-    ``pooling``, ``is_weighted``, ``module``, ``count``. Missing values (None, NaN) mean the
-    default. A table without a Zipf exponent is taken to have uniform indices.
+    The columns are those of a CSV list of tables: ``name``, ``num_embeddings`` (or ``rows``),
+    ``embedding_dim`` (or ``dim``). Optional columns are ``features`` (a list of names),
+    ``pooling_factor`` (a number, or a list with one number for each feature), ``zipf_exponent``,
+    ``zipf_shift``, ``dtype``, ``pooling``, ``is_weighted``, ``module``, ``count``. Missing values
+    (None, NaN) mean the default. A table without a Zipf exponent has uniform indices.
 
     Args:
         frame: a DataFrame, or a list of mappings from column to value.
@@ -61,7 +61,12 @@ def workload_from_dataframe(
         **changes: other fields of :class:`costmodels.workload.Workload`.
 
     Raises:
-        InvalidInputError: an unknown column, or values that no table has; lists all of them.
+        InvalidInputError: unknown columns, or values that no table can have; lists all of them.
+
+    Example:
+        >>> rows = [{"name": "item", "rows": 1000, "dim": 64, "pooling_factor": 2.0}]
+        >>> workload_from_dataframe(rows, local_batch_size=512).tables[0].embedding_dim
+        64
     """
     if isinstance(frame, Workload):
         message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"

@@ -16,16 +16,23 @@ def load_problem(
     gpus: int | None = None,
     gpus_per_host: int | None = None,
 ) -> PlanningProblem:
-    """A workload with the constraints of its file, on a system; ``planner.solve`` plans it.
+    """Read a workload with its constraints, and the system to plan it for.
+
+    ``planner.solve`` plans the problem.
 
     Args:
-        workload: path of a ``.yaml`` or ``.csv`` file, or a shipped name.
-        system: path of a ``.yaml`` file, or a shipped name.
-        gpus: ranks in all; one host unless given.
-        gpus_per_host: ranks per host; the system's unless given.
+        workload: path of a ``.yaml`` or ``.csv`` file, or the name of a shipped workload.
+        system: path of a ``.yaml`` file, or the name of a shipped system.
+        gpus: number of ranks; None for one host.
+        gpus_per_host: ranks per host; None for those of the system.
 
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value.
+
+    Example:
+        >>> problem = load_problem("small_demo", "h100_sxm", gpus=16)
+        >>> problem.topology.num_hosts
+        2
     """
     file = load_workload_file(workload)
     return PlanningProblem(

@@ -55,9 +55,8 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
     It starts its own ranks, or measures those that torchrun has started on this host; then the
     first rank fits, writes and prints. Ranks run on CPU cores, also on a machine with GPUs.
 
-    It writes the system file and, beside it, the constants with their fit errors and odd points.
-    Times are processor times. Fixed work is timed beside each measurement, and the measurement is
-    corrected by how slow that work was.
+    It writes the system file and, beside it, the constants with their errors and odd points. Times
+    are processor times, corrected by how slow fixed work was that is timed beside them.
     """
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration

@@ -123,18 +123,16 @@ def command(
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 
-    Without --table and --prices: the stages that the iteration waits for, and for every table on a
-    critical rank the best change of this table alone.
+    Without --table and --prices: the stages that the iteration waits for, and the best change of
+    each single table on a critical rank.
 
     With --table: the costs of each option of the table, and the iteration time of the plan with
     this option. An option with few ways to place its shards is tried in all of them; the shards of
-    other options are placed one after the other, each where it costs least.
+    other options are placed one after the other, each where it costs least. With --prices: what
+    each constraint costs, and what one GiB more per rank would gain.
 
-    With --prices: what each constraint costs, and what one GiB more per rank would gain.
-
-    All times are iteration times of the workload itself. Scenarios, statistics, limits on moves and
-    other objectives that the plan was made for do not count; a warning names those that its file
-    tells. A workload without tables needs no PLAN.
+    All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
+    other objectives do not count, even if the plan was made for them. Without tables, omit PLAN.
     """
     from planner.cli.flags.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show

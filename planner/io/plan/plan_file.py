@@ -28,11 +28,23 @@ _MOST_LINES: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A plan from a file, and what the file says it was made for.
+    """A plan from a file, and what the plan was made for, where the file says it (else None).
 
-    ``whole`` are all ranks of the job and those of each host, where the plan is that of one group.
-    ``predicted_s`` is the iteration time that the file tells. ``num_scenarios`` are those beside
-    the workload; with them ``objective`` is ``worst iteration``, for instance.
+    Attributes:
+        plan: the plan.
+        system: name of the system.
+        system_hash: hash of the numbers of that system.
+        world_size: number of ranks.
+        local_world_size: ranks per host.
+        whole: ranks of the whole job and of each of its hosts, where the plan is that of one group.
+        batch_size_per_rank: samples per rank.
+        pipeline: the training pipeline.
+        inputs_hash: hash of everything that was asked.
+        predicted_s: iteration time in seconds.
+        objective: what was minimized; with scenarios for instance ``worst iteration``.
+        torchrec_defaults: whether TorchRec's default figures were used.
+        num_scenarios: number of scenarios beside the workload.
+        warnings: what had to be assumed to read the file.
     """
 
     plan: Plan
@@ -54,17 +66,29 @@ class SavedPlan:
 def load_plan(
     path: str | Path, workload: Workload | None = None, topology: Topology | None = None
 ) -> SavedPlan:
-    """A plan in our format or TorchRec's.
+    """Read a plan in our format or in TorchRec's.
 
     Args:
         path: the file.
-        workload: gives shapes where the file has none (replicated tables), and the names of tables
-            that several modules have.
-        topology: with it and the workload, the plan is checked to be one of both.
+        workload: gives shapes that the file does not have (those of replicated tables), and tells
+            tables of one name in several modules apart.
+        topology: if it and the workload are given, the plan must be one of this workload on these
+            ranks.
 
     Raises:
-        InvalidInputError: not well formed, or not a plan of this workload on this many ranks; one
-            line for each table that differs.
+        InvalidInputError: the file is not well formed, or not a plan of this workload on this many
+            ranks; there is one line for each table that differs.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> result = plan(workload, system, max_evaluations=50, with_baselines=False)
+        >>> with TemporaryDirectory() as folder:
+        ...     save_plan(Path(folder) / "plan.json", result)
+        ...     saved = load_plan(Path(folder) / "plan.json", workload, system)
+        >>> saved.plan == result.plan, saved.system
+        (True, 'h100_sxm')
     """
     path = path_of(path, "plan")
     hint = "planner.{}(...) reads one from a file or by the name of a shipped one"
@@ -76,7 +100,7 @@ def load_plan(
 def plan_from_json(
     values: object, workload: Workload, topology: Topology, *, source: str = "plan"
 ) -> Plan:
-    """A plan from plain values, as :func:`plan_to_json` makes them, checked like a file.
+    """A plan from plain values, as :func:`plan_to_json` makes them; checked like a file.
 
     Raises:
         InvalidInputError: as :func:`load_plan`; ``source`` is named instead of the file.
@@ -87,7 +111,7 @@ def plan_from_json(
 
 
 def read_plan_schema(path: Path) -> PlanSchema:
-    """The values of a plan file, checked one by one and not yet against each other.
+    """The values of a plan file; each is checked by itself, not yet against the others.
 
     Raises:
         InvalidInputError: not well formed, or not a plan.

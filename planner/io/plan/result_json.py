@@ -82,10 +82,24 @@ def plan_text(result: PlanningResult) -> str:
 
 
 def save_plan(path: str | Path, result: PlanningResult) -> None:
-    """Write ``plan.json``, whole or not at all.
+    """Write a result as ``plan.json``, whole or not at all.
+
+    Args:
+        path: the file to write; an existing file is replaced.
+        result: what :func:`planner.plan` returned.
 
     Raises:
-        InvalidInputError: the place cannot be written, or the result is none.
+        InvalidInputError: the file cannot be written, or ``result`` is something else.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+        >>> result = plan(workload, system, max_evaluations=50, with_baselines=False)
+        >>> with TemporaryDirectory() as folder:
+        ...     save_plan(Path(folder) / "plan.json", result)
+        ...     [path.name for path in Path(folder).iterdir()]
+        ['plan.json']
     """
     require_kind("result", result, PlanningResult, "planner.plan(...) gives one")
     write_text_atomic(path_of(path, "output"), plan_text(result))
@@ -94,7 +108,8 @@ def save_plan(path: str | Path, result: PlanningResult) -> None:
 def inputs_hash(problem: PlanningProblem) -> str:
     """SHA-256 over everything that was asked: workload, topology and constraints.
 
-    What a system names counts by its content: a calibration may be made anew under its old name.
+    Files that a system names count by their contents, because a calibration may be made anew under
+    its old name.
     """
     text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
     text += measured_hash(problem.topology)

@@ -33,12 +33,24 @@ _MOST_RANKS = 65_536
 def load_system(
     source: str | Path, *, gpus: int | None = None, gpus_per_host: int | None = None
 ) -> Topology:
-    """A system by shipped name or file, with ``gpus`` ranks (one full host if None).
+    """Read a system at a size.
 
-    Fewer GPUs than a host holds mean one host with that many.
+    Args:
+        source: path of a ``.yaml`` file, or the name of a shipped system.
+        gpus: number of ranks; None for one full host. Fewer ranks than a host has mean one host
+        with
+            so many.
+        gpus_per_host: ranks per host; None for those of the system.
+
+    Returns:
+        The topology: sizes in bytes, rates in bytes or FLOP per second, latencies in seconds.
 
     Raises:
         InvalidInputError: the file breaks a rule, or ``gpus`` is no multiple of ``gpus_per_host``.
+
+    Example:
+        >>> load_system("h100_sxm", gpus=16).num_hosts
+        2
     """
     path = locate(source, "systems")
     document = read_system(path)

@@ -42,7 +42,13 @@ _NO_LIMITS: Final = TableConstraintSchema()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFile:
-    """A workload, the constraints written beside its tables, and what had to be assumed."""
+    """What a workload file holds.
+
+    Attributes:
+        workload: tables, dense part and how a step is run.
+        constraints: the rules of the file.
+        warnings: what the file leaves open and what is assumed for it, one sentence each.
+    """
 
     workload: Workload
     constraints: Constraints
@@ -50,14 +56,21 @@ class WorkloadFile:
 
 
 def load_workload(source: str | Path) -> Workload:
-    """The workload of a file or of a shipped name that has no constraints.
+    """Read the workload of a file without constraints.
 
-    A workload cannot hold constraints, so that a file with some is refused; ``load_problem`` and
+    A workload cannot hold constraints, so a file with some is refused; ``load_problem`` and
     :func:`load_workload_file` return them too.
+
+    Args:
+        source: path of a ``.yaml`` or ``.csv`` file, or the name of a shipped workload.
 
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value; or the file has
             constraints.
+
+    Example:
+        >>> load_workload("small_demo").name
+        'small_demo'
     """
     file = load_workload_file(source)
     if file.constraints != Constraints():
@@ -73,14 +86,20 @@ def load_workload(source: str | Path) -> Workload:
 def load_workload_file(
     source: str | Path, *, overrides: tuple[tuple[str, str], ...] = ()
 ) -> WorkloadFile:
-    """Workload and constraints of a file or of a shipped name.
+    """Read a workload file: the workload, its constraints, and warnings.
 
     Args:
-        source: path of a ``.yaml`` or ``.csv`` file, or a shipped name.
-        overrides: ``(key path, YAML text)`` pairs such as ``("tables.3.embedding_dim", "64")``.
+        source: path of a ``.yaml`` or ``.csv`` file, or the name of a shipped workload.
+        overrides: changes of single values, as pairs of a key path and a YAML text, such as
+            ``("tables.3.embedding_dim", "64")``.
 
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value.
+
+    Example:
+        >>> change = ("training.batch_size_per_rank", "4096")
+        >>> load_workload_file("small_demo", overrides=(change,)).workload.local_batch_size
+        4096
     """
     path = locate(source, "workloads")
     is_list = path.suffix == ".csv"
@@ -98,7 +117,7 @@ def load_workload_file(
 
 
 def workload_file_of(document: Document, *, is_list: bool = False) -> WorkloadFile:
-    """Workload and constraints of a document in the form of a workload file.
+    """The workload, constraints and warnings of a document in the form of a workload file.
 
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.

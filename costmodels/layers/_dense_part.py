@@ -1,0 +1,120 @@
+"""The dense part of a model: the layers that are not embedding tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from costmodels.datatypes import DataType
+from costmodels.errors import require
+from costmodels.fields import settle
+from costmodels.layers.base import AbstractLayer, check_cross
+from costmodels.operators import Operator
+
+
+class Interaction(StrEnum):
+    """How the dense vector and the looked-up vectors are combined before the top MLP.
+
+    ``dot``: products of all pairs of vectors. ``cat``: the vectors side by side. ``dcn``: low-rank
+    cross layers over them (DCN V2).
+    """
+
+    DOT = "dot"
+    CAT = "cat"
+    DCN = "dcn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorList:
+    """The operators of a dense part for one batch size, such as those of a traced module.
+
+    Attributes:
+        local_batch_size: samples per rank that the operators are for.
+        before_tables: operators that need no looked-up vectors; they run while vectors travel.
+        after_tables: all other operators, in the order of the forward pass.
+        source: where the list comes from, for messages.
+    """
+
+    local_batch_size: int
+    before_tables: tuple[Operator, ...] = ()
+    after_tables: tuple[Operator, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the batch."""
+        batch = self.local_batch_size
+        require(
+            1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
+        )
+        shared = [o.name for o in (*self.before_tables, *self.after_tables) if o.shared_bytes]
+        require(
+            not shared,
+            f"operators {shared[:5]} have shared_bytes, but ranks share layers alone; remove them",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseArch:
+    """The dense part of a model, in one of three forms; a model without any of them has none.
+
+    The forms are: bottom MLP, interaction and top MLP of a DLRM; ``layers``; or ``operators``.
+
+    Attributes:
+        num_dense_features: numbers per sample that enter the first layer.
+        bottom_mlp: output widths of the layers before the interaction.
+        top_mlp: output widths of the layers after it.
+        interaction: how the dense vector and the looked-up vectors are combined.
+        dcn_num_layers: cross layers of the interaction ``dcn``; 0 for the others.
+        dcn_low_rank_dim: rank of the weights of those layers.
+        dtype: element type of weights and activations.
+        layers: layers of the kinds in :mod:`costmodels.layers`, in the order of the forward pass.
+        operators: a list of operators for one batch size.
+
+    Raises:
+        InvalidValueError: a size is out of range, or the dense part is given in two forms.
+    """
+
+    num_dense_features: int = 0
+    bottom_mlp: tuple[int, ...] = ()
+    top_mlp: tuple[int, ...] = ()
+    interaction: Interaction = Interaction.DOT
+    dcn_num_layers: int = 0
+    dcn_low_rank_dim: int = 0
+    dtype: DataType = DataType.FP32
+    layers: tuple[AbstractLayer, ...] = ()
+    operators: OperatorList | None = None
+
+    def __post_init__(self) -> None:
+        """Check layer sizes, the cross network, and that there is one form."""
+        settle(self, "dense: ")
+        sizes = (*self.bottom_mlp, *self.top_mlp)
+        require(all(1 <= s <= 10**6 for s in sizes), f"MLP layer sizes must be 1..1e6, got {sizes}")
+        require(0 <= self.num_dense_features <= 10**8, "num_dense_features must be 0..1e8")
+        check_cross(self.interaction.value, self.dcn_num_layers, self.dcn_low_rank_dim)
+        meets = self.interaction is not Interaction.DOT
+        forms = {
+            "bottom_mlp and top_mlp": bool(sizes),
+            "interaction": meets and not sizes,
+            "layers": bool(self.layers),
+            "operators": self.operators is not None,
+        }
+        given = [name for name, there in forms.items() if there]
+        require(
+            len(given) <= 1,
+            f"the dense part is given twice, by {' and by '.join(given)}; keep one of them",
+        )
+        require(
+            not meets or bool(self.top_mlp),
+            f"interaction {self.interaction} needs a top_mlp, which it feeds",
+        )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a dense part."""
+        mlps = bool(self.bottom_mlp or self.top_mlp)
+        return mlps or bool(self.layers) or self.operators is not None
+
+
+NO_DENSE_PART: Final = DenseArch()
+"""That of a model whose layers are not described."""
