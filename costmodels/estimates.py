@@ -1,4 +1,4 @@
-"""A prediction is never a bare number: value, interval, and where it came from."""
+"""Predictions: a time always comes with an interval and the source of its inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from costmodels.errors import require
 
 
 class Source(StrEnum):
-    """Where a number comes from, strongest first."""
+    """Where a number comes from; the most certain source comes first."""
 
     MEASURED = "measured"
     CALIBRATED = "calibrated"
@@ -20,7 +20,7 @@ class Source(StrEnum):
 
     @property
     def strength(self) -> int:
-        """0 for the strongest; sums keep the weakest source of their parts."""
+        """0 for the most certain source; a sum has the least certain source of its parts."""
         return list(Source).index(self)
 
 
@@ -31,9 +31,9 @@ RELATIVE_SIGMA: dict[Source, float] = {
     Source.USER: 0.20,
     Source.DEFAULT: 0.30,
 }
-"""Log-standard deviation assumed for a time that rests on a number of this source.
+"""Log-standard deviation of a time that rests on a number of this source.
 
-Used where no calibration residual says better."""
+An assumption; it is used where no errors of a calibration are known."""
 
 _ROUNDING = 1e-11
 """Share by which sums of many bytes may be off."""
@@ -54,7 +54,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds with a 90 % interval and the weakest source that entered."""
+    """Seconds with a 90 % interval, and the least certain source of the inputs."""
 
     time_s: float
     low_s: float
@@ -72,7 +72,7 @@ class Estimate:
 
     @classmethod
     def lognormal(cls, time_s: float, sigma: float, source: Source) -> Estimate:
-        """Interval ``time * exp(+-Z90 * sigma)``."""
+        """An estimate with the interval ``time * exp(+-Z90 * sigma)``."""
         spread = math.exp(Z90 * sigma)
         return cls(time_s=time_s, low_s=time_s / spread, high_s=time_s * spread, source=source)
 
@@ -81,8 +81,11 @@ class Estimate:
 class StageTime:
     """One stage of the iteration on every rank: when it starts and how long it takes.
 
-    ``stream`` is host, compute, data_dist or communication. Lists have one entry per rank. The
-    wait of an early rank for a collective lies before ``start_s`` and is not part of the duration.
+    Attributes:
+        name: of the stage.
+        stream: the queue it runs on, such as compute or communication.
+        start_s: of each rank. The time that an early rank waits for a collective lies before it.
+        duration_s: of each rank.
     """
 
     name: str
@@ -105,8 +108,14 @@ class CriticalStep:
 class RankEstimate:
     """One rank's iteration.
 
-    ``exposed_s`` is communication during which its compute stream idles; ``slack_s`` is the time
-    it waits for later ranks, which it could compute for free.
+    Attributes:
+        rank: its number.
+        compute_s: its compute stream is busy.
+        communication_s: some exchange of it runs.
+        exposed_s: some exchange runs and its compute stream idles.
+        idle_s: its compute stream idles.
+        slack_s: it waits for later ranks while its compute stream idles; so much more compute would
+            not make the iteration longer.
     """
 
     rank: int
@@ -119,7 +128,20 @@ class RankEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationEstimate:
-    """One synchronized training step of a plan."""
+    """One synchronized training step of a plan.
+
+    Attributes:
+        time: iteration time.
+        samples_per_s: of all ranks together.
+        stages: every stage with its times on all ranks.
+        critical_path: the chain of stages that the iteration waits for, the earliest first.
+        ranks: the sums of each rank.
+        slowest_rank: the rank that computes longest.
+        imbalance_ratio: its compute time over the mean of all ranks.
+        exposed_communication_s: the largest of all ranks.
+        provenance: where the numbers of the system come from.
+        warnings: what makes the estimate less certain, or what sets the pace beside the plan.
+    """
 
     time: Estimate
     samples_per_s: float
@@ -135,7 +157,7 @@ class IterationEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes on one rank's device, by purpose, and its part of the host memory."""
+    """Bytes on one rank's device, by purpose, and its bytes in the memory of its host."""
 
     rank: int
     weights_bytes: float
@@ -150,7 +172,7 @@ class RankMemory:
 
     @property
     def used_bytes(self) -> float:
-        """Device memory in use, the reserve included."""
+        """Device memory in use, including the reserve."""
         return (
             self.weights_bytes
             + self.optimizer_bytes
@@ -169,7 +191,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host memory of one host: tables of UVM kernels on all its ranks, against its capacity."""
+    """Memory of one host: what tables in host memory take on all its ranks, and its size."""
 
     host: int
     used_bytes: float
@@ -185,12 +207,12 @@ class MemoryLedger:
 
     @property
     def fits(self) -> bool:
-        """Whether no rank and no host exceeds its capacity, but for the rounding of sums."""
+        """Whether no rank and no host is over its capacity; rounding of sums does not count."""
         return all(r.headroom_bytes >= -_ROUNDING * r.capacity_bytes for r in self.ranks) and all(
             h.used_bytes <= h.capacity_bytes * (1.0 + _ROUNDING) for h in self.hosts
         )
 
     @property
     def fullest(self) -> RankMemory:
-        """The rank with the least head-room."""
+        """The rank with the least free memory."""
         return min(self.ranks, key=lambda r: r.headroom_bytes)

@@ -1,4 +1,4 @@
-"""The memory ledger: what fills each device and each host."""
+"""Memory of a plan: what fills each device and each host."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
 
 
 def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:
-    """Device bytes of the dense part: those of :func:`dense_parts` together."""
+    """Device bytes of the dense part: the sum of :func:`dense_parts`."""
     return sum(dense_parts(workload, topology).values())
 
 
 def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[str, float]:
-    """Device bytes of the dense part by what they hold, in words.
+    """Device bytes of the dense part, by what they hold.
 
-    Parameters in fp32 with gradients, states and communication buckets; activations; and the
-    embeddings a rank receives (with their gradients). Adam and LAMB keep weights of two bytes
-    beside those in fp32 where products take them. A sharded dense part keeps a rank's share of all
-    that, and the gathered parameters and gradients of two layers instead of the buckets.
+    The parts are: parameters in fp32 with gradients, optimizer states and communication buckets;
+    activations; and the looked-up vectors that a rank receives, with their gradients. Where
+    products take types of two bytes, Adam and LAMB keep weights of two bytes beside those in fp32.
+    A rank holds only its share of the parameters of a sharded dense part (FSDP), with gradients and
+    states. In place of the buckets it holds the gathered parameters and gradients of two layers.
 
     Args:
         workload: what is trained.
-        topology: its ranks share a sharded dense part; without it there is one rank.
+        topology: its ranks share a sharded dense part; None for a single rank.
     """
     outputs = sum(
         t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
@@ -53,6 +54,10 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
 
 
 def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
+    """Bytes of the parameters with all that is kept beside them.
+
+    In fp32 (4 bytes each): the parameter, its gradient, its states, and its place in a bucket.
+    """
     count, element = dense_parameters(workload), workload.dense.dtype.num_bytes
     states = workload.dense_optimizer.num_states
     ranks = topology.trainers.world_size // workload.tensor_parallel if topology else 1
@@ -64,7 +69,7 @@ def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
 
 
 def _largest_layer(workload: Workload) -> int:
-    """Parameters of the largest layer that is gathered as a whole: a block of those that repeat."""
+    """Parameters of the largest unit that FSDP gathers: a layer, or one of the repeating blocks."""
     layers = dense_layers(workload)
     operators = [(x, o) for x in (*layers.bottom, *layers.top) for o in x.operators]
     units = groupby(
@@ -74,19 +79,19 @@ def _largest_layer(workload: Workload) -> int:
 
 
 def device_bytes(work: FloatArray) -> FloatArray:
-    """Device bytes of embeddings per rank, ``[..., W]`` from work ``[..., W, columns]``."""
+    """Device bytes of tables on each rank, ``[..., W]``, from work ``[..., W, columns]``."""
     return np.asarray(work[..., [MEMORY + m for m in _ON_DEVICE]].sum(axis=-1))
 
 
 def host_bytes(work: FloatArray, topology: Topology) -> FloatArray:
-    """Host bytes per host, ``[..., H]``."""
+    """Bytes of tables in the memory of each host, ``[..., H]``."""
     per_rank = work[..., MEMORY + Memory.HOST]
     shape = (*per_rank.shape[:-1], topology.num_hosts, topology.local_world_size)
     return np.asarray(per_rank.reshape(shape).sum(axis=-1))
 
 
 def device_limits(workload: Workload, topology: Topology) -> FloatArray:
-    """Device bytes left for embeddings on each rank, ``[W]``; may be negative."""
+    """Device bytes left for tables on each rank, ``[W]``; negative where the rest does not fit."""
     return topology.hbm_capacities() - workload.reserved_bytes - _dense_by_rank(workload, topology)
 
 
@@ -99,12 +104,12 @@ def _dense_by_rank(workload: Workload, topology: Topology) -> FloatArray:
 
 
 def host_limits(topology: Topology) -> FloatArray:
-    """Host bytes for embeddings on each host, ``[H]``."""
+    """Bytes for tables in the memory of each host, ``[H]``."""
     return topology.ddr_capacities()
 
 
 def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLedger:
-    """The full account of a plan from its work ``[W, columns]``."""
+    """The ledger of a plan, from its work ``[W, columns]``."""
     columns = work[:, MEMORY:]
     dense = _dense_by_rank(workload, topology)
     capacity = topology.hbm_capacities()

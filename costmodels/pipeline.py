@@ -1,4 +1,4 @@
-"""The one place that wires the models together: plan -> work -> stage times -> iteration."""
+"""Prices plans: from a plan to work, to the times of stages, to the iteration time."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from costmodels.workload import Pipeline, Pooling, Workload
 class CostPipeline:
     """Prices plans of one workload on one topology.
 
-    Work arrays are ``[..., W, num_features]`` with one row per rank
-    (:mod:`costmodels.shard_work.work`); leading axes are plans priced together.
+    Work arrays have the shape ``[..., W, num_features]``, one row for each of the W ranks
+    (:mod:`costmodels.shard_work.work`). Leading axes are plans that are priced together.
     """
 
     _last_work: tuple[Plan, FloatArray] | None = None
@@ -43,7 +43,7 @@ class CostPipeline:
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
-        """Price the plan-independent parts once."""
+        """Price what is the same for every plan; ``models`` None means the default ones."""
         self.workload = workload
         self.topology = topology
         self.models = models or CostModels()
@@ -64,11 +64,11 @@ class CostPipeline:
 
     @property
     def dense_parameters(self) -> int:
-        """Trained elements of the dense part."""
+        """Number of trained elements of the dense part."""
         return dense_parameters(self.workload)
 
     def _even_lookup_s(self) -> float:
-        """Seconds of lookups on a rank, forward and backward, of whole tables spread evenly."""
+        """Seconds of lookups on a rank if whole tables were spread evenly; no plan changes it."""
         fused, whole = ComputeKernel.FUSED, ShardingType.TABLE_WISE
         options = [
             ShardingOption(
@@ -86,18 +86,18 @@ class CostPipeline:
     # -- work ---------------------------------------------------------------------------------
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of unplaced options, all priced at once; a subclass replaces this or the next."""
+        """Work of options before they are placed; a subclass replaces this or the next method."""
         if type(self).option_work is not CostPipeline.option_work:
             return [OptionWork.of(self.option_work(option)) for option in options]
         return self._work.options_work(options)
 
     def option_work(self, option: ShardingOption) -> FloatArray:
-        """Work of an unplaced option.
+        """Work of an option before it is placed.
 
         Returns:
-            Spread uniform: ``[W, columns]``, what each rank gets. Spread ranks:
-            ``[pieces, columns]``, what the chosen rank gets. Spread hosts:
-            ``[pieces, L, columns]``, what the L ranks of the chosen host get.
+            For spread uniform ``[W, columns]``: what each rank gets. For spread ranks ``[pieces,
+            columns]``: what the rank that is chosen for a piece gets. For spread hosts ``[pieces,
+            L, columns]``: what the L ranks of the chosen host get.
         """
         if type(self).options_work is not CostPipeline.options_work:
             return self.options_work((option,))[0].full
@@ -108,17 +108,18 @@ class CostPipeline:
         return self._work.plan_work(plan)
 
     def placements_work(self, plan: Plan) -> OptionWork:
-        """Work of each placement of a plan: ``rows[index]`` is ``[placements, W, columns]``."""
+        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``."""
         return self._work.placements_work(plan)
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
         """Groups of sharding types that cost the same for the same shards.
 
-        The most general one comes first. On one host, rows over the ranks of the host are rows over
-        all ranks. On hosts of one rank, rows over a host are a whole table on a rank; TorchRec runs
-        no collective among one rank. None where exchanges are priced with the copies around them:
-        those differ between the types, and two may cost less than one.
+        The most general type of a group comes first. On a single host, a table cut by rows over the
+        host is cut by rows over all ranks. On hosts of one rank, a table cut by rows over a host is
+        whole on a rank, and TorchRec runs no collective among one rank. There are no such groups
+        where exchanges are priced with the copies around them: copies differ between the types, and
+        two exchanges may cost less than one.
         """
         ranks: tuple[ShardingType, ...] = (
             ShardingType.COLUMN_WISE,
@@ -155,11 +156,11 @@ class CostPipeline:
         return memory.host_limits(self.topology)
 
     def overflow_bytes(self, work: FloatArray, allowed_ratio: float) -> FloatArray:
-        """Bytes beyond the limits of all devices and hosts, ``[...]``; see ``allowed_ratio``.
+        """Bytes beyond the limits of memory, added up over all devices and hosts, ``[...]``.
 
         Args:
             work: of plans, ``[..., W, num_features]``.
-            allowed_ratio: share of each limit that may be filled, about 1.
+            allowed_ratio: share of each limit that may be filled; about 1.
         """
         device = self.device_bytes(work) - self.device_limits * allowed_ratio
         host = self.host_bytes(work) - self.host_limits * allowed_ratio
@@ -167,13 +168,13 @@ class CostPipeline:
         return np.asarray(over)
 
     def memory(self, plan: Plan) -> MemoryLedger:
-        """The full ledger of a plan."""
+        """The memory of a plan on every rank and host."""
         return memory.ledger(self._kept_work(plan), self.workload, self.topology)
 
     # -- time ---------------------------------------------------------------------------------
 
     def iteration_times(self, work: FloatArray) -> FloatArray:
-        """Seconds per iteration, ``[...]``, by the closed form."""
+        """Seconds per iteration of each plan, ``[...]``, by the closed form."""
         program = self._program(work)
         return schedule(program, work.shape[:-1]).iteration_time_s
 
@@ -182,7 +183,7 @@ class CostPipeline:
         return self._stages.times(work, UNSCALED)
 
     def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
-        """Seconds per iteration of plans with these stage times, ``[...]``; shape ``[..., W]``."""
+        """Seconds per iteration, ``[...]``, from stage times; ``shape`` is ``[..., W]``."""
         return schedule(self._pipeline.program(times), shape).iteration_time_s
 
     def scheduled(self, times: StageTimes, shape: tuple[int, ...]) -> tuple[Program, Schedule]:
@@ -196,7 +197,7 @@ class CostPipeline:
         return forward + fetch, backward
 
     def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
-        """One plan with what every step of it waited for."""
+        """Run the steps of one plan, and record what each step waited for."""
         program = self._program(self.plan_work(plan))
         return program, traced(program, self.topology.world_size)
 
@@ -237,19 +238,22 @@ class CostPipeline:
     def sampled_times(self, plan: Plan) -> FloatArray:
         """Iteration times ``[samples]`` under the uncertainty of the models' inputs.
 
-        The draws are the same for every plan, because plans on one system share the errors of its
-        rates and of the model: two plans' samples can be compared pairwise.
+        Plans on one system share the errors of its rates and of the models. So the random factors
+        are the same for every plan, and the samples of two plans can be compared pairwise.
         """
         work = self._kept_work(plan)
         return self._sampled_times(work, self._program(work))
 
     @cached_property
     def _sustained_ratio(self) -> float:
-        """How far the dense part is from short bursts to one that fills the whole step."""
+        """How far the dense part is from a short burst (0) to one that fills the whole step (1)."""
         return self._dense.sustained_ratio(self.workload, self.topology.trainers)
 
     def _sampled_times(self, work: FloatArray, program: Program) -> FloatArray:
-        """The same from the plan's work and its steps; of ranks that are alike one is looked at."""
+        """Iteration times ``[samples]`` from the plan's work and its steps.
+
+        Of ranks whose steps all take the same time, only one is computed.
+        """
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(
             self.topology,
@@ -268,7 +272,7 @@ class CostPipeline:
         return schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
 
     def _interval(self, plan: Plan, work: FloatArray, program: Program) -> tuple[float, float]:
-        """90 % interval of a plan's time, over all the index laws that the tables' data allow."""
+        """90 % interval of a plan's time: the widest over all index laws that the data allow."""
         alternatives = [t.distribution.alternatives() for t in self.workload.tables]
         sampled = [self._sampled_times(work, program)]
         for number in range(max(map(len, alternatives), default=0)):
@@ -293,26 +297,29 @@ class CostPipeline:
     # -- phases, for lower bounds ---------------------------------------------------------------
 
     def phase_times(self, work: FloatArray) -> FloatArray:
-        """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous."""
+        """Times of the K phases on each rank, ``[..., W, K]``, without what is fixed.
+
+        They are convex and homogeneous in the work: twice the work takes twice the time.
+        """
         return self._phases.times(work)
 
     @property
     def phase_weights(self) -> FloatArray:
-        """Times each phase is paid in an iteration, ``[K]``."""
+        """How often each phase counts in an iteration, ``[K]``."""
         return self._phases.weights
 
     @property
     def proven_weights(self) -> FloatArray:
-        """Weights ``[K]`` under which ``base_s`` and the phases' maxima bound every iteration."""
+        """Weights ``[K]``: ``base_s`` plus weighted phase maxima bounds every iteration."""
         return self._phases.proven_weights
 
     @property
     def base_s(self) -> float:
-        """Iteration time that no plan avoids; with ``proven_weights`` a proven bound."""
+        """Seconds of every iteration that no plan avoids; see :attr:`proven_weights`."""
         return self._phases.base_s
 
     def phase_slowness(self, *, fetches: bool) -> FloatArray | None:
-        """``[W, K]`` how many times as long phases take as on the fastest device; None if alike."""
+        """``[W, K]`` how many times as long phases take as on the fastest rank; None if alike."""
         return self._phases.slowness(fetches=fetches)
 
     def phase_gradient(self, work_row: FloatArray) -> FloatArray:
@@ -322,7 +329,7 @@ class CostPipeline:
     # -- private --------------------------------------------------------------------------------
 
     def _kept_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, kept for when its memory is asked for after its price; not to change."""
+        """Work of a plan; that of the last plan is kept. Callers must not change it."""
         last = self._last_work
         if last is None or last[0] is not plan:
             last = self._last_work = plan, self.plan_work(plan)
@@ -332,10 +339,10 @@ class CostPipeline:
         return self._pipeline.program(self._stages.times(work, scale or UNSCALED))
 
     def _source(self) -> Source:
-        """The weakest input that enters.
+        """The weakest source among the inputs of a time.
 
-        Models that were calibrated whole use no number of the system but, for codecs, the rate of
-        its memory.
+        Models that were calibrated as a whole use no number of the system, except that codecs use
+        the rate of its memory.
         """
         if self.models.exchange is None:
             return self.topology.weakest_source()

@@ -1,4 +1,4 @@
-"""How tables are cut and where the pieces live."""
+"""How tables are cut, and on which ranks the pieces are."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ class ComputeKernel(StrEnum):
 
 
 class Spread(StrEnum):
-    """What is free when an option is placed: nothing, one rank per shard, or one host per block."""
+    """What has to be chosen when an option is placed.
+
+    ``uniform``: nothing, every rank has a part. ``ranks``: a rank for each column piece. ``hosts``:
+    a host for each column piece, which is then cut by rows over the ranks of the host.
+    """
 
     UNIFORM = "uniform"
     RANKS = "ranks"
@@ -76,8 +80,17 @@ SPREAD: dict[ShardingType, Spread] = {
 class ShardingOption:
     """One way to cut a table, not yet placed.
 
-    ``column_widths`` lists the widths of the column pieces, left to right; they sum to the
-    embedding dimension. ``cache_load_factor_ratio`` (0..1) is set for the caching kernel alone.
+    Attributes:
+        table: its name.
+        sharding_type: how it is cut.
+        kernel: the code that looks it up, and where its memory is.
+        column_widths: widths of the column pieces, left to right; their sum is the embedding
+            dimension.
+        cache_load_factor_ratio: share (0..1) of the rows that the cache holds; set for the caching
+            kernel only.
+
+    Raises:
+        InvalidValueError: kernel and type do not go together, or a width or share is out of range.
     """
 
     table: str
@@ -95,27 +108,27 @@ class ShardingOption:
 
     @property
     def spread(self) -> Spread:
-        """What remains to be chosen when this option is placed."""
+        """What has to be chosen when this option is placed."""
         return SPREAD[self.sharding_type]
 
     @property
     def is_uniform(self) -> bool:
-        """Whether nothing remains to be chosen, because every rank holds a part."""
+        """Whether nothing has to be chosen, because every rank holds a part."""
         return self.spread is Spread.UNIFORM
 
     @property
     def num_pieces(self) -> int:
-        """Ranks (or hosts) to choose: one per column piece; none for uniform options."""
+        """How many ranks (or hosts) to choose: one per column piece; none for uniform options."""
         return 0 if self.is_uniform else len(self.column_widths)
 
     @property
     def keeps_pieces_on_host(self) -> bool:
-        """Whether all column pieces go to ranks of one host."""
+        """Whether all column pieces must be on ranks of one host."""
         return self.sharding_type is ShardingType.TABLE_COLUMN_WISE
 
     @property
     def keeps_pieces_apart(self) -> bool:
-        """Whether pieces go to ranks of their own, because they differ in width.
+        """Whether pieces of different widths must be on different ranks.
 
         TorchRec holds the pieces of a table on one rank as one tensor of one width
         (``TableBatchedEmbeddingSlice``).
@@ -126,8 +139,8 @@ class ShardingOption:
         """Whether TorchRec can run the column pieces on these ranks, one for each piece.
 
         Args:
-            ranks: of each piece, or of the first few; hosts for types that split rows inside a
-                host.
+            ranks: of each piece, or of the first few pieces; hosts for types that cut rows inside
+                a host.
             local_world_size: ranks of a host.
         """
         if self.keeps_pieces_on_host and len({rank // local_world_size for rank in ranks}) > 1:
@@ -158,9 +171,18 @@ def _check_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlacement:
-    """One table, cut and placed. ``shards`` are in TorchRec's order for the sharding type.
+    """One table, cut and placed.
 
-    Any sequence of shards may be given; it is kept as :class:`costmodels.shards.Shards`.
+    Attributes:
+        table: its name.
+        sharding_type: how it is cut.
+        kernel: the code that looks it up, and where its memory is.
+        shards: in TorchRec's order for the sharding type; any sequence may be given, and is kept as
+            :class:`costmodels.shards.Shards`.
+        cache_load_factor_ratio: as in :class:`ShardingOption`.
+
+    Raises:
+        InvalidValueError: kernel and type do not go together, or the share is out of range.
     """
 
     table: str
@@ -176,7 +198,7 @@ class TablePlacement:
 
     @property
     def cells(self) -> Shards:
-        """The shards as columns."""
+        """The shards as columns of numbers."""
         return cast("Shards", self.shards)
 
     @property
@@ -187,13 +209,13 @@ class TablePlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every table of a workload, placed."""
+    """A placement for every table of a workload."""
 
     placements: tuple[TablePlacement, ...]
     _by_table: dict[str, TablePlacement] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the placements; of a table placed twice, the first one counts."""
+        """Index the placements by table; if a table is placed twice, the first placement counts."""
         found = {placement.table: placement for placement in reversed(self.placements)}
         object.__setattr__(self, "_by_table", found)
 
@@ -210,14 +232,14 @@ class Plan:
 
 
 def row_blocks(num_embeddings: int, parts: int) -> list[tuple[int, int]]:
-    """(offset, rows) of each part as TorchRec cuts rows: ceil(R / parts) until they run out."""
+    """(offset, rows) of each part as TorchRec cuts R rows: ceil(R / parts) until none is left."""
     offsets, rows = row_block_columns(num_embeddings, parts)
     return list(zip(offsets.tolist(), rows.tolist(), strict=True))
 
 
 @lru_cache(maxsize=4096)
 def row_block_columns(num_embeddings: int, parts: int) -> tuple[IntArray, IntArray]:
-    """The same as read-only columns ``[parts]``."""
+    """Offsets and numbers of rows of :func:`row_blocks`, as read-only arrays ``[parts]``."""
     size = -(-num_embeddings // parts)
     starts = np.minimum(np.arange(parts + 1, dtype=np.int64) * size, num_embeddings)
     offsets, rows = starts[:-1], np.diff(starts)
@@ -238,8 +260,8 @@ def place(
     Args:
         option: the cut.
         num_embeddings: rows of the table.
-        where: one rank per piece (spread ranks), one host per piece (spread hosts), or empty.
-        world_size: ranks in all.
+        where: one rank per piece (spread ranks), one host per piece (spread hosts), or nothing.
+        world_size: number of ranks.
         local_world_size: ranks per host.
     """
     require(
@@ -308,12 +330,12 @@ def _columns(widths: tuple[int, ...]) -> tuple[IntArray, IntArray]:
 
 
 def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: int) -> None:
-    """Refuse shards that overlap, leave a hole, or leave the table.
+    """Refuse shards that overlap, leave a hole, or go beyond the table.
 
-    Replicated tables need a whole copy on each rank instead.
+    A replicated table must have a whole copy in each shard instead.
 
     Raises:
-        InvalidValueError: with the first rule broken.
+        InvalidValueError: names the first broken rule.
     """
     name = f"table {placement.table!r}"
     if placement.sharding_type is ShardingType.DATA_PARALLEL:

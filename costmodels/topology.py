@@ -1,4 +1,4 @@
-"""Where it is trained: devices, hosts, and three link levels."""
+"""The system that trains: devices, hosts, and three levels of links."""
 
 from __future__ import annotations
 
@@ -16,15 +16,28 @@ from costmodels.workload import DataType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator, by its achieved (not peak) rates.
+    """One accelerator, by the rates that it achieves (not the peak rates, except ``flops_per_s``).
 
-    ``row_half_bytes`` is the row size at which random row reads reach half the streaming rate.
-    ``update_efficiency_ratio`` is the share of streaming bandwidth that random read-modify-write
-    of rows reaches. ``flops_per_s`` maps element types to peak matrix rates;
-    ``flops_efficiency_ratio`` is the share large layers reach. ``overlap_slowdown_ratio`` is the
-    compute time lost per second of communication that runs beside it. ``num_multiprocessors`` of 0
-    means that matrix products are not quantized into waves. ``single_stream`` says that compute
-    and communication share one processor, so that nothing runs beside anything else.
+    Attributes:
+        name: of the device; ``cpu`` where ranks are CPU cores.
+        hbm_capacity_bytes: size of the device memory.
+        hbm_bandwidth_bytes_per_s: streaming rate of the device memory.
+        l2_capacity_bytes: size of the second-level cache.
+        l2_bandwidth_bytes_per_s: rate of that cache.
+        flops_per_s: peak rate of matrix products by element type.
+        flops_efficiency_ratio: share of the peak rate that large products reach.
+        kernel_latency_s: least time of a kernel on the device.
+        launch_latency_s: host time to launch a kernel.
+        row_half_bytes: row size at which random reads of rows reach half the streaming rate.
+        update_efficiency_ratio: share of the streaming rate that random updates of rows reach.
+        sort_rate_per_s: indices sorted per second.
+        overlap_slowdown_ratio: seconds of compute lost per second of communication beside it.
+        num_multiprocessors: matrix products run in waves over them; 0 for no waves.
+        single_stream: whether compute and communication share one processor, so that nothing runs
+            beside anything else.
+
+    Raises:
+        InvalidValueError: a rate is not above 0, or a size or latency is negative.
     """
 
     name: str
@@ -90,12 +103,20 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One level of the network, per rank and direction.
+    """One level of links, per rank and direction.
 
-    ``half_size_bytes`` is the message that reaches half of the rate, and ``fabric`` the kind of
-    network (:mod:`costmodels.fabrics`). Both are empty where only rate and latency are known.
-    ``pod_hosts`` hosts, such as those of a rack, reach one another at the full rate; what they send
-    beyond shares 1 / ``oversubscription_ratio`` of that. 0 stands for a network without pods.
+    Attributes:
+        latency_s: start-up time of a message.
+        bandwidth_bytes_per_s: rate that large messages reach.
+        half_size_bytes: size of the message that reaches half the rate; 0 if not known.
+        fabric: kind of network (:mod:`costmodels.fabrics`); empty if not known.
+        pod_hosts: hosts of one pod, such as a rack, that reach one another at the full rate; 0 for
+            a network without pods.
+        oversubscription_ratio: what a pod's hosts send beyond the pod shares 1 / this of the full
+            rate.
+
+    Raises:
+        InvalidValueError: a value is out of range.
     """
 
     latency_s: float
@@ -117,7 +138,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """The three link levels of a system, see :class:`Topology`."""
+    """The three levels of links of a system, see :class:`Topology`."""
 
     host: Link
     domain: Link
@@ -125,21 +146,22 @@ class Links:
 
 
 FITTED_KINDS: Final = ("lookup", "collective", "dense", "host")
-"""Kinds of time that runs of one's own correct, in the order of :class:`FittedFactors`."""
+"""Kinds of time that ``shardplan fit`` corrects, in the order of :class:`FittedFactors`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedFactors:
-    """What runs of one's own say about a system: a factor on each kind of time.
+    """What ``shardplan fit`` has learnt of a system from runs: a factor on each kind of time.
 
     Attributes:
         lookup_ratio: on lookups, forward and backward, without the latency of their kernels.
         collective_ratio: on collectives, or on exchanges with the copies around them.
         dense_ratio: on matrix products and what else the dense part computes.
         host_ratio: on the host's kernel launches.
-        spread_ratio: log-standard deviations that are left, as the rows of a lower triangle in the
-            order of the factors: ``ln`` of the true factors is off by this matrix times four
-            independent standard normal draws. Empty for those of the system.
+        spread_ratio: how uncertain the factors still are, as the rows of a lower triangular matrix
+            in the order of the factors: ``ln`` of the true factors differs from that of these by
+            the matrix times four independent standard normal draws. Empty for the system's own
+            uncertainty.
     """
 
     lookup_ratio: float = 1.0
@@ -169,18 +191,33 @@ class FittedFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """``num_hosts`` hosts with ``local_world_size`` ranks each.
+    """The ranks of a job: ``num_hosts`` hosts with ``local_world_size`` ranks each, host by host.
 
-    Ranks count through hosts in order. ``domain_size`` ranks (a multiple of the local world size)
-    share a scale-up fabric such as one NVLink domain: link ``host`` joins ranks of one host,
-    ``domain`` ranks of different hosts inside a domain, ``network`` everything else.
-    ``hbm_capacity_by_rank_bytes`` and ``speed_by_rank_ratio`` describe ranks that differ from the
-    device, ``ddr_capacity_by_host_bytes`` hosts that do; empty means all equal.
-    ``collective_curves`` names sets of measured curves, best first. ``calibration`` is the file of
-    constants of a system whose ranks are CPU cores. ``fitted`` holds what runs of one's own
-    correct; its factor on host time is in the device's launch latency already. ``whole`` is the
-    system of all ranks where these are one group of them that has a copy of the tables of its own
-    (2D parallelism); the dense part is trained by all of those.
+    Attributes:
+        name: of the system.
+        device: of every rank.
+        host: every host.
+        num_hosts: number of hosts.
+        local_world_size: ranks per host.
+        domain_size: ranks of a scale-up domain, such as one NVLink domain; a multiple of
+            ``local_world_size``.
+        host_link: joins ranks of one host.
+        domain_link: joins ranks of different hosts inside one domain.
+        network_link: joins all other ranks.
+        price_per_device_usd_per_hour: None if not known.
+        hbm_capacity_by_rank_bytes: device memory of each rank; empty if all are as the device says.
+        speed_by_rank_ratio: compute speed of each rank relative to the device; empty if all are 1.
+        provenance: where the numbers of the system come from.
+        collective_curves: names of sets of measured curves, the best first.
+        calibration: file of constants of a system whose ranks are CPU cores; empty for others.
+        ddr_capacity_by_host_bytes: memory of each host; empty if all are as the host says.
+        fitted: factors from ``shardplan fit``; the one on host time is already in the launch
+            latency of the device.
+        whole: with 2D parallelism, the system of all ranks, of which these are one group with a
+            copy of the tables of its own. All ranks of ``whole`` train the dense part together.
+
+    Raises:
+        InvalidValueError: the levels do not nest, or a list has another length.
     """
 
     name: str
@@ -238,14 +275,14 @@ class Topology:
 
     @property
     def trainers(self) -> Topology:
-        """All ranks that train the dense part: these, or those of all groups."""
+        """The ranks that train the dense part together: these, or those of all groups."""
         return self if self.whole is None else self.whole
 
     @property
     def compute_device(self) -> str:
-        """What TorchRec runs on: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise.
+        """The device type of TorchRec: ``cpu`` where ranks are CPU cores, ``cuda`` otherwise.
 
-        They are CPU cores where the system is calibrated, or its device is named ``cpu``.
+        Ranks are CPU cores if the system is calibrated, or if its device is named ``cpu``.
         """
         return "cpu" if self.calibration or self.device.name == "cpu" else "cuda"
 
@@ -283,7 +320,7 @@ class Topology:
         return np.ones(self.world_size)
 
     def resized(self, num_hosts: int, local_world_size: int) -> Topology:
-        """The same system with another number of ranks; the domain keeps its size where it fits."""
+        """The same system with another number of ranks; the domain keeps its size if that fits."""
         spans_hosts = self.domain_size > self.local_world_size
         domain = self.domain_size if spans_hosts else local_world_size
         domain = max(local_world_size, domain - domain % local_world_size)
