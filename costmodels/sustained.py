@@ -1,10 +1,11 @@
-"""What dense compute reaches where it fills most of a training step, by device and precision.
+"""The shares of a device's rates that dense compute reaches when it fills most of a training step.
 
-The device's own efficiency is that of one large product alone on a cool card. Attention models keep
-the matrix units busy for most of a step: the card runs at its power limit and lowers its clock, and
-products of a model are not all large. What remains of the rate is a share for each generation of
-devices and precision; operators between products reach a share of the streaming rate. Lookups leave
-the matrix units idle, and the card power for the products between them (:func:`sustained_ratio`).
+The efficiency of a device is that of one large product alone on a cool card. Attention models keep
+the matrix units busy for most of a step. The card then runs at its power limit and lowers its
+clock, and the products of a model are not all large. What such steps reach is a share of the rate
+for each generation of devices and precision; operators between products reach a share of the
+streaming rate. While rows are looked up, the matrix units rest, so that products between long
+lookups reach the full rate (:func:`sustained_ratio`).
 
 ``shardplan validate published --what transformers --fit`` computes ``SHARES`` from the measured
 training steps of configs/published/transformers.csv and prints them; without ``--fit`` the command
@@ -22,10 +23,12 @@ from costmodels.topology import Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of a device's rates, by what an operator is limited by.
+    """Shares of a device's rates, by what limits an operator.
 
-    ``product_ratio`` is of the rate that large products reach, ``memory_ratio`` of the streaming
-    bandwidth, ``flash_1_ratio`` of the rate of FlashAttention-2.
+    Attributes:
+        product_ratio: share of the rate that large products reach.
+        memory_ratio: share of the streaming bandwidth.
+        flash_1_ratio: rate of FlashAttention over that of FlashAttention-2.
     """
 
     product_ratio: float
@@ -33,18 +36,18 @@ class Shares:
     flash_1_ratio: float = 0.6
 
     def capped(self) -> Shares:
-        """The same without shares above that of a short burst."""
+        """The same shares, none of them above 1, the share of a short burst."""
         product, memory = min(1.0, self.product_ratio), min(1.0, self.memory_ratio)
         return replace(self, product_ratio=product, memory_ratio=memory)
 
 
 BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
-"""Short dense parts between long lookups, as in a DLRM: the rates are those of the device."""
+"""For short dense parts between long lookups, as in a DLRM: the full rates of the device."""
 PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
-"""What each fit is pulled to, by one measurement's weight."""
+"""Each fit is pulled towards these shares, with the weight of one measurement."""
 PRIOR_SIGMA: Final = 0.15
-"""Log-standard deviation of the share of products around the prior, from generation to generation
-of devices and precision to precision."""
+"""Log-standard deviation of the share of products around the prior, over generations of devices and
+precisions."""
 SHARES: Final = {
     "A100 half": Shares(product_ratio=0.839, memory_ratio=0.761, flash_1_ratio=0.676),
     "V100 fp32": Shares(product_ratio=1.017, memory_ratio=0.670),
@@ -52,8 +55,9 @@ SHARES: Final = {
 }
 """By generation and precision: printed by the command above with ``--fit``, rounded."""
 UNMEASURED: Final = replace(PRIOR, memory_ratio=0.714)
-"""Where nothing was measured: products as before any fit, and between them the streaming share that
-the measured generations reach (geometric mean), since the operators are the same on all."""
+"""For generations that were not measured: the prior for products, and for operators between them
+the share of streaming that the measured generations reach (geometric mean), as the operators are
+the same on all devices."""
 UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=1.0)
 """The same of products in fp32. They do not use the matrix units, which is what takes a card to its
 power limit: steps of BERT on V100, the only ones in fp32 that a share is fitted to, reach the rate
@@ -70,11 +74,13 @@ _SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWork:
-    """What a kernel of fused attention takes in one pass.
+    """How long a kernel of fused attention takes in one pass.
 
-    Its products reach ``product_ratio`` of the rate of large ones. Softmax, or another activation,
-    takes as long for a score as ``score_flops`` of those, and a block ``block_s`` beside its
-    scores, for its data to arrive and leave.
+    Attributes:
+        product_ratio: rate of its products over that of large products.
+        score_flops: the activation of one score (softmax or another) takes as long as so many FLOP
+            of its products.
+        block_s: seconds of a block beside its scores, in which its data arrive and leave.
     """
 
     product_ratio: float
@@ -82,7 +88,7 @@ class ScoreWork:
     block_s: float = 0.0
 
     def slowed(self, ratio: float) -> ScoreWork:
-        """That of a kernel which reaches ``ratio`` of the rate."""
+        """The work of a kernel that reaches ``ratio`` of this rate."""
         return ScoreWork(
             product_ratio=self.product_ratio * ratio,
             score_flops=self.score_flops / ratio,
@@ -91,7 +97,7 @@ class ScoreWork:
 
 
 Works = tuple[ScoreWork, ScoreWork]
-"""Forward and backward."""
+"""Work of the forward and of the backward pass."""
 
 _SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
     (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
@@ -122,7 +128,7 @@ POINTWISE: Final[dict[str, Works]] = {
 prints it; without ``--fit`` the command holds the model against them, also with a width of heads or
 a device left out."""
 _UNMEASURED: Final = "H100"
-"""Whose work pointwise attention takes on generations that were not measured."""
+"""The generation whose constants pointwise attention has on devices that were not measured."""
 _TRITON_RATIO: Final = 0.46
 """Rate of Triton's kernels of pointwise attention over CUTLASS's. With them a layer of HSTU with 4
 heads of 256 elements takes so much longer on an H100 that its attention must take 2.13 to 2.24
@@ -131,7 +137,7 @@ kernels' times)."""
 
 
 def softmax_works(version: int, device: Device, shares: Shares) -> Works:
-    """What a kernel of FlashAttention takes."""
+    """The work of a kernel of FlashAttention of this version on this device."""
     is_late = generation_of(device) in ("H100", "B200")
     forward, backward = _SOFTMAX[version if is_late and version > 2 else 2, is_late]
     if version == 1:
@@ -141,7 +147,7 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 
 
 def pointwise_works(version: int, device: Device) -> Works:
-    """What a kernel of HSTU takes: Triton's is version 1, CUTLASS's any other."""
+    """The work of a kernel of HSTU's attention: version 1 is Triton's, any other CUTLASS's."""
     forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
     if version == 1:
         return forward.slowed(_TRITON_RATIO), backward.slowed(_TRITON_RATIO)
@@ -154,7 +160,10 @@ def generation_of(device: Device) -> str:
 
 
 def group_of(device: Device, dtype: DataType) -> str:
-    """Generation and precision, as in ``SHARES``; another device's own name where it has none."""
+    """Generation and precision, as keys of ``SHARES`` have them.
+
+    A device of no known generation has its own name in place of one.
+    """
     names = {**_SAME, **{g: g for g in GENERATIONS}}
     found = next((names[n] for n in sorted(names, key=len, reverse=True) if n in device.name), "")
     kind = dtype.value if dtype.num_bytes == DataType.FP32.num_bytes else "half"
@@ -162,10 +171,10 @@ def group_of(device: Device, dtype: DataType) -> str:
 
 
 def shares_of(device: Device, dtype: DataType) -> Shares:
-    """Shares of operators in ``dtype``; unmeasured ones where none were fitted.
+    """The shares for operators in ``dtype``; those of unmeasured devices if none were fitted.
 
-    Products in other types are no slower than those in fp32, as on cards whose rate in tf32 is that
-    in fp32: a library takes the faster kernel.
+    Products in other types are never slower than those in fp32, because a library takes the faster
+    kernel. (On some cards the listed rate in tf32 is that in fp32.)
     """
     known = _priced_as(device, dtype)
     own, plain = _group_shares(device, known), _group_shares(device, DataType.FP32)
@@ -179,27 +188,27 @@ def _group_shares(device: Device, dtype: DataType) -> Shares:
 
 
 def is_fitted(device: Device, dtype: DataType) -> bool:
-    """Whether the shares come from measured steps of that generation and precision."""
+    """Whether the shares were fitted to measured steps of this generation and precision."""
     return group_of(device, _priced_as(device, dtype)) in SHARES
 
 
 def _priced_as(device: Device, dtype: DataType) -> DataType:
-    """The type whose rate products in ``dtype`` run at: the slowest listed where it has none."""
+    """The type whose rate products in ``dtype`` get: the slowest listed one if it is not listed."""
     rates = dict(device.flops_per_s)
     return dtype if dtype in rates else min(rates, key=lambda listed: rates[listed])
 
 
 def sustained_ratio(added_s: float, lookup_s: float) -> float:
-    """How far a dense part is from bursts (0) to one that fills the whole step (1).
+    """How far a dense part is from a short burst (0) to one that fills the whole step (1).
 
-    Together, dense part and lookups take what they take in bursts, or what the dense part alone
-    takes at sustained rates, whichever is longer. So a step with longer lookups, or a larger dense
-    part, is never the shorter one. Where lookups get faster, the dense part takes longer by at most
-    what they gain.
+    Dense part and lookups together take the longer of two times: what they take at the full rates,
+    or what the dense part alone takes at sustained rates. A step with longer lookups, or with a
+    larger dense part, is therefore never shorter. Where lookups get faster, the dense part may take
+    longer, but by no more than what the lookups gain.
 
     Args:
-        added_s: what the dense part takes longer at sustained rates than in a burst.
-        lookup_s: of lookups in the same step.
+        added_s: how much longer the dense part takes at sustained rates than in a burst.
+        lookup_s: seconds of lookups in the same step.
     """
     if not lookup_s:
         return 1.0

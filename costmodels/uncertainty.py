@@ -1,13 +1,14 @@
-"""How wrong may a prediction be? Log-normal factors on each kind of time.
+"""How wrong a prediction may be: log-normal factors on each kind of time.
 
-The spread of a kind of time joins two parts, taken as independent: what the model misses even where
-its rates are known, from calibration points left out group by group; and the rates themselves, by
-their source, each counted by how strongly the time depends on it. Systems whose ranks are CPU cores
-are calibrated as a whole: their spread is that of their weakest source.
+The spread of a kind of time joins two parts, which are taken as independent. The first is what the
+model misses even where its rates are known; it comes from calibration points that were left out of
+the fit group by group. The second is how uncertain the rates are by their source, each counted by
+how strongly the time depends on it. Systems whose ranks are CPU cores are calibrated as a whole;
+their spread is that of their least certain source.
 
-Two plans on one system share the rates and most of what the model misses, so their factors are the
-same draws; each plan has besides an error of its own (``PLAN_SIGMA``). The published pairs of plans
-on one system bear this out: ``shardplan validate intervals`` prints them.
+Two plans on one system share the rates and most of what the model misses, so both get the same
+random factors. Each plan also has an error of its own (``PLAN_SIGMA``). ``shardplan validate
+intervals`` compares this with the published pairs of plans on one system.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Factors on the four kinds of time, ``[samples, 1]`` each or 1."""
+    """Factors on the four kinds of time; each is ``[samples, 1]``, or a single 1."""
 
     lookup_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
     collective_ratio: FloatArray = field(default_factory=lambda: np.ones(1))
@@ -42,11 +43,11 @@ class Scale:
 
 
 UNSCALED: Final = Scale()
-"""Every kind of time as it is."""
+"""No factor on any kind of time."""
 
 KINDS = ("lookup", "collective", "dense", "host")
 MACHINE: Final = "machine"
-"""What makes all kinds of time longer or shorter together: the pace of the machine."""
+"""The pace of the machine: a factor that all kinds of time have in common."""
 LOOKUP_GROUPS: Final = (0.048, 0.080, 0.043, 0.112)
 """Root mean square of ln(predicted / measured) per group of lookups in device memory: H100 adam,
 H100 sgd (each from the other), V100 uniform and Criteo forwards, to which nothing was fitted.
@@ -58,8 +59,9 @@ COLLECTIVE_GROUPS: Final = (0.19, 0.21, 0.14, 0.25)
 DENSE_GROUPS: Final = (0.143, 0.017, 0.160, 0.104)
 """Sums of the products of two models, forward and backward, on V100 (Lin et al.'s traces)."""
 PLAN_SIGMA: Final = 0.015
-"""Error of one plan's time that another plan on the same system does not share, at least: the same
-job on identical hardware varies by 1.5 % (standard deviation) between sites of MLPerf's rounds."""
+"""Error of one plan's time that another plan on the same system does not share. It is at least what
+the same job on identical hardware varies by between sites of MLPerf's rounds: 1.5 % (standard
+deviation)."""
 _ELASTICITIES: Final = {
     "lookup": (
         ("device.hbm_bandwidth", 0.7),
@@ -77,7 +79,8 @@ _ELASTICITIES: Final = {
     "dense": (("device.flops_efficiency", 0.8), ("device.hbm_bandwidth", 0.2)),
     "host": (("device.launch_latency", 1.0),),
 }
-"""Share of a change of the rate that shows in the time, for batches that fill the device."""
+"""How strongly a time depends on a rate: the relative change of the time over that of the rate, for
+batches that fill the device."""
 _WHOLE: Final = {
     "lookup": ("device.hbm_bandwidth", "device.l2_bandwidth", "device.update_efficiency"),
     "collective": ("links.",),
@@ -105,8 +108,9 @@ def sigmas(
         topology: tells where its rates come from.
         collective_spread_ratio: 90 % spread of the system's collectives where their model knows it.
         sustained_dtype: type of the products.
-        sustained_ratio: how far the dense part is from short bursts (0) to one that fills the whole
-            step (1); its spread lies as far between those of both.
+        sustained_ratio: how far the dense part is from a short burst (0) to one that fills the
+        whole
+            step (1); its spread is interpolated between those of the two.
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
@@ -128,8 +132,9 @@ def sigmas(
 def step_sigma(topology: Topology, dtype: DataType) -> float:
     """Log-standard deviation of dense compute that fills most of a step.
 
-    Where the shares of the device were fitted to steps, what they miss is that of models left out.
-    Elsewhere the prior's spread and that of the rates are added.
+    Where the shares of the device's rates were fitted to measured steps, this is the error of
+    models that were left out of the fit. On other devices the spread of the prior and of the rates
+    come in addition.
     """
     known = group_sigma(STEP_GROUPS)
     if is_fitted(topology.device, dtype):
@@ -148,10 +153,12 @@ def rate_sigma(topology: Topology, kind: str) -> float:
 
 
 def group_sigma(groups: Sequence[float]) -> float:
-    """Log-standard deviation whose normal 90 % interval is that of a group not seen.
+    """Log-standard deviation for a group of measurements that was never seen.
 
-    A new group's error has the mean square of the known groups, which itself is uncertain:
-    Student's t with one degree of freedom less than groups, and 1 + 1 / groups for their mean.
+    The error of a new group has the mean square of the known groups, and this mean is uncertain
+    when there are few groups. The 90 % interval is therefore that of Student's t with one degree of
+    freedom less than there are groups, widened by 1 + 1 / groups. The result is the normal standard
+    deviation that has the same interval.
 
     Args:
         groups: root mean square error of each group, predicted without it.
@@ -192,10 +199,10 @@ def _student_inside(angle: float, freedom: int) -> float:
 
 
 def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Root mean square error per group when the constants come from the other groups.
+    """Root mean square error of each group if the constants came from the other groups.
 
-    A constant fitted to G groups alike has taken 1 / G of each one's error away, so errors grow by
-    G / (G - 1).
+    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
+    without the group in the fit are therefore larger by G / (G - 1).
     """
     grown = len(groups) / max(len(groups) - 1, 1)
     return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
@@ -218,13 +225,14 @@ def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
 def sampled_factors(
     spread: tuple[tuple[str, float], ...], joint_ratio: tuple[tuple[float, ...], ...] = ()
 ) -> dict[str, FloatArray]:
-    """Factors ``[samples, 1]`` per kind: stratified normal draws, the same at every call.
+    """Random factors ``[samples, 1]`` of each kind: stratified normal draws, equal at every call.
 
     Args:
-        spread: log-standard deviation of each kind, taken as independent; that of
-            :data:`MACHINE`, where it stands there, is a factor on every kind.
-        joint_ratio: instead of those, the rows of a lower triangle over the same kinds, as in
-            :class:`costmodels.topology.FittedFactors`; empty for none.
+        spread: log-standard deviation of each kind, taken as independent. If it has
+            :data:`MACHINE`, that is one more factor, common to all kinds.
+        joint_ratio: in place of ``spread``, the rows of a lower triangular matrix over the kinds,
+        as
+            in :class:`costmodels.topology.FittedFactors`; empty to use ``spread``.
     """
     rng = np.random.default_rng(_SEED)
     draws = {}
@@ -243,12 +251,13 @@ def sampled_factors(
 
 
 def _weakest(topology: Topology, prefixes: tuple[str, ...]) -> float:
+    """Log-standard deviation of the least certain source among numbers with these prefixes."""
     sources = [p.source for p in topology.provenance if p.name.startswith(prefixes)]
     return RELATIVE_SIGMA[max(sources, key=lambda s: s.strength, default=Source.USER)]
 
 
 def _matters(name: str, topology: Topology) -> bool:
-    """Links of a level that no rank crosses do not."""
+    """Whether a rate matters: links of a level that no rank crosses do not."""
     if name.startswith("links.network"):
         return topology.world_size > topology.domain_size
     if name.startswith("links.domain"):

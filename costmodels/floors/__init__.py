@@ -1,1 +1,1 @@
-"""What no plan can take less than: phases and bounds of the iteration."""
+"""Lower bounds on the iteration of every plan: the phases, and what follows from them."""

@@ -1,9 +1,12 @@
 """How long collectives take at least, from the largest growing part that any rank has.
 
-A rank sends as much to every other rank, so the rank that sends most has the largest growing part,
-and the collective takes no less than that rank does when all ranks send as much. Prices are those
-of a subadditive model (:meth:`AbstractCollectiveModel.subadditive`), so that they also hold for the
-growing parts of several sharding types added up: several collectives take no less than one would.
+The *growing part* of a collective is its time without what is fixed, such as start-up times. A rank
+sends the same number of bytes to every other rank. So the rank that sends most has the largest
+growing part, and the collective takes at least as long as if all ranks sent as much as that rank.
+
+Prices are those of a subadditive model (:meth:`AbstractCollectiveModel.subadditive`): several
+collectives take at least as long as one with all their bytes. The bounds therefore also hold for
+the sum of the growing parts of several sharding types.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.stages.stage_model import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]
-"""Seconds ``[N]`` at growing parts ``[N]``; never falls."""
+"""From growing parts ``[N]`` to seconds ``[N]``; the function never falls."""
 
 _MOST_ENTRIES: Final = 500_000
-"""Sizes times ranks that are priced at a time."""
+"""Sizes times ranks that are priced in one call."""
 
 NUM_EXCHANGES: Final = 3
 FIRST, SECOND, INDICES = range(NUM_EXCHANGES)
@@ -32,13 +35,13 @@ FIRST, SECOND, INDICES = range(NUM_EXCHANGES)
 def exchange_floor(
     stages: StageModel, family: int, which: int, share_ratio: float = 1.0
 ) -> Seconds:
-    """Least time of one exchange of a sharding type.
+    """The least time of one exchange of a sharding type, as a function of its growing part.
 
     Args:
         stages: prices exchanges.
         family: index of the sharding type in ``EXCHANGING_TYPES``.
-        which: ``FIRST`` or ``SECOND`` exchange of pooled vectors, or that of ``INDICES``.
-        share_ratio: least part of the growing part's bytes that travel in this direction.
+        which: ``FIRST`` or ``SECOND`` exchange of vectors, or that of ``INDICES``.
+        share_ratio: the least share of the growing part's bytes that travels in this direction.
     """
     whole = stages.models.exchange
     if whole is not None:
@@ -65,7 +68,7 @@ def exchange_floor(
 
 
 def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
-    """Least time of the last all-reduce, from the growing part of replicated tables.
+    """The least time of the last all-reduce, by the growing part of replicated tables.
 
     Args:
         stages: prices the all-reduce.
@@ -103,7 +106,7 @@ def _growing(
 def _full(
     stages: StageModel, family: int, which: int, sent: FloatArray, model: AbstractCollectiveModel
 ) -> FloatArray:
-    """The same exchange, start to end."""
+    """Seconds of the whole exchange, start-up included."""
     if which == SECOND:
         return stages.exchanges.across_hosts(sent, model.all_to_all_s)
     if which == INDICES:

@@ -1,22 +1,23 @@
-"""The shortest iteration that plans can have, from nothing but the maxima of their phases.
+"""The shortest iteration that plans can have, if only the maxima of their phases are known.
 
-A search proves a lower bound in two steps. Linear programs bound the largest value that each phase
-has on any rank (:mod:`costmodels.floors.phases`); this module says how long an iteration takes at
-least once those maxima are known. It prices a made-up rank that has the maximum of every phase and
-no more of anything else than every plan has. That rank is never slower than a real plan, because
+A search proves a lower bound in two steps. Linear programs bound the longest duration that each
+phase has on any rank (:mod:`costmodels.floors.phases`). This module then says how long an iteration
+takes at least for given maxima. It prices a made-up rank that has the maximum of every phase, and
+of everything else no more than every plan has. This rank is never slower than a real plan, because
 
-- between the forward and the backward lookup, and behind each of them, all ranks wait for one
-  another in a collective, so maxima that lie on different ranks add up all the same. Where they
-  need not wait, or wait beside other work (:meth:`IterationFloor.is_one_rank`), each of the two
-  maxima is on a made-up rank of its own;
+- all ranks wait for one another in a collective between the forward and the backward lookup, and
+  after each of them. So maxima add up even if they are on different ranks. Where ranks need not
+  wait, or wait beside other work (:meth:`IterationFloor.is_one_rank`), each of the two maxima is on
+  a made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
-- dense layers run on the fastest device, and communication does not slow compute. Where devices or
-  batches differ, a made-up rank of its own has the dense part that takes longest;
-- every stage whose duration is no phase takes what it takes with nothing to do;
-- what a phase holds of several steps is counted at the first of them. Where gradients are decoded
-  before the backward lookup, that is the decoding: the host may issue the lookup only after it. A
-  made-up rank of its own looks up backward without decoding, which is what follows that issue.
+- dense layers run on the fastest device, and communication does not slow compute down. Where
+  devices
+  or batches differ, one more made-up rank has the longest dense part;
+- a stage whose duration is not a phase takes as long as it does with nothing to do;
+- a phase that covers several steps is counted at the first of them. Where gradients are decoded
+  before the backward lookup, this is the decoding, because the host may issue the lookup only after
+  it. One more made-up rank has the backward lookup without the decoding: that follows the issue.
 
 Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
 """
@@ -58,7 +59,7 @@ from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 
 _ROUNDING: Final = 1e-13
-"""Share taken off differences of durations."""
+"""Share by which differences of durations are lowered, so that rounding cannot raise a bound."""
 
 
 class IterationFloor:
@@ -68,8 +69,8 @@ class IterationFloor:
         """Keep both; nothing is computed yet.
 
         Args:
-            stages: prices stages.
-            pipeline: orders them.
+            stages: prices the stages of an iteration.
+            pipeline: puts them in order.
         """
         self._stages = stages
         self._pipeline = pipeline
@@ -77,15 +78,15 @@ class IterationFloor:
         self._known_exchanges: dict[tuple[ShardingType, int, int | None], _Exchange] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Floors are made again by another process: their durations are functions of this one."""
+        """Leave the known floors out: they hold functions, which cannot go to another process."""
         return {**self.__dict__, "_known": {}, "_known_exchanges": {}}
 
     def num_calls(self, types: frozenset[ShardingType]) -> int:
-        """Fused calls that the rank which is slowest in a lookup makes at least.
+        """The least number of fused calls of the rank that is slowest in a lookup.
 
-        Each uniform type loads every rank. Of the other types the slowest rank has a shard as well,
-        where uniform types load all ranks alike or there are none: a rank without such a shard
-        would be as slow as the ranks that have nothing else, so that one with a shard is no faster.
+        Each uniform type loads every rank, so it counts as one call. The slowest rank also has a
+        shard of one of the other types, if uniform types load all ranks alike or if there are none:
+        without such a shard, it would not be slower than a rank that has one.
         """
         if self._stages.topology.world_size == 1:
             return len(types)
@@ -94,18 +95,19 @@ class IterationFloor:
         return uniform + (1 if spread and (uniform == 0 or self.is_even(types)) else 0)
 
     def is_even(self, types: frozenset[ShardingType]) -> bool:
-        """Whether tables of uniform types load all ranks alike."""
+        """Whether tables of uniform types give every rank the same lookups."""
         speeds = self._stages.speeds
         alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
         return alike and ShardingType.ROW_WISE not in types
 
     def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
-        """Whether one made-up rank may have the longest lookup of both directions.
+        """Whether one made-up rank may have both the longest forward and backward lookup.
 
-        Each may be that of another rank. The two stand for one rank only if the second rank cannot
-        be ahead of the first when it begins its backward lookup. It can be ahead where the bottom
-        of the dense part runs beside both exchanges of vectors and takes longer than they do: the
-        first rank is then late because of its own bottom, for which no other rank waits.
+        In a plan these may be lookups of two ranks. One made-up rank stands for both only if the
+        second rank cannot be ahead of the first when it begins its backward lookup. It can be ahead
+        where the bottom of the dense part runs beside both exchanges of vectors and takes longer
+        than they do. The first rank is then late because of its own bottom, and no other rank waits
+        for that.
         """
         hides = bool(types - {ShardingType.DATA_PARALLEL}) and self._pipeline.overlaps_bottom
         is_alone = self._stages.topology.world_size == 1
@@ -122,13 +124,13 @@ class IterationFloor:
         """The floor of plans with exactly these types.
 
         Args:
-            types: the sharding types that some table has.
-            fetches: whether a kernel may fetch rows of a cache before the lookup; the time of both
-                is then counted at the fetch, the earlier of the two, on the rank where it is most,
-                and that of the lookup at the lookup, on the rank where that is most.
-            may_replicate: whether some plans replicate tables beside that. Their gradients then
-                prolong the last all-reduce. Without a dense part only those plans have one, so
-                what it takes whatever its size is left out of the floor.
+            types: the sharding types that tables of the plans have.
+            fetches: whether a kernel may fetch rows of a cache before the lookup. The time of fetch
+                and lookup together is then counted at the fetch, the earlier of the two, on one
+                made-up rank; the time of the lookup alone is counted on another one.
+            may_replicate: whether some of the plans also replicate tables, whose gradients prolong
+                the last all-reduce. Without a dense part only such plans have an all-reduce, so its
+                fixed time is then left out of the floor.
             more_calls: fused calls beyond :meth:`num_calls`.
         """
         replicates = ShardingType.DATA_PARALLEL in types
@@ -152,12 +154,15 @@ class IterationFloor:
     def further_call_s(
         self, types: frozenset[ShardingType], *, fetches: bool
     ) -> tuple[float, float, float]:
-        """Seconds by which one more fused call prolongs the lookups: forward, backward, and alone.
+        """Seconds by which one more fused call prolongs the lookups.
 
-        The device runs the kernels of a call in both directions. The host issues the forward one
-        before that starts: where the lookup waits for the host and nothing else, it starts that
-        much later. The third is for the rank whose forward lookup without a fetch is counted.
-        Nothing on a single rank.
+        The device runs the kernels of the call in both directions. The host must also issue the
+        forward call: where the lookup waits for the host and nothing else, it starts that much
+        later. On a single rank there is no such time.
+
+        Returns:
+            Seconds of the forward lookup, of the backward lookup, and of the forward lookup on the
+            made-up rank that has it without a fetch.
         """
         if self._stages.topology.world_size == 1:
             return 0.0, 0.0, 0.0
@@ -178,7 +183,8 @@ class IterationFloor:
     def _exchanges(self, types: frozenset[ShardingType]) -> list[_Exchange]:
         """The exchanges of the types, in the order of their phases.
 
-        Where they are compressed, forward and backward are exchanges of their own with one phase.
+        Where exchanges are compressed, the forward and the backward one are separate exchanges that
+        depend on the same phase.
         """
         ways = (None,) if self._stages.exchanges.wire is None else (FORWARD, BACKWARD)
         return [
@@ -190,7 +196,7 @@ class IterationFloor:
         ]
 
     def _exchange(self, kind: ShardingType, which: int, way: int | None) -> _Exchange:
-        """One of them; the same for every set of types."""
+        """One exchange of one type; it is the same for every set of types, so it is kept."""
         known = self._known_exchanges.get((kind, which, way))
         if known is not None:
             return known
@@ -213,11 +219,13 @@ class IterationFloor:
     def _leaves(
         self, types: frozenset[ShardingType], *, fetches: bool, grows: bool
     ) -> tuple[Leaf, ...]:
-        """Both lookups, every exchange that grows, and the last all-reduce where that ``grows``.
+        """The durations that depend on the plan.
 
-        With ``fetches``, the forward lookup also without what is fetched before it, or what is
-        fetched beside everything, whichever the pipeline has; where exchanges are compressed, the
-        backward lookup also without the decoding before it.
+        They are both lookups, every exchange whose time grows with its bytes, and the last
+        all-reduce if it ``grows``. With ``fetches`` there is one more: the forward lookup without
+        the fetch before it, or the fetch that runs beside everything, depending on the pipeline.
+        Where exchanges are compressed, the last one is the backward lookup without the decoding
+        before it. The order is that in which :meth:`_times` uses them.
         """
         found = [line(0), line(1)]
         found += [e.leaf for e in self._exchanges(types) if e.leaf is not None]
@@ -233,17 +241,20 @@ class IterationFloor:
     def _calls(
         self, types: frozenset[ShardingType], *, early: bool
     ) -> tuple[FloatArray, int | None]:
-        """Fused calls of the made-up ranks, and which of them has the longest dense part, if any.
+        """The made-up ranks, in this order, by their numbers of fused calls.
 
-        They are the rank that is slowest in lookups, and one with a shard it may not have.
+        1. The rank that is slowest in lookups.
+        2. Where one rank may not have both lookups (:meth:`is_one_rank`): the rank that is slowest
+           in the backward lookup.
+        3. Where the slowest rank may have no shard of the types that are only on some ranks: a rank
+           that has such a shard, and so one more call for its host to issue.
+        4. Where devices or batches differ: the rank with the longest dense part and nothing to look
+           up; all ranks wait for it between two exchanges.
+        5. Where exchanges are compressed: the slowest rank in the backward lookup alone.
+        6. With ``early``: the slowest rank in the forward lookup alone.
 
-        Where the slowest rank may have no shard of the types that are on some ranks only, another
-        rank has, and with it a call more for its host to issue. Where no one rank may have both
-        lookups (:meth:`is_one_rank`), the second rank is the slowest in the backward lookup. Where
-        exchanges are compressed, a further one is the slowest in the backward lookup alone. With
-        ``early`` the last one is the slowest in the forward lookup alone. Where devices or batches
-        differ, another rank has the dense part that takes longest, and nothing to look up: all
-        ranks wait for it between two exchanges.
+        Returns:
+            The calls of each rank ``[R]``, and the position of rank 4, None if there is none.
         """
         slowest = self.num_calls(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
@@ -268,12 +279,12 @@ class IterationFloor:
 
         Args:
             types: of the plans.
-            leaves: ``[N, L]`` seconds.
-            own: what the ranks take beside the leaves.
-            fetches: a cache may be filled. Where the iteration waits for that, the forward lookup
-                is counted at the fetch, and again without it.
+            leaves: ``[N, L]`` seconds, in the order of :meth:`_leaves`.
+            own: the stage times of the ranks without the leaves.
+            fetches: a cache may be filled. Where the iteration waits for that, fetch and forward
+                lookup are counted at the fetch, and the lookup alone on another rank.
             grows: the last all-reduce is a leaf.
-            empty: exchanges that are no leaves take no time, either.
+            empty: exchanges that are not leaves take no time either.
         """
         columns = iter(np.moveaxis(leaves, -1, 0)[..., None])
         ranks = np.arange(own.lookup_forward_s.shape[-1])
@@ -315,7 +326,7 @@ class IterationFloor:
     def _codecs(
         self, types: frozenset[ShardingType], size: int, *, empty: bool
     ) -> CodecTimes | None:
-        """Codecs of the made-up ranks; those for their own shards are part of the lookups."""
+        """Codecs of the made-up ranks, without those for a rank's own shards: lookups hold them."""
         codecs = self._stages.codecs
         if codecs is None:
             return None
@@ -327,8 +338,12 @@ class IterationFloor:
 class _Exchange:
     """One exchange of one sharding type.
 
-    ``is_gradient`` says that it is the backward one, of exchanges that have two. ``fixed_s`` is
-    what it takes with nothing to send. ``leaf`` is None where it never takes longer.
+    Attributes:
+        kind: the sharding type.
+        which: which of its exchanges.
+        is_gradient: whether it is the backward one; only where both directions are apart.
+        fixed_s: seconds with nothing to send.
+        leaf: its duration; None if it never takes longer than ``fixed_s``.
     """
 
     kind: ShardingType
@@ -345,7 +360,7 @@ def _absent(kind: ShardingType) -> FamilyTimes:
 
 
 def _nothing(times: StageTimes) -> StageTimes:
-    """The same stages, all of no duration, so that a program of leaves alone remains."""
+    """The same stages without any duration, so that a program consists of leaves alone."""
     none = np.zeros_like(times.lookup_forward_s)
     return StageTimes(
         bottom_forward_s=none,

@@ -1,4 +1,4 @@
-"""Durations that depend on the plan, each with a straight line that is nowhere above it."""
+"""Durations that depend on the plan, each with a straight line that is never above it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from costmodels.floors.exchange_floor import Seconds
 from costmodels.floors.type_floor import Leaf
 
 _SHRINK: Final = 0.97
-"""Slope of a leaf's straight minorant: a little below that of its growing part, so that one line
-lies below the leaf at every size."""
+"""Slope of the line under a leaf, over the slope of its growing part. It is a little below 1, so
+that one line with a positive constant lies below the leaf at every size."""
 _PHASES_S: Final = np.concatenate([[0.0], np.geomspace(1e-9, 1e4, 105)])
-"""Phases, a third apart, at which leaves are compared with their straight minorants first."""
+"""Phase durations, each about a third larger than the one before, at which leaves are compared with
+their lines first."""
 _SPLITS: Final = 5
-"""Halvings of the intervals between them where the minorant may be close: then 0.9 % apart."""
+"""How often the intervals between these are halved where a line may come close to its leaf; points
+are 0.9 % apart then."""
 
 
 def line(phase: int) -> Leaf:
-    """A duration that is its phase."""
+    """A leaf whose duration is the phase itself."""
     return Leaf(
         phase=phase,
         is_line=True,
@@ -30,10 +32,11 @@ def line(phase: int) -> Leaf:
 
 
 def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
-    """A duration with its straight minorant.
+    """A duration with a line under it.
 
-    Between two phases the duration is at least that at the lower one. Beyond the last phase looked
-    at the line is below that share of the phase, and durations are never less than it.
+    Between two points the duration is at least that at the lower point, because it never falls.
+    Beyond the last point the line is below ``share_ratio`` times the phase, and durations never
+    are.
     """
     last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
     constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
@@ -47,9 +50,11 @@ def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
 
 
 def _least_room(duration_s: Seconds, slope: float) -> float:
-    """A lower bound on what a duration has above ``slope`` times its phase, at any phase.
+    """A lower bound, over all phases, on the duration minus ``slope`` times the phase (the *room*).
 
-    Intervals are halved only where they may hold the least room; the others have been bounded.
+    In an interval the room is at least the duration at its lower end minus ``slope`` times its
+    upper end. Only intervals whose bound is below the least room seen at any point are halved
+    further.
     """
     low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
     at_low_s = duration_s(low_s)

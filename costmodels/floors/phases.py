@@ -1,8 +1,10 @@
-"""Synchronized phases and their tangents: what a search needs to prove a lower bound.
+"""Phases and their tangents, which a search needs to prove a lower bound.
 
-Between two collectives every rank works alone and the slowest sets the pace, so an iteration takes
-at least ``base_s`` plus the weighted sum of the phases' maxima over ranks. The growing part of each
-phase is convex and homogeneous in the work, so means over ranks and tangents bound it from below.
+Between two collectives every rank works alone, and all ranks wait for the slowest one. Such a part
+of the iteration is a phase. An iteration takes at least ``base_s`` plus the weighted sum of the
+phases' maxima over ranks. The growing part of a phase (its time without what is fixed) is convex
+and homogeneous in the work: twice the work takes twice the time. So the mean over ranks, and the
+tangent at any point, bound the largest phase of all ranks from below.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ from costmodels.sharding import ShardingType
 from costmodels.stages.stage_model import StageModel
 
 ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
-"""Phase of replicated tables' gradients, behind all exchanges."""
+"""Index of the phase of the gradients of replicated tables; it follows those of all exchanges."""
 FETCH: Final = ALL_REDUCE + 1
-"""Phase of cache fetches that run beside the rest of an iteration; nothing elsewhere."""
+"""Index of the phase of cache fetches that run beside the rest of an iteration; 0 s elsewhere."""
 FORWARD_ALONE: Final = FETCH + 1
 BACKWARD_ALONE: Final = FORWARD_ALONE + 1
-"""Phases, behind all others, that are parts of the first two: see :meth:`PhaseModel.times`."""
+"""Indices of the last phases, which are parts of the first two: see :meth:`PhaseModel.times`."""
 _STEP = 1e-4
-"""Relative step of differences; also how far a tangent stays below its function."""
+"""Relative step of the differences that give tangents; tangents are also lowered by this share."""
 _FLOOR = 1e-4
-"""Least entry of a point at which a tangent is taken, relative to the largest.
+"""Least entry of a point at which a tangent is taken, relative to the largest entry.
 
-Below 3e-5, rounding in the differences outweighs what tangents are lowered by.
+Below 3e-5 the rounding of differences is larger than the share by which tangents are lowered.
 """
 
 
@@ -53,16 +55,17 @@ def exchange_phase(kind: ShardingType, which: int) -> int:
 
 
 def lookups_add_up(stages: StageModel, types: frozenset[ShardingType]) -> bool:
-    """Whether an iteration holds the slowest forward and then the slowest backward lookup.
+    """Whether an iteration takes at least the slowest forward plus the slowest backward lookup.
 
-    They may be those of two ranks, which wait for one another in the exchange of vectors between
-    the two. Plans that only replicate tables have no such exchange. There all ranks look up the
-    same rows, so that one rank is slowest in both, unless batches are unequal: a backward lookup
-    updates distinct rows, whose number grows less than the batch does.
+    The two may be lookups of different ranks. They add up if ranks wait for one another in the
+    exchange of vectors between them. Plans that only replicate tables have no such exchange; there
+    all ranks look up the same rows, so that one rank is slowest in both. This is not so where
+    batches are unequal: a backward lookup updates distinct rows, whose number grows less than the
+    batch.
 
     Args:
         stages: knows the batches.
-        types: sharding types that all plans have which are asked about.
+        types: the sharding types that all the plans have.
     """
     exchanges = bool(types - {ShardingType.DATA_PARALLEL})
     return exchanges or stages.exchanges.batch_ratio is None
@@ -78,14 +81,18 @@ class PhaseModel:
         self._num_columns = NUM_COLUMNS if stages.exchanges.wire is None else NUM_COMPRESSED_COLUMNS
 
     def times(self, work: FloatArray) -> FloatArray:
-        """Growing parts of the synchronized phases, ``[..., W, K]``: convex, homogeneous.
+        """Growing parts of the phases on every rank, ``[..., W, K]``: convex, homogeneous.
 
-        Phases: lookup forward, lookup backward, both with the codecs of what they exchange; then
-        for each sharding type both exchanges of vectors, the mean of forward and backward, and the
-        exchange of indices; the all-reduce of replicated tables; the cache fetch where it runs
-        beside the iteration, and nothing elsewhere; lookup forward again, but without the cache
-        fetch that the first phase has where the iteration waits for it; and, only where exchanges
-        are compressed, lookup backward again, but without the decoding of gradients.
+        The phases are, in this order:
+
+        - lookup forward and lookup backward, with the codecs of what they send and receive; where
+          the iteration waits for a cache fetch, it is part of the first;
+        - for each sharding type: the first and the second exchange of vectors (the mean of forward
+          and backward), and the exchange of indices;
+        - the all-reduce of the gradients of replicated tables;
+        - the cache fetch where it runs beside the iteration, else nothing;
+        - lookup forward without the cache fetch;
+        - only where exchanges are compressed: lookup backward without the decoding of gradients.
         """
         lookup = self._lookup_phases(work, self._stages.speeds)
         columns, alone = [lookup[..., 0], lookup[..., 1]], lookup[..., 3]
@@ -102,9 +109,9 @@ class PhaseModel:
     def slowness(self, *, fetches: bool) -> FloatArray | None:
         """``[W, K]`` how many times as long a phase takes on each rank as on the fastest device.
 
-        None where all devices are alike. Exchanges do not depend on the device, nor does a cache
-        fetch: where plans may have one that the lookup waits for (``fetches``), that phase counts
-        as long as on the fastest.
+        None if all devices are alike. Exchanges and cache fetches do not depend on the device.
+        Where plans may have a fetch that the lookup waits for (``fetches``), the phase with both
+        counts as on the fastest device, which is a valid lower bound.
         """
         speeds = self._stages.speeds
         if speeds.min() == speeds.max():
@@ -117,7 +124,7 @@ class PhaseModel:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """Times each phase is paid in an iteration, ``[K]``; parts of others are not paid again."""
+        """How often each phase counts in an iteration, ``[K]``; 0 for parts of other phases."""
         weights = [1.0, 1.0]
         for _ in EXCHANGING_TYPES:
             weights.extend([2.0, 2.0, 1.0 if self._pipeline.exposes_input_dist else 0.0])
@@ -128,11 +135,10 @@ class PhaseModel:
 
     @cached_property
     def proven_weights(self) -> FloatArray:
-        """Weights ``[K]`` under which ``base_s`` and the phases' maxima bound every iteration.
+        """Weights ``[K]`` with which ``base_s`` and the phases' maxima bound every iteration.
 
-        They are :attr:`weights` wherever the slowest ranks of the two lookups add up
-        (:func:`lookups_add_up`). Elsewhere an iteration holds at least the longer of the two
-        lookups, so half of each counts.
+        They are :attr:`weights` if the two lookups add up (:func:`lookups_add_up`). Otherwise an
+        iteration takes at least the longer of the two lookups, and so at least half of each.
         """
         weights = self.weights.copy()
         if not lookups_add_up(self._stages, frozenset({ShardingType.DATA_PARALLEL})):
@@ -141,7 +147,7 @@ class PhaseModel:
 
     @cached_property
     def base_s(self) -> float:
-        """Iteration time that no plan avoids; with :attr:`proven_weights` a proven bound."""
+        """Seconds of every iteration that no plan avoids; see :attr:`proven_weights`."""
         dense, fastest = self._stages.least_dense, float(self._stages.speeds.max())
         chain_s = dense.top_forward_s + dense.top_backward_s + dense.optimizer_s
         if self._pipeline.overlaps_bottom:
@@ -153,8 +159,9 @@ class PhaseModel:
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.
 
-        For every work y: phase k of a rank is at least ``gradient[k] @ y[rank]``. Phases whose cost
-        depends on other ranks use what the rank itself sends.
+        For every work ``y``, phase k of a rank is at least ``gradient[k] @ y[rank]``. Where the
+        time of a rank also depends on other ranks, the tangent counts only what the rank itself
+        sends.
         """
         size = len(self.weights)
         gradient = np.zeros((size, self._num_columns))
@@ -171,9 +178,10 @@ class PhaseModel:
 
     @cached_property
     def _exchange_gradient(self) -> tuple[list[int], FloatArray]:
-        """Columns that exchanges depend on, and what one unit of each costs the least rank.
+        """The columns that exchanges depend on, and the least cost of one unit of each, over ranks.
 
-        Where a rank pays for what others send, it is asked alone; else all at once.
+        Where the exchange of a rank also takes longer when others send more, each rank is probed
+        alone; otherwise all ranks are probed at once.
         """
         world = self._stages.topology.world_size
         columns = [
@@ -193,10 +201,11 @@ class PhaseModel:
         return columns, growth
 
     def _lookup_gradient(self, work_row: FloatArray) -> FloatArray:
-        """Central differences, kernel by kernel, at a point of positive work.
+        """Tangents of the lookup phases by central differences, kernel by kernel.
 
-        The tangent of a convex homogeneous function at any point bounds it everywhere, so a kernel
-        without work is touched where its work has the proportions of the others'.
+        The tangent of a convex homogeneous function at any point bounds the function everywhere. So
+        a kernel without work can have its tangent at any point; it gets work in the proportions of
+        the other kernels.
         """
         point = _positive_blocks(work_row[LOOKUP:INPUT].reshape(len(KERNELS), NUM_LOOKUP_WORK))
         size = point.size
@@ -212,22 +221,22 @@ class PhaseModel:
         width = 2.0 * _STEP * point.ravel()
         gradient = np.zeros((rise.shape[-1], NUM_COLUMNS))
         gradient[:, LOOKUP:INPUT] = np.maximum(rise / width[:, None], 0.0).T
+        # A tangent may lie above the function only by rounding: lower it until it does not.
         value = self._fastest_lookup_s(work_row[None, :])[0]
         tangent = gradient @ work_row
         shrink = np.where(tangent > value, value / np.maximum(tangent, 1e-300), 1.0) * (1.0 - _STEP)
         return gradient * shrink[:, None]
 
     def _fastest_lookup_s(self, rows: FloatArray) -> FloatArray:
-        """The lookup phases on the fastest rank, ``[rows, 4]``."""
+        """The four lookup phases on the fastest rank, ``[rows, 4]``."""
         return self._lookup_phases(rows, self._stages.speeds.max())
 
     def _lookup_phases(self, work: FloatArray, speeds: FloatArray | float) -> FloatArray:
-        """Lookup forward with the fetch it waits for, backward, other fetches, forward alone.
-
-        A cache fetch does not depend on the speed.
+        """The four lookup phases; a cache fetch does not depend on the speed of the device.
 
         Returns:
-            ``[..., 4]`` seconds.
+            ``[..., 4]`` seconds: lookup forward with the fetch that it waits for, lookup backward,
+            a fetch that nothing waits for, and lookup forward alone.
         """
         forward, backward, fetch = self._stages.lookup_times(work)
         nothing = np.zeros_like(fetch)
@@ -237,9 +246,10 @@ class PhaseModel:
 
 
 def _positive_blocks(work: FloatArray) -> FloatArray:
-    """Lookup work ``[kernels, columns]`` with every entry positive, in the proportions given.
+    """Lookup work ``[kernels, columns]`` with positive entries, in the given proportions.
 
-    Each kernel is scaled to 1: its times are homogeneous, so its tangent is one at every scale.
+    Each kernel is scaled to a largest entry of 1: its times are homogeneous, so the tangent is the
+    same at every scale.
     """
     work = np.maximum(work, 0.0)
     totals = work.sum(axis=0)

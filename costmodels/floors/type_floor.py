@@ -1,9 +1,10 @@
-"""The shortest iteration of plans of one set of sharding types, and its chains of steps.
+"""The shortest iteration of all plans with one set of sharding types, and its chains of steps.
 
-Made-up ranks run the steps of an iteration in which some durations are left open. These *leaves*
-depend on the plan, each through one phase. Where leaves are given, the iteration takes as long as
-the longest chain of steps that wait for one another. Every chain, taken with other leaves, is still
-no longer than the iteration: that makes it a lower bound that is linear in the leaves.
+A few made-up ranks run the steps of an iteration. Some durations are left open: the *leaves*. Each
+leaf depends on the plan through one phase. For given leaves, the iteration takes as long as the
+longest chain of steps that wait for one another. A chain that is longest for some leaves is still a
+lower bound for any other leaves, because an iteration takes at least as long as each of its chains.
+So every chain gives a lower bound that is linear in the leaves.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Leaf:
     """One duration that depends on the plan.
 
     Attributes:
-        phase: index of the phase that sets it.
-        is_line: whether it is the line below.
-        duration_s: the least it takes where the phase has a given maximum.
-        constant_s, slope_ratio: a line ``constant_s + slope_ratio * phase`` that is nowhere above
-            it.
+        phase: index of the phase that it depends on.
+        is_line: whether the duration is equal to its line.
+        duration_s: the least duration for a given maximum of the phase.
+        constant_s, slope_ratio: the line ``constant_s + slope_ratio * phase``, which is never above
+            the duration.
     """
 
     phase: int
@@ -42,10 +43,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Path:
-    """One chain of steps: it takes ``constant_s + counts @ leaves`` seconds, whatever the leaves.
+    """One chain of steps, which takes ``constant_s + counts @ leaves`` seconds.
 
-    ``counts`` ``[L]`` says how often each leaf is on it. Every iteration takes at least as long as
-    every one of its chains.
+    Attributes:
+        constant_s: seconds of the chain that are not in leaves.
+        counts: ``[L]`` how often each leaf is on the chain.
     """
 
     constant_s: float
@@ -53,7 +55,7 @@ class Path:
 
 
 class TypeFloor:
-    """Plans that use one set of sharding types, as a program of made-up ranks.
+    """A lower bound on plans that use one set of sharding types, as a program of made-up ranks.
 
     Attributes:
         leaves: the durations that depend on the plan.
@@ -64,9 +66,9 @@ class TypeFloor:
         """Keep the parts.
 
         Args:
-            leaves: what depends on the plan.
-            program: the steps of the made-up ranks, all leaves at zero.
-            counts: ``[steps, R, L]`` how much of each leaf a step takes on each of the ranks.
+            leaves: the durations that depend on the plan.
+            program: the steps of the made-up ranks with all leaves at zero.
+            counts: ``[steps, R, L]`` how often each leaf is part of a step on each rank.
         """
         self.leaves = leaves
         self.phases = np.array([leaf.phase for leaf in leaves], dtype=np.int64)
@@ -80,12 +82,12 @@ class TypeFloor:
         self._floor_s = program.floor_s
 
     def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
-        """Leaves ``[N, L]`` by the models themselves, from the maxima of their phases, alike."""
+        """Durations ``[N, L]`` of the leaves, from the maxima ``[N, L]`` of their phases."""
         columns = [leaf.duration_s(maxima[:, i]) for i, leaf in enumerate(self.leaves)]
         return np.stack(columns, axis=-1)
 
     def lines(self, maxima: FloatArray) -> FloatArray:
-        """The same ``[L]`` by the lines below them, which hold for maxima of any size."""
+        """Lower bounds ``[L]`` of the leaves by their lines, from maxima ``[L]`` of the phases."""
         pairs = [(leaf.constant_s, leaf.slope_ratio) for leaf in self.leaves]
         constants_s, slopes = np.array(pairs).T
         return np.asarray(constants_s + slopes * maxima)
@@ -113,11 +115,12 @@ class TypeFloor:
         return np.maximum(last, self._floor_s)
 
     def longest_path(self, leaves: FloatArray) -> Path:
-        """The chain of steps that takes longest where leaves take ``[L]`` seconds."""
+        """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
         walk = _Walk.of(self._steps, self._own_s + self._counts @ leaves, self._host_s)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.end_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
+        # Walk back from the step that ends last, and add up what the steps on the way take.
         node: _Node | None = walk.last
         while node is not None:
             is_step, i, rank = node
@@ -128,15 +131,15 @@ class TypeFloor:
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
     def own_s(self, step_name: str) -> float:
-        """Seconds of a step of the first rank beside its leaves."""
+        """Seconds of a step on the first rank, without its leaves."""
         return float(self._own_s[self._named(step_name), 0])
 
     def issue_s(self, step_name: str) -> float:
-        """Seconds in which the host issues a step of the first rank."""
+        """Seconds that the host of the first rank needs to issue a step."""
         return float(self._host_s[self._named(step_name), 0])
 
     def waits_for_host(self, step_name: str, rank: int) -> bool:
-        """Whether a rank starts a step when the host has issued it, however long leaves are."""
+        """Whether a step of a rank waits for its host alone, however long the leaves are."""
         forever = np.full(len(self.leaves), _FOREVER_S)
         walk = _Walk.of(self._steps, self._own_s + self._counts @ forever, self._host_s)
         i, rank = self._named(step_name), rank % self._own_s.shape[1]
@@ -147,12 +150,12 @@ class TypeFloor:
 
 
 _Node = tuple[bool, int, int]
-"""(True, step, rank): the end of a step; (False, step, rank): the host has issued it."""
+"""(True, step, rank): the end of a step. (False, step, rank): the moment the host has issued it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
-    """What each step, and each issue by the host, waited for last on each rank.
+    """For each step, and for each issue by the host, what it waited for last on each rank.
 
     Attributes:
         before: the node before each node on its chain; None at the start.

@@ -1,4 +1,4 @@
-"""Steps of a training iteration in issue order, as the pipelines share them."""
+"""Builds the program of an iteration from the steps that the training pipelines share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from costmodels.iteration.base import (
 
 
 class ProgramBuilder:
-    """Collects steps; ``add`` returns the index that later steps name in ``after``."""
+    """Collects steps in issue order; methods return indices that later steps name in ``after``."""
 
     def __init__(self, times: StageTimes) -> None:
-        """Start empty."""
+        """Start without steps."""
         self.times = times
         self.steps: list[Step] = []
 
@@ -36,7 +36,7 @@ class ProgramBuilder:
         host_s: FloatArray | float = 0.0,
         blocks_host: bool = False,
     ) -> int:
-        """A step of one rank."""
+        """Add a step that each rank runs by itself; returns its index."""
         step = Step(
             name=name,
             stream=self._stream(stream),
@@ -58,7 +58,7 @@ class ProgramBuilder:
         present: BoolArray | None = None,
         blocks_host: bool = False,
     ) -> int:
-        """A step that all ranks join; plans without it do not wait."""
+        """Add a collective; returns its index. Plans without it (``present``) do not wait."""
         issue_s = self.times.collective_host_s
         step = Step(
             name=name,
@@ -74,12 +74,13 @@ class ProgramBuilder:
         return len(self.steps) - 1
 
     def _stream(self, stream: Stream) -> Stream:
+        """Where a step really runs: on a single stream, everything runs on the compute stream."""
         return Stream.COMPUTE if self.times.single_stream else stream
 
     def input_copy(self, stream: Stream) -> tuple[int, ...]:
-        """Copy of a batch to the device, of the next but one beside this one's work.
+        """Add the copy of a batch to the device; pipelines copy a later batch beside this one.
 
-        Nothing where ranks compute where their inputs are.
+        There is no copy where ranks compute in the memory that holds their inputs.
         """
         t = self.times
         if t.single_stream:
@@ -94,7 +95,7 @@ class ProgramBuilder:
         return (step,)
 
     def input_splits(self, after: tuple[int, ...] = ()) -> int:
-        """Exchange of split sizes; the host reads them, so it waits. None without tables."""
+        """Add the exchange of split sizes, for which the host waits; nothing without tables."""
         splits_s = self.times.input_splits_s
         if not self.times.has_tables:
             return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
@@ -103,7 +104,7 @@ class ProgramBuilder:
         )
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
-        """Exchange of lengths and indices, per sharding type."""
+        """Add the exchange of lengths and indices of each sharding type."""
         return tuple(
             self.collective(
                 f"input dist {f.name}", Stream.DATA_DIST, f.input_s, after=after, present=f.present
@@ -112,9 +113,10 @@ class ProgramBuilder:
         )
 
     def forward(self, lookup_after: tuple[int, ...]) -> int:
-        """Bottom MLP, lookup, output exchange, interaction and top MLP; returns the last step.
+        """Add bottom MLP, lookup, output exchange, and top; returns the last step.
 
-        TorchRec's DLRM calls the dense arch first, so the bottom MLP precedes the lookup.
+        TorchRec's DLRM calls its dense arch first, so the bottom MLP comes before the lookup. A
+        sharded dense part gathers the parameters of its first piece before that.
         """
         t = self.times
         if t.earlier_s is not None:
@@ -138,18 +140,18 @@ class ProgramBuilder:
         return step
 
     def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
-        """One piece's part of a stage of the dense part; pieces are alike unless it is sharded."""
+        """One piece's part of a stage; pieces are equal unless the dense part is sharded."""
         shares = self.times.piece_ratio
         return seconds * shares[index] if shares else seconds / count
 
     def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
-        """Brings the parameters of one piece of a sharded dense part to all ranks."""
+        """Add the all-gather of the parameters of one piece of a sharded dense part."""
         name = f"parameter all-gather {when} {index + 1}"
         seconds = self.times.gather_s[index]
         return self.collective(name, Stream.COMMUNICATION, seconds, after=after)
 
     def backward(self, after: tuple[int, ...]) -> int:
-        """Top MLP, gradient exchange, table update, bottom MLP, all-reduces, dense optimizer."""
+        """Add top, gradient exchange, table update, bottom, all-reduces and dense optimizer."""
         t = self.times
         step, buckets = self._top_backward(after)
         self.lookup_backward(self.gradient_dist(step))
@@ -163,13 +165,13 @@ class ProgramBuilder:
         return self.optimizer((*buckets, tail))
 
     def bottom_forward(self) -> int:
-        """Dense features through the bottom MLP."""
+        """Add the forward pass of the bottom."""
         t = self.times
         name = f"{t.dense_names[0]} forward"
         return self.add(name, Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
 
     def lookup_forward(self, after: tuple[int, ...]) -> int:
-        """Rows looked up and pooled."""
+        """Add the forward lookup."""
         t = self.times
         return self.add(
             LOOKUP_FORWARD,
@@ -180,7 +182,7 @@ class ProgramBuilder:
         )
 
     def lookup_backward(self, arrived: tuple[int, ...]) -> int:
-        """Rows updated by the gradients that have arrived, decoded first."""
+        """Add the update of rows by the gradients that have arrived; they are decoded first."""
         t = self.times
         return self.add(
             LOOKUP_BACKWARD,
@@ -191,7 +193,7 @@ class ProgramBuilder:
         )
 
     def bottom_backward(self) -> int:
-        """Gradients of the bottom MLP."""
+        """Add the backward pass of the bottom."""
         t = self.times
         return self.add(
             f"{t.dense_names[0]} backward",
@@ -201,7 +203,7 @@ class ProgramBuilder:
         )
 
     def optimizer(self, after: tuple[int, ...]) -> int:
-        """The dense parameters' update."""
+        """Add the update of the dense parameters."""
         t = self.times
         return self.add(
             "dense optimizer",
@@ -212,7 +214,7 @@ class ProgramBuilder:
         )
 
     def quantized(self, produced: int, *, gradient: bool = False) -> int:
-        """What leaves a rank, encoded after it was produced; the step that exchanges wait for."""
+        """Add the encoding of what a rank sends; returns the step that the exchanges wait for."""
         codecs = self.times.codecs
         if codecs is None:
             return produced
@@ -222,7 +224,7 @@ class ProgramBuilder:
         return self.add(name, Stream.COMPUTE, seconds, after=(produced,), host_s=codecs.host_s)
 
     def dequantized(self, arrived: tuple[int, ...], *, gradient: bool = False) -> tuple[int, ...]:
-        """What has come to a rank, decoded; the steps that its use waits for."""
+        """Add the decoding of what has arrived; returns the steps that its users wait for."""
         codecs = self.times.codecs
         if codecs is None:
             return arrived
@@ -232,10 +234,14 @@ class ProgramBuilder:
         return (self.add(name, Stream.COMPUTE, seconds, after=arrived, host_s=codecs.host_s),)
 
     def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
-        """The top's backward pass in pieces, each with a collective of its gradients beside it.
+        """Add the backward pass of the top in pieces, with the collectives of their gradients.
 
-        Pieces of a sharded dense part run in reverse order; the parameters of the next one are
-        gathered while one computes. Returns the last piece and the collectives.
+        The gradients of a piece are reduced beside the pieces that follow. Pieces of a sharded
+        dense part run in reverse order, and the parameters of the next piece are gathered while one
+        computes.
+
+        Returns:
+            The last piece, and the collectives.
         """
         t, reduced, step = self.times, list[int](), -1
         count = len(t.bucket_s) + 1
@@ -259,7 +265,7 @@ class ProgramBuilder:
         return step, reduced
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
-        """Exchange of pooled embeddings, per sharding type; returns the last step of each."""
+        """Add the output exchange of each sharding type; returns the last step of each."""
         produced = self.quantized(produced)
         return tuple(
             self._exchanged(f, [(f"output {label}", s) for label, s in f.outputs_s], produced)
@@ -267,7 +273,7 @@ class ProgramBuilder:
         )
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
-        """Exchange of the gradients of pooled embeddings; returns the last step of each type."""
+        """Add the gradient exchange of each sharding type; returns the last step of each."""
         produced = self.quantized(produced, gradient=True)
         arrived = []
         for f in self.times.families:
@@ -280,7 +286,7 @@ class ProgramBuilder:
     def _exchanged(
         self, family: FamilyTimes, steps: list[tuple[str, FloatArray]], produced: int
     ) -> int:
-        """Collectives of one sharding type, one after the other; returns the last step."""
+        """Add collectives of one sharding type, one after the other; returns the last step."""
         last = produced
         for name, seconds in steps:
             last = self.collective(
@@ -302,7 +308,7 @@ class ProgramBuilder:
 
 
 def _seconds(value: FloatArray | float) -> FloatArray:
-    """An array of one axis at least."""
+    """The value as an array with at least one axis."""
     found = np.asarray(value, dtype=float)
     return found if found.ndim else found.reshape(1)
 

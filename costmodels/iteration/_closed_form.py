@@ -1,9 +1,10 @@
 """The iteration time in closed form, for many plans at once.
 
-Streams run in order and all ranks run the same program, so finish times follow from one pass over
-the steps: finish = max(stream, host, dependencies, [latest rank]) + duration. Overlap slow-down is
-one correction: compute steps are lengthened by the slow-down ratio times the communication that
-ran beside them in a first pass. Equal to the event simulation (tested).
+Steps of a stream run in order, and all ranks run the same program. So all finish times follow from
+one pass over the steps: finish = max(stream, host, dependencies, [latest rank]) + duration. That
+communication slows compute down is one correction: compute steps become longer by the slow-down
+ratio times the communication that ran beside them in a first pass. Tests check that the times are
+equal to those of the event simulation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Start and finish of every step, each ``[..., R]``; the time of the iteration ``[...]``."""
+    """Start and finish of every step, ``[..., R]`` each; time of the iteration, ``[...]``."""
 
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
@@ -28,7 +29,7 @@ class Schedule:
 
 
 def differing_ranks(program: Program, num_ranks: int) -> IntArray:
-    """One rank of each kind, for a program of one plan: others take as long in every step."""
+    """One rank of each kind, for a program of one plan: all others are like one of them."""
     columns = [
         np.broadcast_to(values, (num_ranks,))
         for step in program.steps
@@ -42,7 +43,7 @@ def differing_ranks(program: Program, num_ranks: int) -> IntArray:
 
 
 def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
-    """The program of some of its ranks; the iteration takes as long if the others are like them."""
+    """The program with some ranks only; it takes as long if all others are like one of these."""
 
     def chosen(values: FloatArray) -> FloatArray:
         return values[..., ranks] if values.shape[-1] == num_ranks else values
@@ -55,7 +56,7 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
-    """Run the program on ``shape`` = ``(..., R)``."""
+    """Run the program for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
     first = _run(program.steps, durations, shape)
     if program.overlap_slowdown_ratio <= 0:
@@ -65,6 +66,7 @@ def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
 
 
 def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]) -> Schedule:
+    """One pass over the steps: ``host`` and ``streams`` hold when each is free again."""
     zero = np.zeros(shape)
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
@@ -97,7 +99,7 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
 
 
 def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> list[FloatArray]:
-    """Compute durations lengthened by the communication beside them."""
+    """The durations, those of compute lengthened by the communication beside them."""
     moving = [i for i, s in enumerate(program.steps) if s.collective]
     before = _awaited(program.steps)
     slowed = list(durations)
@@ -107,7 +109,7 @@ def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> l
         beside: FloatArray = np.zeros(1)
         for j in moving:
             if before[i] >> j & 1 or before[j] >> i & 1:
-                continue
+                continue  # one always waits for the other, so that they never overlap
             start = np.maximum(first.start_s[i], first.start_s[j])
             finish = np.minimum(first.finish_s[i], first.finish_s[j])
             beside = beside + np.maximum(finish - start, 0.0)
@@ -116,10 +118,9 @@ def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> l
 
 
 def _awaited(steps: tuple[Step, ...]) -> list[int]:
-    """For each step, the steps that have always finished before it starts: bit i stands for step i.
+    """For each step, a set of bits: bit i is set if step i has always finished before it starts.
 
-    They are those that it names in ``after``, those that these name, and so on. Two such steps are
-    never beside each other.
+    These are the steps that it names in ``after``, the steps that those name, and so on.
     """
     found: list[int] = []
     for step in steps:
@@ -131,6 +132,7 @@ def _awaited(steps: tuple[Step, ...]) -> list[int]:
 
 
 def _floored(result: Schedule, floor_s: float) -> Schedule:
+    """The schedule with an iteration of at least ``floor_s``."""
     if floor_s <= 0:
         return result
     return Schedule(

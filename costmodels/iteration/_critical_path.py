@@ -1,4 +1,4 @@
-"""From a simulation to what people ask: what does the iteration wait for, and on which rank?"""
+"""From a simulation to what the iteration waits for, and to the sums of each rank."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from costmodels.iteration.base import FloatArray, Program, Stream
 
 
 def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:
-    """The chain of steps from the start to the last finish, earliest first.
+    """The chain of steps that the iteration waits for, the earliest first.
 
-    A collective that waited for a late rank continues on that rank. Time in which the host thread
-    was the reason appears as a step "host", time in which the data source was as "input".
+    Where a collective waited for a late rank, the chain continues on that rank. Time in which a
+    step waited for the host thread is a step "host"; time in which the iteration waited for the
+    data source is a step "input".
     """
     path: list[CriticalStep] = []
     node = simulation.last
@@ -44,9 +45,10 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
 
 
 def _cause(simulation: Simulation, node: Node) -> Node | None:
-    """What released a node.
+    """What a (rank, step) waited for last.
 
-    A rank that joined a collective early points to the late rank, whose own cause is wanted.
+    A rank that joined a collective early waited for the late rank; the cause is then what that rank
+    waited for.
     """
     cause = simulation.released_by.get(node)
     if cause is not None and cause[1] == node[1] and cause[0] != node[0]:
@@ -59,7 +61,7 @@ def _step(rank: int, name: str, start: float, finish: float) -> CriticalStep:
 
 
 def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ...]:
-    """Every step that takes time on some rank."""
+    """The times of every step that takes time on some rank."""
     spans = simulation.finish_s - simulation.start_s
     return tuple(
         StageTime(
@@ -101,9 +103,9 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
 
 
 def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Intervals ``[n, R]`` of each rank without what earlier ones cover.
+    """Intervals ``[n, R]`` of each rank, without the parts that earlier intervals cover.
 
-    Two streams may communicate at once.
+    Two streams may communicate at the same time; that time counts once.
     """
     if not len(start):
         return start, finish
@@ -116,7 +118,7 @@ def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def _slack(program: Program, simulation: Simulation) -> FloatArray:
-    """Seconds each rank waits for later ones in collectives while its compute stream idles."""
+    """Seconds that each rank waits for later ranks while its compute stream idles."""
     exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
     joined = np.array([s.collective and s.stream in exposed for s in program.steps])
     computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
@@ -129,7 +131,7 @@ def _slack(program: Program, simulation: Simulation) -> FloatArray:
 def _common(
     start: FloatArray, finish: FloatArray, other_start: FloatArray, other_finish: FloatArray
 ) -> FloatArray:
-    """Seconds ``[R]`` that intervals of the first kind share with intervals of the second."""
+    """Seconds ``[R]`` in which an interval of the first kind and one of the second overlap."""
     shared: FloatArray = np.zeros(start.shape[-1])
     for begin, end in zip(start, finish, strict=True):
         both = np.minimum(end, other_finish) - np.maximum(begin, other_start)

@@ -1,8 +1,8 @@
-"""The iteration by event simulation: the reference that the closed form must equal.
+"""The iteration by event simulation: the reference that the closed form must be equal to.
 
-Each rank has a host thread and in-order streams. Events are kept in a heap by time; a collective is
-entered by every rank and released when the last one arrives. One plan at a time; it also records
-what each step waited for, which gives the critical path.
+Each rank has a host thread and streams that run in order. Events are kept in a heap by time. Every
+rank enters a collective, which is released when the last rank has arrived. One plan is simulated at
+a time. The simulation also records what each step waited for, which gives the critical path.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ Node = tuple[int, int]
 """(rank, step index)."""
 
 _Lane = Stream | int
-"""Where a step waits for its turn: its stream, or alone if the plan does not have the step."""
+"""The queue in which a step waits: its stream, or one of its own if the plan lacks the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Arrival, start, finish ``[steps, R]``, iteration time, and what released each (rank, step).
+    """One simulated iteration.
 
-    A rank arrives at a step when nothing of its own holds it back; only a collective starts later.
-    ``released_by`` maps a node to the node it waited for last, or to None where the host thread
-    (or nothing) held it back.
+    Attributes:
+        arrival_s: ``[steps, R]`` when nothing of the rank itself holds a step back any more.
+        start_s: ``[steps, R]``; later than the arrival only in collectives, which wait for others.
+        finish_s: ``[steps, R]``.
+        iteration_time_s: when all ranks have finished.
+        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
+            the host thread, or nothing.
+        last: the (rank, step) that finished last; None if the host finished last.
     """
 
     arrival_s: FloatArray
@@ -53,7 +58,7 @@ class _Rank:
 
 
 def simulate(program: Program, num_ranks: int) -> Simulation:
-    """Simulate one plan: every array of the program must broadcast to ``[R]``."""
+    """Simulate one plan; every array of the program must broadcast to ``[R]``."""
     first = _Simulator(program.steps, _durations(program.steps, num_ranks), num_ranks).run()
     if program.overlap_slowdown_ratio > 0:
         slowed = _with_overlap(program, first, num_ranks)
@@ -74,7 +79,7 @@ def _durations(steps: tuple[Step, ...], num_ranks: int) -> FloatArray:
 
 
 def _with_overlap(program: Program, first: Simulation, num_ranks: int) -> FloatArray:
-    """Durations after the overlap correction, interval by interval."""
+    """Durations with compute slowed down by the communication that ran beside it."""
     slowed = np.array(_durations(program.steps, num_ranks))
     for rank in range(num_ranks):
         moving = [
@@ -108,7 +113,7 @@ class _Simulator:
         self.releaser: dict[Node, Node | None] = {}
 
     def run(self) -> Simulation:
-        """Drain the heap; the iteration ends when every rank has finished every step."""
+        """Handle all events; the iteration ends when every rank has finished every step."""
         for rank in range(len(self.ranks)):
             self._issue(rank)
         while self.heap:
@@ -137,7 +142,7 @@ class _Simulator:
         heapq.heappush(self.heap, (time_s, self.sequence, rank, kind, index))
 
     def _issue(self, rank: int) -> None:
-        """The host works on its next step, unless it waits for one to finish."""
+        """The host of a rank issues its next step."""
         state = self.ranks[rank]
         if state.issued >= len(self.steps):
             return
@@ -160,7 +165,7 @@ class _Simulator:
         return self.steps[index].stream if self.steps[index].is_present else index
 
     def _advance(self, rank: int, lane: _Lane, time_s: float, releaser: Node | None) -> None:
-        """Start the head of a lane if nothing holds it back any more."""
+        """Start the first step of a queue if nothing holds it back any more."""
         state = self.ranks[rank]
         if lane in state.busy or not state.queues[lane]:
             return

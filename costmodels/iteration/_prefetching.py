@@ -1,4 +1,4 @@
-"""What pipelines with a cache fetch on a stream of its own have in common."""
+"""What the pipelines with a cache fetch on a stream of its own have in common."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from costmodels.iteration.base import AbstractPipeline, Program, StageTimes, Str
 
 
 class AbstractPrefetching(AbstractPipeline):
-    """As sparse_dist, with the rows of a coming batch fetched beside the work of this one."""
+    """Like sparse_dist, but rows for a coming batch are fetched beside the work of this one."""
 
     __slots__ = ()
 
     @property
     def exposes_input_dist(self) -> bool:
-        """Hidden behind forward and backward unless longer than they are."""
+        """False: the next batch's indices travel beside forward and backward pass."""
         return False
 
     @property
     def exposes_fetch(self) -> bool:
-        """Hidden behind the previous iteration unless longer than it."""
+        """False: rows are fetched beside the iteration before."""
         return False
 
     @property
     def overlaps_bottom(self) -> bool:
-        """They follow one another."""
+        """False: bottom MLP, exchanges and update run one after the other."""
         return False
 
     def program(self, times: StageTimes) -> Program:
-        """Steps in issue order."""
+        """The steps, in issue order."""
         builder = ProgramBuilder(times)
         splits = builder.input_splits()
         builder.add("cache prefetch", Stream.PREFETCH, times.cache_fetch_s)

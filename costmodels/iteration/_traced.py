@@ -1,10 +1,10 @@
 """One plan by the closed form, with what every step waited for.
 
-The same times as :mod:`costmodels.iteration._events` (tests hold the two equal), but by arrays over
-ranks: thousands of them take little longer than a few. What a step waited for is looked up when it
-is asked for. Where several things ended at the same moment, a step is said to have waited for the
-host thread rather than for a step, for the later of two steps, and for the rank that came last in
-the collective before.
+The times are those of :mod:`costmodels.iteration._events` (tests check that), but they are computed
+as arrays over ranks, so that thousands of ranks take little longer than a few. What a step waited
+for is found only when it is asked for. If several things ended at the same moment, the cause is the
+host thread rather than a step, the later of two steps, and the rank that came last in the
+collective before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from costmodels.iteration.base import FloatArray, Program, Step
 
 
 def traced(program: Program, num_ranks: int) -> Simulation:
-    """Times and causes of one plan: every array of the program must broadcast to ``[R]``."""
+    """Times and causes of one plan; every array of the program must broadcast to ``[R]``."""
     steps, shape = program.steps, (num_ranks,)
     found = schedule(program, shape)
     start, finish = (
@@ -51,7 +51,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
 
 @final
 class Causes(Mapping[Node, Node | None]):
-    """What each (rank, step) waited for last; None for the host thread, or for nothing."""
+    """What each (rank, step) waited for last; None if it was the host thread, or nothing."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Causes(Mapping[Node, Node | None]):
         arrival: FloatArray,
         finish: FloatArray,
     ) -> None:
-        """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i follows."""
+        """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i waits for."""
         self._waits = waits
         self._issued, self._finish = issued, finish
         self._latest = _latest(steps, arrival)
 
     def __getitem__(self, node: Node) -> Node | None:
-        """The cause of one node."""
+        """What one (rank, step) waited for."""
         rank, index = node
         latest = self._latest.get(index, rank)
         if latest != rank:
@@ -80,7 +80,7 @@ class Causes(Mapping[Node, Node | None]):
         return (rank, before[at]) if ends[at] > self._issued[index, rank] else None
 
     def __iter__(self) -> Iterator[Node]:
-        """Every node."""
+        """Every (rank, step)."""
         num_steps, num_ranks = self._finish.shape
         return ((rank, index) for rank in range(num_ranks) for index in range(num_steps))
 
@@ -90,7 +90,7 @@ class Causes(Mapping[Node, Node | None]):
 
 
 def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
-    """The rank that every collective waits for; of several, the one that came last before."""
+    """The rank that each collective waits for; of several, the one that was last before."""
     found: dict[int, int] = {}
     turn = np.arange(arrival.shape[1])
     for i, step in enumerate(steps):
@@ -102,7 +102,7 @@ def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
 
 
 def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
-    """The step before on the same stream, and the steps named, in order."""
+    """The steps that a step waits for: the one before it on its stream, and those it names."""
     step = steps[index]
     before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
     earlier = list(before)[-1:] if step.is_present else []
@@ -110,7 +110,7 @@ def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
 
 
 def _issued(steps: tuple[Step, ...], finish: FloatArray) -> tuple[FloatArray, float]:
-    """When the host has issued each step, ``[steps, R]``, and when it is done with all."""
+    """When the host has issued each step, ``[steps, R]``, and when it has issued all of them."""
     host = np.zeros(finish.shape[1])
     issued = np.zeros_like(finish)
     for i, step in enumerate(steps):

@@ -1,8 +1,8 @@
-"""Steps, programs, and what every pipeline is built from.
+"""Steps and programs, of which every training pipeline consists.
 
-All ranks run the same program. A step runs on one stream, after its predecessors on that stream,
-after the steps it names, and after the host thread has issued it. A collective starts when the
-last rank arrives and takes the same time everywhere.
+All ranks run the same program. A step runs on one stream. It starts after the steps before it on
+that stream, after the steps that it names, and after the host thread has issued it. A collective
+starts when the last rank has arrived at it, and takes the same time on all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INPUT_COPY: Final = "input copy"
 
 
 class Stream(StrEnum):
-    """Where a step runs."""
+    """The queue of a rank that a step runs on; steps of one stream run one after the other."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -40,14 +40,14 @@ class Step:
 
     Attributes:
         name: shown to people.
-        stream: where it runs.
-        duration_s: seconds, broadcastable to ``[..., R]``.
-        after: indices of earlier steps that must have finished on this rank.
-        host_s: host seconds to issue it, broadcastable to ``[..., R]``.
-        collective: starts at the latest arrival of all ranks.
-        present: ``[..., 1]`` False where a plan does not have this step at all: it is then in no
-            other step's way on its stream, and has no duration and no host seconds.
-        blocks_host: the host waits until it has finished.
+        stream: the queue it runs on.
+        duration_s: seconds, broadcastable to ``[..., R]`` (plans, R ranks).
+        after: indices of earlier steps that must have finished on the same rank.
+        host_s: seconds that the host needs to issue it, broadcastable to ``[..., R]``.
+        collective: whether it starts only when all ranks have arrived.
+        present: ``[..., 1]``, False for plans that do not have this step; None if all have it. A
+            step that is not there holds up no other step of its stream, and takes no time.
+        blocks_host: whether the host waits until it has finished.
     """
 
     name: str
@@ -61,17 +61,18 @@ class Step:
 
     @property
     def is_present(self) -> bool:
-        """Whether the one plan of a program has this step."""
+        """For a program of a single plan: whether the plan has this step."""
         return self.present is None or bool(np.all(self.present))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Steps in the order the host issues them.
+    """The steps of an iteration, in the order in which the host issues them.
 
-    ``overlap_slowdown_ratio`` is the compute time lost per second of communication beside it.
-    ``floor_s`` is the shortest possible iteration for reasons outside the program, such as the
-    input rate.
+    Attributes:
+        steps: the same for all ranks.
+        overlap_slowdown_ratio: seconds of compute lost per second of communication beside it.
+        floor_s: the shortest possible iteration for other reasons, such as the rate of the input.
     """
 
     steps: tuple[Step, ...]
@@ -81,12 +82,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyTimes:
-    """Collectives of one sharding type.
+    """Durations ``[..., 1]`` of the collectives of one sharding type.
 
-    ``present`` ``[..., 1]`` says which plans have the type, None that all have it. Seconds
-    ``[..., 1]`` of the index exchange, and of each step of the output exchange forward. The
-    backward runs them in reverse; ``gradients_s`` are its times, in the same order, None where they
-    are the same.
+    Attributes:
+        name: of the sharding type.
+        present: ``[..., 1]`` which plans have the type; None if all have it.
+        input_s: the exchange of indices.
+        outputs_s: each collective of the output exchange, with its name, in forward order.
+        gradients_s: the same collectives in the backward pass, which runs them in reverse order;
+            listed in forward order. None if they take as long as forward.
     """
 
     name: str
@@ -98,7 +102,7 @@ class FamilyTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecTimes:
-    """Seconds ``[..., R]`` of the kernels of quantized communication, and host seconds of each."""
+    """Durations ``[..., R]`` of the kernels of quantized communication; host seconds of each."""
 
     quantize_s: FloatArray
     dequantize_s: FloatArray
@@ -109,17 +113,32 @@ class CodecTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Durations of everything in an iteration.
+    """Durations of all stages: ``[..., R]`` of compute, ``[..., 1]`` of collectives.
 
-    ``[..., R]`` for compute and ``[..., 1]`` for collectives; ``*_host_s`` are host seconds to
-    issue each kind of step. On a ``single_stream`` everything runs one after the other, and inputs
-    are not copied. ``input_copy_s`` is the copy of a batch to the device; the host waits for it if
-    ``copy_blocks_host``. ``codecs`` is None where no exchange is compressed. A dense part that is
-    sharded over the ranks runs in pieces, each with its share of the dense part (``piece_ratio``):
-    ``gather_s`` brings its parameters before its forward and again before its backward pass, whose
-    gradients take ``bucket_s``, and those of the last piece ``last_scatter_s``. ``earlier_s`` are
-    the micro-batches of a step before the last one. ``dense_names`` are the two sides of the dense
-    part, for people.
+    ``*_host_s`` are the seconds that the host needs to issue a step of that kind. ``bottom`` is the
+    dense part before the looked-up vectors arrive, ``top`` the rest of it.
+
+    Attributes:
+        families: collectives of each sharding type.
+        input_splits_s: exchange of the sizes of the index exchange.
+        bucket_s: all-reduces of gradients beside the backward pass; with a sharded dense part, the
+            reduce-scatters of all pieces but the last.
+        tail_bucket_s: the last all-reduce.
+        overlap_slowdown_ratio: see :class:`Program`.
+        floor_s: see :class:`Program`.
+        dense_names: names of bottom and top, for people.
+        single_stream: whether everything runs one after the other, and inputs are not copied.
+        has_tables: whether there is anything to look up.
+        input_copy_s: the copy of a batch to the device.
+        copy_blocks_host: whether the host waits for that copy.
+        codecs: None where no exchange is compressed.
+        piece_ratio: a dense part that is sharded over the ranks runs in pieces; this is the share
+        of
+            each piece. Empty for other dense parts.
+        gather_s: all-gather of the parameters of each piece, before its forward pass and again
+            before its backward pass.
+        last_scatter_s: reduce-scatter of the gradients of the last piece.
+        earlier_s: all micro-batches of a step but the last one; None if there are none.
     """
 
     bottom_forward_s: FloatArray
@@ -158,7 +177,7 @@ class StageTimes:
 
 
 class AbstractPipeline(ABC):
-    """Orders the stages of one steady-state iteration."""
+    """A training pipeline: the order of the steps of one iteration in the steady state."""
 
     __slots__ = ()
 
@@ -169,14 +188,14 @@ class AbstractPipeline(ABC):
     @property
     @abstractmethod
     def exposes_input_dist(self) -> bool:
-        """Whether the index exchange of a batch precedes its lookup in the same iteration."""
+        """True if an iteration exchanges the indices of its own batch before the lookup."""
 
     @property
     @abstractmethod
     def exposes_fetch(self) -> bool:
-        """Whether cache rows are fetched on the compute stream before the lookup."""
+        """True if rows are fetched into caches on the compute stream, before the lookup."""
 
     @property
     @abstractmethod
     def overlaps_bottom(self) -> bool:
-        """Whether bottom MLP and dense all-reduces run beside the exchanges and the update."""
+        """True if the bottom MLP runs beside exchanges, and dense all-reduces beside updates."""

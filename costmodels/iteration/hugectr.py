@@ -27,21 +27,21 @@ class HugeCtr(AbstractPipeline):
 
     @property
     def exposes_input_dist(self) -> bool:
-        """Hidden behind the iteration unless longer than it."""
+        """False: the next batch's indices travel on a stream of their own."""
         return False
 
     @property
     def exposes_fetch(self) -> bool:
-        """Cache rows are fetched before the lookup."""
+        """True: rows are fetched on the compute stream before the lookup."""
         return True
 
     @property
     def overlaps_bottom(self) -> bool:
-        """Both, on streams of their own."""
+        """True: exchanges run beside the bottom MLP, the dense all-reduce beside updates."""
         return True
 
     def program(self, times: StageTimes) -> Program:
-        """Steps in issue order."""
+        """The steps, in issue order."""
         t, builder = times, ProgramBuilder(times)
         fetch = builder.add("cache fetch", Stream.COMPUTE, t.cache_fetch_s)
         lookup = builder.lookup_forward((fetch,))

@@ -1,4 +1,4 @@
-"""BagPipe's pipeline: caches are filled from the next batches, some of them ahead (SOSP 2023)."""
+"""BagPipe's pipeline: caches hold what the next batches need (SOSP 2023)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from costmodels.iteration._prefetching import AbstractPrefetching
 @final
 @dataclass(frozen=True, slots=True)
 class Lookahead(AbstractPrefetching):
-    """As prefetch_sparse_dist, with caches that keep what the next batches need.
+    """Like prefetch_sparse_dist, with caches that keep rows that the next batches need.
 
-    What a cache holds is counted with the lookups (``Laws.lookahead_draws``); the rows of a coming
-    batch travel beside the work of this one.
+    How many rows still have to be fetched is counted with the lookups (``Laws.lookahead_draws``).
+    The rows of a coming batch travel beside the work of this one.
     """

@@ -16,21 +16,21 @@ class Unpipelined(AbstractPipeline):
 
     @property
     def exposes_input_dist(self) -> bool:
-        """The lookup waits for it."""
+        """True: the lookup waits for the exchange of its indices."""
         return True
 
     @property
     def exposes_fetch(self) -> bool:
-        """It precedes the forward pass on the compute stream."""
+        """True: rows are fetched on the compute stream before the forward pass."""
         return True
 
     @property
     def overlaps_bottom(self) -> bool:
-        """They follow one another."""
+        """False: bottom MLP, exchanges and update run one after the other."""
         return False
 
     def program(self, times: StageTimes) -> Program:
-        """Steps in issue order."""
+        """The steps, in issue order."""
         builder = ProgramBuilder(times)
         copied = builder.input_copy(Stream.COMPUTE)
         splits = builder.input_splits(copied)

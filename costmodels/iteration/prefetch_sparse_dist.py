@@ -1,4 +1,4 @@
-"""TorchRec's PrefetchTrainPipelineSparseDist: cache rows are fetched one batch early too."""
+"""TorchRec's PrefetchTrainPipelineSparseDist: rows are fetched into caches one batch ahead."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from costmodels.iteration._prefetching import AbstractPrefetching
 @final
 @dataclass(frozen=True, slots=True)
 class PrefetchSparseDist(AbstractPrefetching):
-    """As sparse_dist, with the cache fetch of the next batch on a stream of its own."""
+    """Like sparse_dist, with the cache fetch of the next batch on a stream of its own."""

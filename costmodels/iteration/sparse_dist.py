@@ -12,25 +12,25 @@ from costmodels.iteration.base import AbstractPipeline, Program, StageTimes, Str
 @final
 @dataclass(frozen=True, slots=True)
 class SparseDist(AbstractPipeline):
-    """Split sizes of the next batch before the forward pass, its indices after issuing it."""
+    """Exchanges the next batch's split sizes before the forward pass, its indices beside it."""
 
     @property
     def exposes_input_dist(self) -> bool:
-        """Hidden behind forward and backward unless longer than they are."""
+        """False: the next batch's indices travel beside forward and backward pass."""
         return False
 
     @property
     def exposes_fetch(self) -> bool:
-        """It precedes the forward pass on the compute stream."""
+        """True: rows are fetched on the compute stream before the forward pass."""
         return True
 
     @property
     def overlaps_bottom(self) -> bool:
-        """They follow one another."""
+        """False: bottom MLP, exchanges and update run one after the other."""
         return False
 
     def program(self, times: StageTimes) -> Program:
-        """Steps in issue order."""
+        """The steps, in issue order."""
         builder = ProgramBuilder(times)
         splits = builder.input_splits()
         fetch = builder.add("cache fetch", Stream.COMPUTE, times.cache_fetch_s)
