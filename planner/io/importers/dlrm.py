@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Table, Workload
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    DenseOptimizer,
+    Feature,
+    Interaction,
+    Optimizer,
+    Table,
+    Workload,
+)
 from planner.errors import InvalidInputError
 from planner.io.importers.base import (
     MAX_COLUMNS,
@@ -36,10 +45,14 @@ _MOST_SAMPLES: Final = 10**8
 _TRUE_WORDS: Final = ("true", "1", "yes")
 _S_DATA: Final = ("random", "synthetic", "dataset")
 _S_OPTIMIZERS: Final = {
-    "sgd": Optimizer.SGD,
-    "adagrad": Optimizer.ADAGRAD,
-    "rwsadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "sgd": (Optimizer.SGD, DenseOptimizer.SGD),
+    "adagrad": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD),
+    "rwsadagrad": (Optimizer.ROWWISE_ADAGRAD, DenseOptimizer.ADAGRAD),
 }
+"""Of the tables and of the dense part: one optimizer trains both, and ``rwsadagrad`` keeps one sum
+per row of sparse gradients alone."""
+_MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
+"""The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
 
 @dataclass(slots=True)
@@ -137,8 +150,9 @@ def _import_main(flags: _Flags) -> Imported:
         law_is_known = False
     if not law_is_known:
         assume(flags.assumed, "tables", _NO_LAW)
+    is_adagrad = flags.has("adagrad")
     tables = tuple(
-        _table(f"t_cat_{i}", n, dim, h, f"cat_{i}")
+        replace(_table(f"t_cat_{i}", n, dim, h, f"cat_{i}"), module=_MAIN_MODULE)
         for i, (n, h) in enumerate(zip(rows, hot, strict=True))
     )
     workload = make_workload(
@@ -146,7 +160,8 @@ def _import_main(flags: _Flags) -> Imported:
         name="torchrec_dlrm",
         tables=tables,
         local_batch_size=flags.whole("batch_size", 32, high=_MOST_SAMPLES),
-        optimizer=Optimizer.ADAGRAD if flags.has("adagrad") else Optimizer.SGD,
+        optimizer=Optimizer.ADAGRAD if is_adagrad else Optimizer.SGD,
+        dense_optimizer=DenseOptimizer.ADAGRAD if is_adagrad else DenseOptimizer.SGD,
         dense=DenseArch(
             num_dense_features=NUM_CRITEO_DENSE,
             bottom_mlp=bottom,
@@ -154,6 +169,7 @@ def _import_main(flags: _Flags) -> Imported:
             interaction=Interaction.DCN if is_cross else Interaction.DOT,
             dcn_num_layers=flags.whole("dcn_num_layers", 3, high=1000) if is_cross else 0,
             dcn_low_rank_dim=flags.whole("dcn_low_rank_dim", 512, high=10**6) if is_cross else 0,
+            dtype=DataType.TF32 if flags.has("allow_tf32") else DataType.FP32,
         ),
     )
     return _imported(flags, workload, law_is_known=law_is_known)
@@ -171,6 +187,12 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
                 "say; leave the flag out for the plain tables"
             )
             raise InvalidInputError(message)
+    if flags.has("inference-only"):
+        message = (
+            f"{_WHERE}: --inference-only: the program trains nothing, and a workload is a training "
+            "step; leave the flag out for the model that it would train"
+        )
+        raise InvalidInputError(message)
     data = flags.choice("data-generation", "random", _S_DATA)
     is_random = data != "dataset"
     rows = _s_rows(flags, is_random=is_random)
@@ -191,12 +213,16 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
                is_weighted=flags.text("weighted-pooling", "None") != "None")
         for i, n in enumerate(rows)
     )  # fmt: skip
+    optimizer, dense_optimizer = _S_OPTIMIZERS[
+        flags.choice("optimizer", "sgd", tuple(_S_OPTIMIZERS))
+    ]
     workload = make_workload(
         _WHERE,
         name="dlrm",
         tables=tables,
         local_batch_size=_local_batch(flags, world_size),
-        optimizer=_S_OPTIMIZERS[flags.choice("optimizer", "sgd", tuple(_S_OPTIMIZERS))],
+        optimizer=optimizer,
+        dense_optimizer=dense_optimizer,
         dense=DenseArch(
             num_dense_features=NUM_CRITEO_DENSE if not is_random else bottom[0],
             bottom_mlp=bottom[1:],

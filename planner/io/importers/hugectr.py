@@ -27,36 +27,18 @@ from planner.io.importers.base import (
 )
 from planner.io.importers.hugectr_dense import dense_of, names_of
 from planner.io.importers.hugectr_optimizer import (
-    NO_OPTIMIZER,
     NamedOptimizer,
     optimizer_of_tables,
     read_optimizer,
 )
+from planner.io.importers.hugectr_solver import Solver, read_solver
 from planner.io.problems import collect
 from planner.io.yaml_reader import Keys
 
-_MOST_RANKS: Final = 65_536
 _ASSUMED: Final = {
-    "training.pipeline": "no overlap of steps, as HugeCTR's JSON runs",
     "tables": "uniform indices; the file does not say how they fall on rows",
 }
 _POOLING: Final = {0: Pooling.SUM, "sum": Pooling.SUM, 1: Pooling.MEAN, "mean": Pooling.MEAN}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Solver:
-    """Ranks, batch, precision, and the optimizer of layers that name none of their own."""
-
-    num_hosts: int
-    local_world_size: int
-    global_batch_size: int
-    is_mixed: bool
-    index_bytes: int
-    optimizer: NamedOptimizer
-
-    @property
-    def world_size(self) -> int:
-        return self.num_hosts * self.local_world_size
 
 
 def import_hugectr(path: Path, value: object = None) -> Imported:
@@ -72,7 +54,7 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
     reader = Reader(Document(path, read_json(path) if value is None else value, {}))
     config = reader.mapping(reader.document.value, ())
     assumed = dict(_ASSUMED)
-    solver = _solver(reader, config, assumed)
+    solver = read_solver(reader, config, assumed)
     layers = [
         reader.mapping(layer, ("layers", i))
         for i, layer in enumerate(
@@ -83,8 +65,8 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
     if data is None:
         raise reader.fail(("layers",), [x.get("type") for x in layers], "has no layer of type Data")
     tables, plan, unsaid = _embeddings(reader, layers, data, solver, assumed)
-    dense, more = dense_of(reader, layers, data, is_mixed=solver.is_mixed)
-    precision = DataType.FP16 if solver.is_mixed else DataType.FP32
+    dense, more = dense_of(reader, layers, data, solver.precision)
+    wire = DataType.FP16 if solver.precision is DataType.FP16 else DataType.FP32
     workload = make_workload(
         str(path),
         name=path.stem,
@@ -92,10 +74,12 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
         local_batch_size=math.ceil(solver.global_batch_size / solver.world_size),
         dense=dense,
         optimizer=_optimizer(reader, config, layers, solver, assumed),
-        output_dtype=precision,
-        gradient_dtype=precision,
+        dense_optimizer=solver.optimizer.of_dense,
+        output_dtype=wire,
+        gradient_dtype=wire,
         index_bytes=solver.index_bytes,
-        pipeline=Pipeline.NONE,
+        pipeline=Pipeline.HUGECTR if solver.has_overlap else Pipeline.NONE,
+        cuda_graph=solver.has_graph,
     )
     return Imported(
         workload=workload,
@@ -109,40 +93,11 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
     )
 
 
-def _solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> _Solver:
-    keys: Keys = ("solver",)
-    solver = reader.mapping(reader.required(config, "solver", ()), keys)
-    gpus = solver.get("gpu")
-    if gpus is None:
-        assumed["gpus"] = "1; the solver names none"
-        gpus = [0]
-    listed = reader.sequence(gpus, (*keys, "gpu"))
-    hosts = listed if listed and isinstance(listed[0], list) else [listed]
-    sizes = {len(reader.sequence(h, (*keys, "gpu", i))) for i, h in enumerate(hosts)}
-    if len(sizes) != 1 or not 1 <= max(sizes) * len(hosts) <= _MOST_RANKS:
-        raise reader.fail((*keys, "gpu"), gpus, "must name as many GPUs on each host, at least 1")
-    batch = reader.required(solver, "batchsize", keys)
-    world = max(sizes) * len(hosts)
-    batch = reader.whole(batch, (*keys, "batchsize"), high=10**8)
-    if batch % world:
-        assumed["training.batch_size_per_rank"] = (
-            f"{batch} samples are no multiple of {world} ranks: rounded up"
-        )
-    return _Solver(
-        num_hosts=len(hosts),
-        local_world_size=max(sizes),
-        global_batch_size=batch,
-        is_mixed=bool(solver.get("mixed_precision")),
-        index_bytes=8 if solver.get("input_key_type") == "I64" else 4,
-        optimizer=read_optimizer(reader, config, (), NO_OPTIMIZER),
-    )
-
-
 def _optimizer(
     reader: Reader,
     config: dict[str, Any],
     layers: list[dict[str, Any]],
-    solver: _Solver,
+    solver: Solver,
     assumed: dict[str, str],
 ) -> Optimizer:
     """The optimizer of the embeddings: their own, else that of all layers."""
@@ -197,7 +152,7 @@ def _embeddings(
     reader: Reader,
     layers: list[dict[str, Any]],
     data: int,
-    solver: _Solver,
+    solver: Solver,
     assumed: dict[str, str],
 ) -> tuple[tuple[Table, ...], Plan | None, list[str]]:
     tables: list[Table] = []
@@ -232,7 +187,7 @@ def _embeddings(
 
 
 def _embedding(
-    reader: Reader, layers: list[dict[str, Any]], data: int, number: int, solver: _Solver
+    reader: Reader, layers: list[dict[str, Any]], data: int, number: int, solver: Solver
 ) -> _Embedding:
     layer, keys = layers[number], ("layers", number)
     key = "sparse_embedding_hparam"
@@ -259,7 +214,7 @@ def _embedding(
 
 
 def _tables(
-    reader: Reader, embedding: _Embedding, solver: _Solver, assumed: dict[str, str]
+    reader: Reader, embedding: _Embedding, solver: Solver, assumed: dict[str, str]
 ) -> list[Table]:
     keys = (*embedding.keys, "sparse_embedding_hparam")
     columns = reader.whole(

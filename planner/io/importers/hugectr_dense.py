@@ -34,7 +34,7 @@ _DENSE_INPUT: Final = "dense"
 
 
 def dense_of(
-    reader: Reader, layers: list[dict[str, Any]], data: int, *, is_mixed: bool
+    reader: Reader, layers: list[dict[str, Any]], data: int, dtype: DataType
 ) -> tuple[DenseArch, list[str]]:
     """The dense part, and the layers that it leaves out.
 
@@ -78,7 +78,7 @@ def dense_of(
         interaction=_interaction(has_dot=has_dot or not top_mlp, has_cross=cross is not None),
         dcn_num_layers=cross[0] if cross else 0,
         dcn_low_rank_dim=cross[1] if cross else 0,
-        dtype=DataType.FP16 if is_mixed else DataType.FP32,
+        dtype=dtype,
     )
     names = ", ".join(sorted(set(skipped)))
     return dense, [f"layers of type {names}: counted as taking no time"] if skipped else []

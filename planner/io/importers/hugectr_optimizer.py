@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from costmodels.workload import Optimizer
+from costmodels.workload import DenseOptimizer, Optimizer
 from planner.io.importers.base import Reader
 from planner.io.yaml_reader import Keys
 
@@ -18,6 +18,11 @@ _OPTIMIZERS: Final = {
     "Nesterov": Optimizer.ADAGRAD,
 }
 _SAME_STATE: Final = ("MomentumSGD", "Nesterov")
+_OF_DENSE: Final = {
+    Optimizer.SGD: DenseOptimizer.SGD,
+    Optimizer.ADAGRAD: DenseOptimizer.ADAGRAD,
+    Optimizer.ADAM: DenseOptimizer.ADAM,
+}
 _STATES: Final = {Optimizer.SGD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
 
 
@@ -34,6 +39,11 @@ class NamedOptimizer:
     kind: str
     optimizer: Optimizer
     states: int
+
+    @property
+    def of_dense(self) -> DenseOptimizer:
+        """The same for the dense part, which HugeCTR updates in one kernel."""
+        return _OF_DENSE[self.optimizer]
 
 
 NO_OPTIMIZER: Final = NamedOptimizer(kind="SGD", optimizer=Optimizer.SGD, states=0)

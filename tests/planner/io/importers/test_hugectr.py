@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import DataType, Interaction, Optimizer, Pooling
+from costmodels.workload import (
+    DataType,
+    DenseOptimizer,
+    Interaction,
+    Optimizer,
+    Pipeline,
+    Pooling,
+)
 from planner.errors import InvalidInputError
 from planner.io.importers.base import imported_plan_text
 from planner.io.importers.hugectr import import_hugectr
@@ -80,6 +87,30 @@ def test_hugectr_workspaces_hold_the_states_of_the_optimizer(
     hparam["max_vocabulary_size_global"] = 12_345
     (table,) = import_hugectr(save(tmp_path, config)).workload.tables
     assert table.num_embeddings == 12_345
+
+
+def test_hugectr_solver_says_how_steps_run(tmp_path: Path) -> None:
+    """It captures a graph unless told otherwise; overlap and tf32 were passed over."""
+    config = samples.hugectr_config()
+    config["layers"][1]["optimizer"] = {"type": "SGD"}  # of the embeddings alone
+    imported = import_hugectr(save(tmp_path, config))
+    workload = imported.workload
+    assert (workload.cuda_graph, workload.pipeline) == (True, Pipeline.NONE)
+    assert workload.dense_optimizer is DenseOptimizer.ADAM
+    assert "training.cuda_graph" in imported.assumed
+    del config["solver"]["mixed_precision"]
+    config["solver"] |= {"cuda_graph": False, "enable_overlap": True, "enable_tf32_compute": True}
+    imported = import_hugectr(save(tmp_path, config))
+    workload = imported.workload
+    assert (workload.cuda_graph, workload.pipeline) == (False, Pipeline.HUGECTR)
+    assert (workload.dense.dtype, workload.output_dtype) == (DataType.TF32, DataType.FP32)
+    assert not {"training.cuda_graph", "training.pipeline"} & set(imported.assumed)
+    check_readable(imported, tmp_path)
+    config["solver"]["holistic_cuda_graph"] = True
+    assert import_hugectr(save(tmp_path, config)).workload.cuda_graph
+    config["solver"]["cuda_graph"] = "no"
+    with pytest.raises(InvalidInputError, match=r"solver.cuda_graph.*true or false"):
+        import_hugectr(save(tmp_path, config))
 
 
 def test_hugectr_optimizer_of_an_embedding(tmp_path: Path) -> None:

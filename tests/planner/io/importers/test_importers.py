@@ -12,7 +12,7 @@ import pytest
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import check_plan
-from costmodels.workload import DataType, Interaction, Optimizer, Pooling
+from costmodels.workload import DataType, DenseOptimizer, Interaction, Optimizer, Pooling
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm
@@ -100,6 +100,22 @@ def test_dlrm_flags_mean_what_the_program_makes_of_them() -> None:
     assert [t.num_embeddings for t in uncut.tables] == [1000, 200, 3]
 
 
+def test_dlrm_trains_its_dense_part_with_the_optimizer_of_the_tables() -> None:
+    """Both programs do; it was Adagrad whatever the command line said."""
+    rowwise = import_dlrm([samples.SMALL_DLRM]).workload
+    assert rowwise.dense_optimizer is DenseOptimizer.ADAGRAD
+    for line in ("dlrm_s_pytorch.py --num-batches 5", "dlrm_main.py --seed 1"):
+        workload = import_dlrm([line]).workload
+        assert (workload.optimizer, workload.dense_optimizer) == ("sgd", "sgd")
+    adagrad = import_dlrm(["dlrm_main.py --adagrad"]).workload
+    assert adagrad.dense_optimizer is DenseOptimizer.ADAGRAD
+
+
+def test_torchrec_dlrm_may_multiply_in_tf32() -> None:
+    assert import_dlrm(["dlrm_main.py --seed 1"]).workload.dense.dtype is DataType.FP32
+    assert import_dlrm(["dlrm_main.py --allow_tf32"]).workload.dense.dtype is DataType.TF32
+
+
 def test_dlrm_does_not_know_the_law_of_a_trace() -> None:
     assert import_dlrm([samples.SMALL_DLRM]).law_is_known
     traced = import_dlrm([samples.SMALL_DLRM + " --data-generation=synthetic"])
@@ -122,6 +138,7 @@ def test_torchrec_dlrm() -> None:
     workload = import_dlrm([samples.TORCHREC_DLRM]).workload
     assert len(workload.tables) == 26
     assert workload.tables[25].features[0].name == "cat_25"
+    assert workload.tables[0].module == "model.sparse_arch.embedding_bag_collection"
     assert workload.local_batch_size == 128
     assert workload.optimizer is Optimizer.ADAGRAD
     dense = workload.dense
@@ -148,6 +165,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
         ("dlrm_main.py 64", "belongs to no flag"),
         ("dlrm_main.py --interaction_type tree", "original, dcn, projection"),
         ("dlrm_s_pytorch.py --qr-flag", "--qr-flag"),
+        ("dlrm_s_pytorch.py --inference-only", "trains nothing"),
         ("dlrm_s_pytorch.py --arch-mlp-bot=13-7", "--arch-mlp-bot"),
         ("dlrm_s_pytorch.py --optimizer adam", "sgd, adagrad, rwsadagrad"),
         ("dlrm_s_pytorch.py --data-generation randm", "random, synthetic, dataset"),
