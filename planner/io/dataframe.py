@@ -78,9 +78,15 @@ def workload_from_dataframe(
     value = {
         "name": name,
         "training": {"batch_size_per_rank": _plain(local_batch_size)},
-        "tables": [entry_of(_present(row)) for row in rows],
+        "tables": [entry_of(_present(row), "DataFrame") for row in rows],
     }
     found = workload_file_of(Document(_PLACE, value, {}))
+    if found.constraints.tables:
+        message = (
+            "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
+            "planner.plan(..., constraints=planner.Constraints(...))"
+        )
+        raise InvalidInputError(message)
     return replace(found.workload, **changes)
 
 

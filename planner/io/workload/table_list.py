@@ -35,6 +35,7 @@ _WHOLE_COLUMNS: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
 _THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 """``40,000,000``, as spreadsheets write it."""
 _MOST_WHOLE: Final = 2.0**53
+_MEANING: Final = {"pooling_factor": "indices per sample", "distribution": "law of the indices"}
 _LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 
 
@@ -59,7 +60,8 @@ def read_table_list(path: Path) -> Document:
                 )
                 raise InvalidInputError(message)
             lines["tables", len(tables)] = reader.line_num
-            tables.append(_entry(dict(zip(columns, row, strict=True))))
+            cells = dict(zip(columns, row, strict=True))
+            tables.append(_entry(cells, f"{path}:{reader.line_num}"))
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: not well-formed CSV: {error}"
         raise InvalidInputError(message) from error
@@ -84,15 +86,32 @@ def known_column(name: str) -> str:
     return _OTHER_NAMES.get(name.strip(), name.strip())
 
 
-def entry_of(cells: dict[str, Any]) -> dict[str, Any]:
-    """One table as the YAML file would have it, from the cells that are not empty."""
+def entry_of(cells: dict[str, Any], where: str) -> dict[str, Any]:
+    """One table as the YAML file would have it, from the cells that are not empty.
+
+    Args:
+        cells: value by column.
+        where: what an error says first.
+
+    Raises:
+        InvalidInputError: two cells that say the same thing; either would be passed over.
+    """
+    pooling = cells.get("pooling")
+    is_factor = isinstance(pooling, int | float)
+    for one, other, clash in (
+        ("pooling", "pooling_factor", is_factor and "pooling_factor" in cells),
+        *((law, "distribution", law in cells and "distribution" in cells) for law in _LAW_COLUMNS),
+    ):
+        if clash:
+            message = f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one"
+            raise InvalidInputError(message)
     entry: dict[str, Any] = {}
     law: dict[str, Any] = {}
     for column, cell in cells.items():
         value = _whole(cell) if column in _WHOLE_COLUMNS else cell
         if column in _LAW_COLUMNS:
             law[_LAW_COLUMNS[column]] = value
-        elif column == "pooling" and isinstance(value, int | float):
+        elif column == "pooling" and is_factor:
             entry["pooling_factor"] = value
         else:
             entry[column] = value
@@ -101,7 +120,7 @@ def entry_of(cells: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _entry(cells: dict[str, str]) -> dict[str, Any]:
+def _entry(cells: dict[str, str], where: str) -> dict[str, Any]:
     """One line of a CSV file."""
     read = {}
     for column, cell in cells.items():
@@ -113,7 +132,7 @@ def _entry(cells: dict[str, str]) -> dict[str, Any]:
         if column in _WHOLE_COLUMNS and _THOUSANDS.fullmatch(text):
             value = int(text.replace(",", ""))
         read[column] = text if column in _TEXT_COLUMNS and not is_number else value
-    return entry_of(read)
+    return entry_of(read, where)
 
 
 def _whole(value: Any) -> Any:

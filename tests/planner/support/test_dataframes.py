@@ -78,6 +78,22 @@ def test_columns_of_one_meaning_are_refused() -> None:
         workload_from_dataframe(twice, local_batch_size=512)
 
 
+def test_cells_that_would_be_passed_over_are_refused(tmp_path: Path) -> None:
+    """One of two cells about one thing won without a word, and constraints went nowhere."""
+    rules = frame(constraints=[{"kernels": ["fused"]}, None, None])
+    with pytest.raises(InvalidInputError, match=r"'constraints'.*constraints=planner.Constraints"):
+        workload_from_dataframe(rules, local_batch_size=512)
+    law = frame(distribution=[{"kind": "uniform"}, None, None])
+    with pytest.raises(InvalidInputError, match="DataFrame: 'zipf_exponent' and 'distribution'"):
+        workload_from_dataframe(law, local_batch_size=512)
+    with pytest.raises(InvalidInputError, match="'pooling' and 'pooling_factor' both say"):
+        workload_from_dataframe(frame(pooling=[3, 3, 3]), local_batch_size=512)
+    path = tmp_path / "tables.csv"
+    path.write_text("name,rows,dim,pooling,pooling_factor\na,9,8,mean,2\nb,9,8,3,2\n")
+    with pytest.raises(InvalidInputError, match=r"tables.csv:3: 'pooling' and 'pooling_factor'"):
+        load_workload(path)
+
+
 def test_classes_and_numbers_of_numpy() -> None:
     with pytest.raises(InvalidInputError, match="dtype: value"):
         workload_from_dataframe(frame(dtype=[np.float16] * 3), local_batch_size=512)
