@@ -17,6 +17,7 @@ from planner.cli.flags.common import (
     gathered,
     output_options,
 )
+from planner.support.digits import counted
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
@@ -109,7 +110,8 @@ def finish(
     assumed = ", ".join(imported.assumed) or "nothing"
     remark(
         settings,
-        f"{len(workload.tables)} tables, {size}, {workload.local_batch_size} samples per rank, "
+        f"{counted(len(workload.tables), 'table')}, {size}, "
+        f"{counted(workload.local_batch_size, 'sample')} per rank, "
         f"from {imported.source}{where}; assumed: {assumed}",
     )
     for key, what in imported.assumed.items():

@@ -25,7 +25,7 @@ from planner.problem import PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
-from planner.support.digits import significant
+from planner.support.digits import counted, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +229,9 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         plan = io.load_plan(path).plan
         ranks = {rank for p in plan.placements for rank in p.ranks}
         kinds = "  ".join(figures.sharding_kinds(plan))
-        return "plan", f"{len(plan.placements)} tables on {len(ranks)} ranks: {kinds}", ()
-    keys = {"tables"} if path.suffix == ".csv" else set(read_yaml(path).value)
+        held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
+        return "plan", f"{held}: {kinds}", ()
+    keys = {"tables"} if path.suffix.lower() == ".csv" else set(read_yaml(path).value)
     if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
         return "workload", _summary(file.workload), file.warnings
@@ -262,10 +263,10 @@ def _check_named(path: Path, topology: Topology) -> None:
 
 
 def _summary(workload: Workload) -> str:
-    batch = f"{workload.local_batch_size:,} samples per rank"
+    batch = f"{counted(workload.local_batch_size, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)
-        return f"{len(workload.tables)} tables, {size}, {batch}"
+        return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
     return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
 
 

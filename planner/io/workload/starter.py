@@ -13,7 +13,8 @@ from typing import Final
 from costmodels import units
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import DataType, DenseArch, Feature, Interaction, Table, Workload
-from planner.io.workload.workload_file import load_workload_file
+from planner.io.workload.table_list import read_table_list
+from planner.io.workload.workload_file import workload_file_of
 from planner.io.workload.workload_writer import workload_text
 
 _DENSE: Final = DenseArch(
@@ -29,7 +30,7 @@ _NOTES: Final = {
     "training.batch_size_per_rank": "samples per GPU and step: assumed, put yours",
     "training.optimizer": "assumed, put yours",
     "training.output_dtype": "of pooled embeddings on the wire: assumed, put yours",
-    "training.gradient_dtype": "of their gradients on the wire: assumed, put yours",
+    "training.gradient_dtype": "of dense gradients on the wire: assumed, put yours",
     "training.pipeline": "assumed, put yours",
     "training.index_bytes": "assumed, put yours",
     "dense": "layers: assumed, put yours, or leave the section out for embeddings only",
@@ -43,12 +44,12 @@ _DIMS: Final = (16, 32, 64, 128, 256)
 
 
 def listed_text(source: Path, name: str) -> str:
-    """The tables of a CSV list as a workload file to edit.
+    """The tables of a CSV list, whatever its file is called, as a workload file to edit.
 
     Raises:
         InvalidInputError: the list breaks a rule; every line that does is named.
     """
-    workload = load_workload_file(source).workload
+    workload = workload_file_of(read_table_list(source), is_list=True).workload
     header = (
         f"Tables of {source.name}. Lines with 'assumed' are not from it; 'shardplan profile' finds",
         "how indices fall on rows, which is taken as uniform where a table has no distribution.",

@@ -36,6 +36,7 @@ from planner.io.workload.workload_schema import (
 from planner.problem import Constraints, TableConstraint
 from planner.profiling.stats import TableStats, undersampled_remark
 from planner.support.collector import collector_paused
+from planner.support.digits import counted
 
 _NO_LIMITS: Final = TableConstraintSchema()
 
@@ -102,7 +103,7 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    is_list = path.suffix == ".csv"
+    is_list = path.suffix.lower() == ".csv"
     with collector_paused():
         document = read_table_list(path) if is_list else read_yaml(path)
         for pair in overrides:
@@ -203,7 +204,10 @@ def _assumptions(
     warnings = [] if undersampled is None else [undersampled]
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
     if bare:
-        warnings.append(f"{bare} tables have no distribution: every row is taken as equally likely")
+        have = "has" if bare == 1 else "have"
+        warnings.append(
+            f"{counted(bare, 'table')} {have} no distribution: every row is taken as equally likely"
+        )
     if schema.memory.reserve == 0:
         warnings.append("no memory.reserve: nothing is kept for framework, allocator and NCCL")
     every = [schema.training.communication, *(t.communication for t in schema.tables)]

@@ -37,6 +37,18 @@ def test_a_list_becomes_a_file_to_edit(tmp_path: Path) -> None:
     assert [line for line in unmarked if line and not line.startswith(said)] == []
 
 
+def test_a_list_may_have_any_name(tmp_path: Path) -> None:
+    """It was read as YAML unless its name ended in .csv; a workload lost all but its tables."""
+    text = "name,rows,dim\nuser,100,8\n"
+    for name in ("LIST.CSV", "list.txt"):
+        (tmp_path / name).write_text(text)
+        assert "name: user" in listed_text(tmp_path / name, "mine")
+    assert len(load_workload_file(tmp_path / "LIST.CSV").workload.tables) == 1
+    (tmp_path / "model.yaml").write_text(listed_text(tmp_path / "list.txt", "mine"))
+    with pytest.raises(InvalidInputError, match="cells, the first line names"):
+        listed_text(tmp_path / "model.yaml", "again")
+
+
 def test_a_broken_list_is_refused_with_its_line(tmp_path: Path) -> None:
     listed = tmp_path / "tables.csv"
     listed.write_text(LIST.replace("5000000", "many"))

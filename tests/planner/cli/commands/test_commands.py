@@ -200,7 +200,7 @@ def test_check_tells_the_kind(
     assert "plan: 6 tables on 8 ranks" in words
     table = tmp_path / "tables.csv"
     table.write_text("name,rows,dim\nuser,100,8\n")
-    assert "workload: 1 tables" in " ".join(run("check", table).out.split())
+    assert "workload: 1 table, " in " ".join(run("check", table).out.split())
     data = json.loads(run("check", workload_file, "--json").out)
     assert (data["ok"], data["kind"]) == (True, "workload")
 
