@@ -144,7 +144,7 @@ def solve(
     for name, called in (("progress", progress), ("should_stop", should_stop)):
         require_function(name, called)
     run = _Run(
-        problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
+        problem=problem.limited,
         settings=search,
         deadline=_deadline(search),
         make_pipeline=objective_class(search.objective).priced_by(make_pipeline),
@@ -170,7 +170,7 @@ def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = 
         StoppedError: ``should_stop`` was True while options were listed.
     """
     run = _Run(
-        problem=replace(problem, topology=problem.constraints.limited(problem.topology)),
+        problem=problem.limited,
         settings=SEARCH,
         deadline=_deadline(SEARCH),
         make_pipeline=CostPipeline,

@@ -285,6 +285,11 @@ class PlanningProblem:
         require_kind("models", self.models, CostModels, models, optional=True)
 
     @property
+    def limited(self) -> PlanningProblem:
+        """The same on the memory that the constraints leave."""
+        return replace(self, topology=self.constraints.limited(self.topology))
+
+    @property
     def has_rules(self) -> bool:
         """Whether rules make tables depend on each other, which not every strategy can keep."""
         rules = self.constraints

@@ -101,5 +101,4 @@ def assess(
 
 
 def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candidate:
-    topology = problem.constraints.limited(problem.topology)
-    return api.estimate(workload, topology, plan, models=models_of(problem))
+    return api.estimate(workload, problem.limited.topology, plan, models=models_of(problem))

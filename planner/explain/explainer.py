@@ -91,7 +91,7 @@ class Explainer:
 
     def __init__(self, problem: PlanningProblem, plan: Plan) -> None:
         """Enumerate the options and price the plan."""
-        problem = replace(problem, topology=problem.constraints.limited(problem.topology))
+        problem = problem.limited
         self.problem, self.plan = problem, plan
         self._counted_from = plan if problem.move_limit is None else problem.move_limit.present
         in_use = replace(problem, move_limit=MoveLimit(start=plan))

@@ -60,7 +60,7 @@ def command(
     from planner.report.html._compare import Comparison, difference_sections
 
     inputs = load_plans(workload, plans, flags)
-    problem = inputs.problem
+    problem = inputs.problem.limited
     from planner import api  # after the cheap checks: this import is the slow one
 
     named = dict(zip(plan_names(plans), inputs.plans, strict=True))

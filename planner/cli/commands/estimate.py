@@ -62,6 +62,7 @@ def command(
     from planner.cli.flags.inputs import as_result, load_plans
 
     inputs = load_plans(workload, () if plan is None else (plan,), flags)
+    inputs = replace(inputs, problem=inputs.problem.limited)
     problem = inputs.problem
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing

@@ -10,7 +10,6 @@ import pytest
 from planner.cli.flags.inputs import plan_names
 from planner.cli.run import run as run_command_line
 from tests.planner.cli.command_line import FakeApi, Run
-from tests.planner.io.files import write
 
 
 @pytest.fixture
@@ -65,35 +64,6 @@ def test_a_plan_for_another_pipeline_is_said(
     assert words in " ".join(run(*asked).out.split())
     for pipeline in ("none", "sparse_dist"):
         assert "was made for" not in run(*asked, "--set", f"training.pipeline={pipeline}").out
-
-
-def test_constraints_that_a_plan_breaks_are_said(
-    run: Run, system_file: Path, tmp_path: Path
-) -> None:
-    free = """
-        name: two
-        training: {batch_size_per_rank: 16}
-        tables:
-          - {name: a, num_embeddings: 100000, embedding_dim: 64}
-          - {name: b, num_embeddings: 1000, embedding_dim: 64}
-        """
-    rules = """
-        constraints:
-          - {tables: [a], sharding_types: [row_wise]}
-          - {tables: [b], ranks: [7]}
-          - {device_memory: 1 MiB}
-        """
-    on = ("--system", system_file, "--gpus", 8)
-    made = run(
-        "plan", write(tmp_path, "free.yaml", free), *on, "-o", tmp_path / "run", "--evaluations", 20
-    )
-    assert made.code == 0, made.err
-    ruled = write(tmp_path, "rules.yaml", free + rules)
-    asked = run("estimate", ruled, tmp_path / "run" / "plan.json", "--system", system_file)
-    said = " ".join(asked.out.split())
-    assert "is priced as it is, but breaks the workload's constraints: table 'a' is" in said
-    assert "table 'b' lies on rank" in said
-    assert "over device_memory 1 MiB" in said
 
 
 def test_estimate_of_a_system_that_is_no_file_here(
