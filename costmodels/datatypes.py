@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+_NUM_BYTES: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 
 class DataType(StrEnum):
@@ -18,4 +21,4 @@ class DataType(StrEnum):
     @property
     def num_bytes(self) -> int:
         """Bytes per element in memory."""
-        return {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}[self.value]
+        return _NUM_BYTES[self._value_]

@@ -10,6 +10,7 @@ Lin et al.'s V100 traces (mean absolute log error 0.19); the device's efficiency
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +23,11 @@ _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32)
 _HALVING: Final = 0.7
 _LARGEST: Final = 256 * 128
 _HALVINGS_PER_LOSS: Final = 2.0
+_TILES_WITH_EFFICIENCY: Final = tuple(
+    (*tile, _HALVING ** (math.log2(_LARGEST / (height * width)) / _HALVINGS_PER_LOSS))
+    for height, width in _TILES
+    for tile in dict.fromkeys(((height, width), (width, height)))
+)
 _SPLITS: Final = (1, 2, 4, 8, 16)
 _SHORTEST_SPLIT: Final = 256
 FLOOR_S: Final = 4e-6
@@ -35,14 +41,15 @@ def product_time(
     """Seconds of one kernel for ``product`` in ``dtype``."""
     rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio * shares.product_ratio
     if device.num_multiprocessors == 0:
-        largest = product.largest_elements * dtype.num_bytes
-        return _joined(product.flops / rate, product.num_elements, largest, dtype, device)
+        return math.hypot(product.flops / rate, _memory_s(product, 1, dtype, device)) + FLOOR_S
     per_multiprocessor = rate / device.num_multiprocessors
+    memory_s = {split: _memory_s(product, split, dtype, device) for split in _SPLITS}
     return min(
-        _tiled(product, tile, split, per_multiprocessor, dtype, device)
-        for height, width in _TILES
-        for tile in ((height, width), (width, height))
-        for split in _SPLITS
+        math.hypot(compute_s, memory_s[split]) + FLOOR_S
+        for height, width, efficiency in _TILES_WITH_EFFICIENCY
+        for split, compute_s in _tiled(
+            product, (height, width), per_multiprocessor * efficiency, device.num_multiprocessors
+        )
     )
 
 
@@ -58,27 +65,20 @@ def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> flo
 
 
 def _tiled(
-    product: Product,
-    tile: tuple[int, int],
-    split: int,
-    rate: float,
-    dtype: DataType,
-    device: Device,
-) -> float:
+    product: Product, tile: tuple[int, int], rate: float, num_multiprocessors: int
+) -> Iterator[tuple[int, float]]:
+    """Ways to split the inner dimension of tiles of this size, and the seconds of their waves."""
     area = tile[0] * tile[1]
-    halvings = math.log2(_LARGEST / area)
-    efficiency = _HALVING ** (halvings / _HALVINGS_PER_LOSS)
     tiles = product.count * math.ceil(product.m / tile[0]) * math.ceil(product.n / tile[1])
-    waves = math.ceil(tiles * split / device.num_multiprocessors)
-    inner = product.k if split == 1 else max(product.k / split, _SHORTEST_SPLIT)
-    compute_s = waves * 2.0 * area * inner / (rate * efficiency)
+    for split in _SPLITS:
+        waves = math.ceil(tiles * split / num_multiprocessors)
+        inner = product.k if split == 1 else max(product.k / split, _SHORTEST_SPLIT)
+        yield split, waves * 2.0 * area * inner / rate
+
+
+def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> float:
+    """Seconds to move the operands, the result, and the partial sums of a split."""
     partial_sums = 2.0 * (split - 1) * product.count * product.m * product.n
-    largest = product.largest_elements * dtype.num_bytes
-    return _joined(compute_s, product.num_elements + partial_sums, largest, dtype, device)
-
-
-def _joined(
-    compute_s: float, num_elements: float, largest_bytes: float, dtype: DataType, device: Device
-) -> float:
-    memory_s = streaming_time(num_elements * dtype.num_bytes, largest_bytes, device)
-    return math.hypot(compute_s, memory_s) + FLOOR_S
+    largest_bytes = product.largest_elements * dtype.num_bytes
+    moved_bytes = (product.num_elements + partial_sums) * dtype.num_bytes
+    return streaming_time(moved_bytes, largest_bytes, device)

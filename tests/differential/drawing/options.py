@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
+from costmodels.shards import Shards
 from costmodels.workload import Table
 from tests.differential.case import COLUMN_MULTIPLE, Case, Leave, leave_of, received_bytes
 
@@ -64,17 +65,32 @@ def _placements(
         ways = rest + split[:: max(1, len(split) // few)]
     found = [
         _placement(table, kind, shards, kernel, factor)
-        for kind, shards in ways
+        for kind, cut in ways
+        for shards in (Shards.of(cut),)
         for kernel, factor in _kernels(kind, leave)
     ]
     every = dict.fromkeys([*found, *_in_use(case, table, leave)])
     return tuple(p for p in every if (p.sharding_type, p.kernel) in leave.pairs)
 
 
+@lru_cache(maxsize=256)
+def num_placements(case: Case, table: Table) -> int:
+    """How many :func:`placements` there are; without a plan in use none of them is made for it."""
+    if case.moves is not None:
+        return len(_placements(case, table, wide=False, few=None))
+    leave = leave_of(case, table)
+    kernels = {
+        kind: sum((kind, kernel) in leave.pairs for kernel, _ in _kernels(kind, leave))
+        for kind in leave.types
+    }
+    ways = _cut_and_placed(case, table, leave, arrangements, wide=False)
+    return sum(kernels[kind] for kind, _ in ways)
+
+
 def _placement(
     table: Table,
     kind: ShardingType,
-    shards: tuple[Shard, ...],
+    shards: Sequence[Shard],
     kernel: ComputeKernel,
     factor: float | None,
 ) -> TablePlacement:
