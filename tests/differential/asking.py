@@ -84,8 +84,8 @@ class Answer:
     evaluations: int = 0
 
 
-def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
-    """Plan a case, write the plan, and read it back."""
+def ask(case: Case, run: Run, *, max_evaluations: int, floors: bool = True) -> Answer:
+    """Plan a case, write the plan, and read it back; ``floors`` asks the engine for its floor."""
     without = Auto(frozenset({SearchPart.EXHAUSTIVE}))
     strategy: str | AbstractStrategy = "auto" if run is Run.USERS else without
     search = SearchSettings(
@@ -122,7 +122,7 @@ def ask(case: Case, run: Run, *, max_evaluations: int) -> Answer:
         is_optimal=result.solver.status is Status.OPTIMAL and is_of_every_plan,
         estimate_s=found,
         others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
-        floor=_floor(case) if run is Run.ENGINE else None,
+        floor=_floor(case) if floors and run is Run.ENGINE else None,
         reshard=result.reshard,
         free_bytes=result.best.memory.fullest.headroom_bytes,
         withdrew=result.solver.status is Status.NO_PROOF,

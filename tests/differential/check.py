@@ -109,6 +109,7 @@ def check(
     most_wide: int = 0,
     exact: bool = True,
     twice: bool = False,
+    floors: bool = True,
 ) -> Verdict:
     """Plan a case and judge the answers.
 
@@ -120,14 +121,15 @@ def check(
         exact: price every plan; else hold the answers against the best plan that a descent finds,
             for problems with too many plans.
         twice: ask again, and compare the two answers byte by byte.
+        floors: ask the engine also what is known without a search.
     """
     started = time.perf_counter()
     space = Enumerator(case, few=None if exact else FEW, mirrors=exact)
     optimum = space.optimum() if exact else best_known(space)
-    answers = tuple(ask(case, run, max_evaluations=max_evaluations) for run in runs)
+    answers = tuple(ask(case, run, max_evaluations=max_evaluations, floors=floors) for run in runs)
     faults = [fault for a in answers for fault in faults_of(case, optimum, a, space)]
     for first in answers if twice else ():
-        again = ask(case, first.run, max_evaluations=max_evaluations)
+        again = ask(case, first.run, max_evaluations=max_evaluations, floors=floors)
         if again.text != first.text:
             text = f"{first.value:.9g} and {again.value:.9g}, or other words"
             faults.append(Fault(run=first.run, kind=Kind.REPEAT, text=text))

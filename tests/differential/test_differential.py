@@ -13,7 +13,7 @@ from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
 CHUNKS, CHUNK = 20, 10
-QUICK = 3
+QUICK = 2
 """Chunks that run by default; the others are slow."""
 EVALUATIONS = 40
 """Plans that the search may price for each of these: they are about promises, not quality."""
@@ -40,7 +40,7 @@ def test_random_problems(chunk: int) -> None:
     assert not found, f"\n{found}\nsee python -m tests.differential.run --seed N"
 
 
-@pytest.mark.parametrize("seed", first([5056, *range(5000, 5018)], 4))
+@pytest.mark.parametrize("seed", first([5056, *range(5000, 5018)], 2))
 def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large problems leave host kernels unlisted; bounds and refusals hold for them too."""
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
@@ -50,8 +50,12 @@ def test_host_kernels_that_are_left_out(seed: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", named.names())
 def test_named_cases(name: str) -> None:
-    """Asked as users ask where only that found the fault, else of the engine alone."""
-    _check_named(name, (Run.USERS if named.only_users_saw(name) else Run.ENGINE,))
+    """Asked as users ask where only that found the fault, else of the engine alone.
+
+    No fault was one of what is known without a search, which the slow form asks for too.
+    """
+    runs = (Run.USERS if named.only_users_saw(name) else Run.ENGINE,)
+    _check_named(name, runs, floors=False)
 
 
 @pytest.mark.slow
@@ -60,9 +64,11 @@ def test_named_cases_asked_in_both_ways(name: str) -> None:
     _check_named(name, UNCUT)
 
 
-def _check_named(name: str, runs: tuple[Run, ...]) -> None:
+def _check_named(name: str, runs: tuple[Run, ...], *, floors: bool = True) -> None:
     exact = named.has_every_plan(name)
-    verdict = check(named.named(name), runs=runs, exact=exact, max_evaluations=EVALUATIONS)
+    verdict = check(
+        named.named(name), runs=runs, exact=exact, max_evaluations=EVALUATIONS, floors=floors
+    )
     found = complaints([verdict])
     assert not found, f"\n{found}\nsee python -m tests.differential.run --case {name}"
 

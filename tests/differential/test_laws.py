@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ EVALUATIONS = 40
 """Plans that the search may price for each problem: it is about promises, not quality."""
 
 
-@pytest.mark.parametrize("seed", first(range(60), 8))
+@pytest.mark.parametrize("seed", first(range(60), 5))
 def test_laws_hold(seed: int) -> None:
     found = laws.broken_laws(draw_unusual(seed), seed)
     assert not found, "\n".join(found)
@@ -70,14 +71,15 @@ def test_faster_lookups_lengthen_the_dense_part_by_no_more_than_they_gain(seed: 
     assert laws.broken_laws(draw_dense(seed), seed) == []
 
 
-@pytest.mark.parametrize("seed", first(range(60), 6))
+@pytest.mark.parametrize("seed", first(range(60), 4))
 def test_unusual_problems(seed: int) -> None:
     found = [str(fault) for fault in check(draw_unusual(seed), max_evaluations=EVALUATIONS).faults]
     assert not found, "\n".join(found)
 
 
-def test_unusual_problems_have_what_others_lack(tmp_path: Path) -> None:
-    cases = [draw_unusual(seed) for seed in range(30)]
+@pytest.mark.parametrize("seeds", first([(6, 9, 17, 19, 23), range(30)], 1))
+def test_unusual_problems_have_what_others_lack(tmp_path: Path, seeds: Sequence[int]) -> None:
+    cases = [draw_unusual(seed) for seed in seeds]
     workloads = [c.workload for c in cases]
     assert {w.dense_parallelism.value for w in workloads} == {"ddp", "fsdp"}
     assert any(w.lookahead_batches for w in workloads)
@@ -87,7 +89,7 @@ def test_unusual_problems_have_what_others_lack(tmp_path: Path) -> None:
     assert any(c.topology.fitted for c in cases)
     assert any(c.topology.network_link.pod_hosts for c in cases)
     assert any(rule.pairs for c in cases for rule in c.constraints.tables)
-    for case in cases[::5]:
+    for case in cases[:: max(1, len(cases) // 8)]:
         save(case, tmp_path / "case.json", ["nothing"])
         assert load(tmp_path / "case.json") == case
 
@@ -122,7 +124,7 @@ def test_a_price_that_depends_on_the_order_of_tables_is_seen(
 # ------------------------------------------------------------------ dense parts
 
 
-@pytest.mark.parametrize("seed", first(range(60), 6))
+@pytest.mark.parametrize("seed", first(range(60), 4))
 def test_problems_that_the_dense_part_decides(seed: int) -> None:
     case = draw_dense(seed)
     verdict = check(case, max_evaluations=EVALUATIONS)
@@ -130,27 +132,31 @@ def test_problems_that_the_dense_part_decides(seed: int) -> None:
     assert not found, "\n".join(found)
 
 
-def test_dense_parts_of_every_kind_are_drawn_and_stored(tmp_path: Path) -> None:
-    cases = [draw_dense(seed) for seed in range(40)]
+@pytest.mark.parametrize("seeds", first([(7, 9, 24, 26, 27, 35, 36), range(40)], 1))
+def test_dense_parts_of_every_kind_are_drawn_and_stored(
+    tmp_path: Path, seeds: Sequence[int]
+) -> None:
+    cases = [draw_dense(seed) for seed in seeds]
     workloads = [c.workload for c in cases]
     assert {w.pipeline for w in workloads} == set(Pipeline)
     assert {w.dense_parallelism for w in workloads} == set(DenseParallelism)
     kinds = {type(layer) for w in workloads for layer in w.dense.layers}
     assert {Transformer, Hstu, Moe, Dcn, TwoTower, Mmoe} <= kinds
     assert any(w.dense.top_mlp and not w.dense.layers for w in workloads)
-    for case in cases[::5]:
+    for case in cases[:: max(1, len(cases) // 8)]:
         save(case, tmp_path / "case.json", ["nothing"])
         assert load(tmp_path / "case.json") == case
 
 
-@pytest.mark.parametrize("seed", first(range(60), 6))
+@pytest.mark.parametrize("seed", first(range(60), 4))
 def test_problems_of_unlike_days(seed: int) -> None:
     found = [str(fault) for fault in check(draw_days(seed), max_evaluations=EVALUATIONS).faults]
     assert not found, "\n".join(found)
 
 
-def test_days_differ_in_what_is_trained() -> None:
-    cases = [draw_days(seed) for seed in range(20)]
+@pytest.mark.parametrize("seeds", first([(0, 18), range(20)], 1))
+def test_days_differ_in_what_is_trained(seeds: Sequence[int]) -> None:
+    cases = [draw_days(seed) for seed in seeds]
     for field in ("dense", "pipeline", "local_batch_size", "optimizer"):
         assert any(
             getattr(day, field) != getattr(c.workload, field) for c in cases for day in c.scenarios
