@@ -3,6 +3,9 @@
 A basis says which variables and rows lie between their limits. A search solves many programs in a
 row that differ in a few rows or limits; from the last one's basis the next one takes a fraction of
 the pivots. A basis only says where to begin: what a program proves does not depend on it.
+
+This module and those that solve programs import nothing of plans and their prices: a process that
+only solves programs (:mod:`planner.search.bounds.solver_process`) starts in half the time without.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.space.evaluation import IntArray
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

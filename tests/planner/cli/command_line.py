@@ -64,6 +64,10 @@ tables:
   - {name: tag, num_embeddings: 20_000, embedding_dim: 32, pooling_factor: 2, count: 3}
 """
 
+TWO_WAYS = "constraints: [{tables: '*', sharding_types: [table_wise, row_wise]}]\n"
+"""For the end of a workload whose tables are cut in two ways: of all seven, proofs of what no plan
+can go below take most of the time of a study."""
+
 SYSTEM_TEXT = """\
 name: small_box
 device:

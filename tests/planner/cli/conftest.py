@@ -17,7 +17,7 @@ from planner.cli.run import run as run_command_line
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
-from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Done, FakeApi, Run
+from tests.planner.cli.command_line import SYSTEM_TEXT, TWO_WAYS, WORKLOAD_TEXT, Done, FakeApi, Run
 from tests.planner.report.report_samples import make_candidate, make_result
 
 
@@ -50,10 +50,38 @@ def workload_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def two_ways_file(workload_file: Path) -> Path:
+    """The same, cut in two ways."""
+    workload_file.write_text(WORKLOAD_TEXT + TWO_WAYS)
+    return workload_file
+
+
+@pytest.fixture
 def system_file(tmp_path: Path) -> Path:
     """A host of four small GPUs."""
     path = tmp_path / "box.yaml"
     path.write_text(SYSTEM_TEXT)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_plan(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The plan file of the small workload on the small system, searched for once."""
+    folder = tmp_path_factory.mktemp("small")
+    workload, system = folder / "small.yaml", folder / "box.yaml"
+    workload.write_text(WORKLOAD_TEXT)
+    system.write_text(SYSTEM_TEXT)
+    words = ("--system", system, "--evaluations", 20, "-q", "-o", folder / "run")
+    assert run_command_line([str(word) for word in ("plan", workload, *words)]) == 0
+    return (folder / "run" / "plan.json").read_text()
+
+
+@pytest.fixture
+def plan_file(small_plan: str, tmp_path: Path) -> Path:
+    """The same in a folder of its own."""
+    path = tmp_path / "run" / "plan.json"
+    path.parent.mkdir()
+    path.write_text(small_plan)
     return path
 
 

@@ -38,7 +38,7 @@ def _bound(bounds: RankFreeBound, least: float, most: float) -> float:
     return min(found)
 
 
-@pytest.mark.parametrize("seed", cases.first(range(8), 2))
+@pytest.mark.parametrize("seed", cases.first(range(8), 1))
 @pytest.mark.parametrize("name", ["phases", "iteration"])
 def test_programs_with_every_rank_are_below_every_plan(seed: int, name: str) -> None:
     space = _space(seed)

@@ -36,22 +36,26 @@ def _evaluator(space: SearchSpace, budget: Budget) -> Evaluator:
     return Evaluator(space, SynchronizedPhases(space.pipeline), budget)
 
 
-def test_the_other_process_finds_what_this_one_would() -> None:
+@pytest.fixture(scope="module")
+def theirs() -> Assignment | None:
+    """What the other process finds."""
+    evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+        return second.plan(lambda: False)
+
+
+def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) -> None:
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
-    evaluate = _evaluator(space, Budget(max_evaluations=200))
-    strategy = Auto(ALONE)
-    with contextlib.closing(SecondSearch(strategy, evaluate, seed=3)) as second:
-        found = second.plan(lambda: False)
     request = Request(
-        strategy=strategy,
+        strategy=Auto(ALONE),
         space=space,
-        objective=evaluate.objective,
+        objective=SynchronizedPhases(space.pipeline),
         seed=3 + second_search._OTHER_SEED,
-        max_evaluations=200,
+        max_evaluations=80,
         ends_at_s=None,
     )
-    assert found == next(answer(request))
+    assert theirs == next(answer(request))
 
 
 def test_it_is_cut_off_with_the_first_search() -> None:
@@ -75,18 +79,15 @@ def test_where_it_is_worth_it(tables: int, ranks: int, budget: Budget, worth: bo
     assert SecondSearch.worth_it(_evaluator(_space(tables, ranks), budget)) is worth
 
 
-def test_without_a_process_it_runs_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_process_it_runs_afterwards(
+    theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the plan that the other process would have found."""
-    space = _space(6, 2)
-    plans = []
-    for can_start in (True, False):
-        if not can_start:
-            monkeypatch.setattr(second_search.OtherProcess, "send", lambda *_: False)
-        evaluate = _evaluator(space, Budget(max_evaluations=200))
-        with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
-            plans.append(second.plan(lambda: False))
-    assert plans[0] is not None
-    assert plans[0] == plans[1]
+    monkeypatch.setattr(second_search.OtherProcess, "send", lambda *_: False)
+    evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
+        assert second.plan(lambda: False) == theirs
+    assert theirs is not None
 
 
 def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +124,12 @@ def test_two_runs_are_the_same(monkeypatch: pytest.MonkeyPatch, most: int | None
     monkeypatch.setattr(second_search, "_FEWEST", 0)
     monkeypatch.setattr(second_search, "_LEAST_WORK_S", 0.0)
     space = _space(5, 2)
+    parts = frozenset() if most is None else frozenset({SearchPart.PROOFS})  # a process less
     runs = []
     for _ in range(2):
         evaluate = Evaluator(space, objective_named("phases", space), Budget(max_evaluations=most))
         assert SecondSearch.worth_it(evaluate)
-        runs.append(Auto().search(space, evaluate, seed=1))
+        runs.append(Auto(parts).search(space, evaluate, seed=1))
     assert runs[0].assignments[0] == runs[1].assignments[0]
     assert runs[0].values == runs[1].values
 

@@ -22,7 +22,8 @@ WHOLE = {ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL}
 def test_a_plan_that_waits_for_the_host_cuts_no_small_table(gpus: int) -> None:
     """The demo model is bound by launches on any number of ranks of a host."""
     system = load_system("h100_sxm", gpus=gpus)
-    found = api.plan(load_workload("small_demo"), system, with_baselines=False)
+    model = load_workload("small_demo")
+    found = api.plan(model, system, max_evaluations=100, with_baselines=False)
     assert {p.sharding_type for p in found.plan.placements} <= WHOLE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -54,14 +55,16 @@ def test_bounds_with_special_ranks_are_below_every_plan(seed: int, name: str) ->
 
 def test_a_rank_that_is_full_in_one_phase_lifts_the_bound() -> None:
     """In some of the small cases, and by more than the solver's tolerance."""
-    lifts = []
-    for seed in range(8):
-        space = _space(seed)
-        bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
-        for types in type_sets(space):
-            plain, linear = bounds.relax(types), bounds.relax(types, special=(0, 1))
-            lifts.append(linear.bound / plain.bound)
-    assert max(lifts) > 1.001
+
+    def lifts() -> Iterator[float]:
+        for seed in range(8):
+            space = _space(seed)
+            bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+            for types in type_sets(space):
+                plain, linear = bounds.relax(types), bounds.relax(types, special=(0, 1))
+                yield linear.bound / plain.bound
+
+    assert any(lift > 1.001 for lift in lifts())
 
 
 @pytest.mark.parametrize("seed", cases.first((1, 0, 2, 3), 1))

@@ -85,7 +85,7 @@ def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
     for seed in (0, 3, 6):
         space = cases.tiny(seed)
         optimum = tiny_optimum(seed)
-        outcome = run(name, space, most=300)
+        outcome = run(name, space, most=100)
         if outcome.values:
             assert outcome.values[0] >= optimum * (1 - 1e-9)
         if outcome.bound is not None:
@@ -96,7 +96,7 @@ def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
 
 def test_auto_is_at_least_as_good_as_every_baseline() -> None:
     space = cases.space(cases.synthetic(12, seed=1), cases.topology(2, 2))
-    best = run("auto", space, most=400).values[0]
+    best = run("auto", space, most=150).values[0]
     for name in BASELINES:
         outcome = run(name, space, most=80)
         assert not outcome.values or best <= outcome.values[0] * (1 + 1e-12), name
@@ -115,16 +115,16 @@ def test_auto_plans_around_tight_memory() -> None:
     roomy = cases.topology(2, 2)
     total = model.weight_bytes / cases.GIB
     space = cases.space(model, cases.topology(2, 2, hbm_gib=0.2 * total + 0.5))
-    outcome = run("auto", space, most=200)
+    outcome = run("auto", space, most=100)
     assert space.pipeline.memory(space.plan(outcome.assignments[0])).fits
-    free = run("auto", cases.space(model, roomy), most=200)
+    free = run("auto", cases.space(model, roomy), most=100)
     assert outcome.values[0] >= free.values[0] * 0.98
 
 
 def test_memory_objective_minimises_the_fullest_device() -> None:
     space = middling()
-    for_memory = run("auto", space, objective="memory", most=100)
-    for_time = run("auto", space, most=100)
+    for_memory = run("auto", space, objective="memory", most=50)
+    for_time = run("auto", space, most=50)
     work = space.work(for_time.assignments[0])
     assert for_memory.values[0] <= float(space.pipeline.device_bytes(work).max())
     assert for_memory.bound is not None
@@ -145,11 +145,11 @@ def test_progress_is_monotone_and_should_stop_is_obeyed() -> None:
 
 def test_a_plan_comes_before_any_bound_and_a_cut_ends_the_first_one() -> None:
     lines: list[SearchProgress] = []
-    whole = run("auto", middling(), progress=lines.append)
+    whole = run("auto", middling(), most=200, progress=lines.append)
     assert lines[0].incumbent is not None
     assert lines[0].bound is None
     found: list[SearchProgress] = []
-    cut = run("auto", middling(), progress=found.append, should_stop=lambda: bool(found))
+    cut = run("auto", middling(), most=200, progress=found.append, should_stop=lambda: bool(found))
     assert cut.values[0] <= lines[0].incumbent
     assert cut.bound is not None
     assert whole.bound is not None
@@ -181,7 +181,7 @@ def test_constraints_are_obeyed_by_all() -> None:
     for name in NAMES:
         if name == "exhaustive":
             continue
-        outcome = run(name, space, most=200)
+        outcome = run(name, space, most=80)
         if name == "torchrec_greedy":  # TorchRec knows no ranks, so that its plan is refused
             assert not outcome.assignments
             continue

@@ -18,7 +18,7 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
         "--system",
         system_file,
         "--evaluations",
-        60,
+        20,
         "-o",
         tmp_path / "run",
         "-q",
@@ -56,7 +56,7 @@ def test_prices_are_also_of_constraints_in_a_file_of_their_own(
     rules.write_text("constraints:\n  - {tables: user, sharding_types: [row_wise]}\n")
     given = ("--system", system_file, "--constraints", rules)
     assert (
-        run("plan", workload_file, *given, "--evaluations", 60, "-o", tmp_path / "run", "-q").code
+        run("plan", workload_file, *given, "--evaluations", 20, "-o", tmp_path / "run", "-q").code
         == 0
     )
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json", *given)

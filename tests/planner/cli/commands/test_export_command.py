@@ -13,12 +13,9 @@ from tests.planner.cli.command_line import Run
 
 
 @pytest.fixture
-def planned(run: Run, workload_file: Path, system_file: Path, tmp_path: Path) -> tuple[Path, ...]:
-    """Workload and plan of a finished run, and the flag that names its system."""
-    given = ("--system", system_file, "--evaluations", 20, "-q")
-    done = run("plan", workload_file, *given, "-o", tmp_path / "run")
-    assert done.code == 0
-    return workload_file, tmp_path / "run" / "plan.json"
+def planned(workload_file: Path, plan_file: Path) -> tuple[Path, ...]:
+    """Workload and plan of a finished run."""
+    return workload_file, plan_file
 
 
 def test_traces_go_out_and_come_back(

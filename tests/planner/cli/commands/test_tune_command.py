@@ -15,29 +15,29 @@ QUICK = ("--trial-evaluations", "10", "--trial-limit", "5s")
 
 
 def test_tune_prints_picks_and_writes_a_plan_that_loads(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """The plan written is the one whose time is printed."""
     output = tmp_path / "best.json"
     done = run(
-        "tune", workload_file, "--system", system_file, "--trials", 4, "--json", *QUICK,
+        "tune", two_ways_file, "--system", system_file, "--trials", 4, "--json", *QUICK,
         "-o", output,
     )  # fmt: skip
     assert done.code == 0
     told = json.loads(done.out)
     assert len(told["picks"]) == 4
     assert told["iteration_time_s"] == min(p["iteration_time_s"] for p in told["picks"])
-    workload = io.load_workload(workload_file)
+    workload = io.load_workload_file(two_ways_file).workload
     topology = io.load_system(system_file)
     assert io.load_plan(output, workload, topology).plan.placements
 
 
 def test_workers_do_the_rest_of_a_study(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """A journal says all a worker has to know."""
     journal = tmp_path / "study.journal"
-    asked = ("tune", workload_file, "--system", system_file, "--storage", journal, *QUICK)
+    asked = ("tune", two_ways_file, "--system", system_file, "--storage", journal, *QUICK)
     first = run(*asked, "--trials", 3, "-q")
     assert first.code == 0
     assert "Setup" in first.out
@@ -49,11 +49,11 @@ def test_workers_do_the_rest_of_a_study(
 
 
 def test_a_journal_goes_on_with_the_searches_that_it_began_with(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Else a setup that was searched for longer would look better than the usual one."""
     journal = tmp_path / "study.journal"
-    asked = ("tune", workload_file, "--system", system_file, "--storage", journal)
+    asked = ("tune", two_ways_file, "--system", system_file, "--storage", journal)
     assert run(*asked, *QUICK, "--trials", 1).code == 0
     for other in (("--trial-evaluations", 9), ("--seed", 7, *QUICK), ()):
         refused = run(*asked, "--trials", 2, *other)
@@ -63,14 +63,14 @@ def test_a_journal_goes_on_with_the_searches_that_it_began_with(
 
 
 def test_a_worker_refuses_a_changed_workload(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Trials of two different questions must not be mixed."""
     journal = tmp_path / "study.journal"
-    asked = ("tune", workload_file, "--system", system_file, "--storage", journal, *QUICK)
+    asked = ("tune", two_ways_file, "--system", system_file, "--storage", journal, *QUICK)
     assert run(*asked, "--trials", 1).code == 0
-    text = workload_file.read_text()
-    workload_file.write_text(text.replace("num_embeddings: 1", "num_embeddings: 2", 1))
+    text = two_ways_file.read_text()
+    two_ways_file.write_text(text.replace("num_embeddings: 1", "num_embeddings: 2", 1))
     refused = run("worker", journal)
     assert refused.code == 2
     assert "another study" in refused.err
@@ -132,12 +132,12 @@ def test_what_is_assumed_and_doubted_is_said_once_and_as_plan_says_it(
 
 
 def test_a_plan_of_another_command_is_not_written_over(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """An earlier study is; a link to a folder that is not there yet is followed."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "plan.json").write_text("{}")
-    asked = ("tune", workload_file, "--system", system_file, "--trials", 1, *QUICK, "-o")
+    asked = ("tune", two_ways_file, "--system", system_file, "--trials", 1, *QUICK, "-o")
     refused = run(*asked, tmp_path / "other")
     assert refused.code == 2
     assert "holds a plan.json of another command" in refused.err

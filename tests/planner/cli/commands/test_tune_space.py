@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.io.library import configs_folder
-from tests.planner.cli.command_line import Run
+from tests.planner.cli.command_line import TWO_WAYS, Run
 from tests.planner.io.files import write
 
 QUICK = ("--trial-evaluations", "10", "--column-width", "4")
@@ -19,8 +19,7 @@ QUICK = ("--trial-evaluations", "10", "--column-width", "4")
 def demo(tmp_path: Path) -> Path:
     """The shipped small model, cut in two ways: proofs of all seven take most of the time."""
     shipped = configs_folder() / "workloads" / "small_demo.yaml"
-    few = "constraints: [{tables: '*', sharding_types: [table_wise, row_wise]}]\n"
-    return write(tmp_path, "demo.yaml", shipped.read_text() + few)
+    return write(tmp_path, "demo.yaml", shipped.read_text() + TWO_WAYS)
 
 
 def test_the_first_values_are_the_usual_setup_and_changes_of_training_are_said(

@@ -11,7 +11,7 @@ import pytest
 from planner.objectives import objective_names
 from tests.planner.cli.command_line import Done, Run
 
-SEARCH = ("--gpus", 8, "--evaluations", 20, "-q")
+SEARCH = ("--gpus", 8, "--evaluations", 5, "-q")
 
 
 @pytest.fixture
@@ -97,11 +97,9 @@ def test_scenarios(
 
 
 def test_a_plan_that_does_not_fit_in_a_scenario_does_not_fit(
-    run: Run, workload_file: Path, box: Path, tmp_path: Path
+    run: Run, workload_file: Path, plan_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
-    asked = (workload_file, "--system", box, *SEARCH)
-    assert run("plan", *asked, "-o", tmp_path / "run").code == 0
-    priced = ("estimate", workload_file, tmp_path / "run" / "plan.json", "--system", box)
+    priced = ("estimate", workload_file, plan_file, "--system", system_file)
     assert run(*priced, "-q").code == 0
     text = workload_file.read_text()
     other = tmp_path / "huge.yaml"
@@ -154,12 +152,10 @@ def test_no_value_is_said_in_words(
 
 @pytest.mark.parametrize("named", ["speed", "best iteration", "", "worst worst iteration"])
 def test_a_plan_for_something_unknown_is_priced_by_its_iteration(
-    run: Run, workload_file: Path, system_file: Path, tmp_path: Path, named: str
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path, named: str
 ) -> None:
-    assert run("plan", workload_file, "--system", system_file, *SEARCH, "-o", tmp_path / "run")
-    plan = tmp_path / "run" / "plan.json"
-    values = json.loads(plan.read_text())
+    values = json.loads(plan_file.read_text())
     values["solver"]["objective"] = named
-    plan.write_text(json.dumps(values))
-    done = run("estimate", workload_file, plan, "--system", system_file, "--json")
+    plan_file.write_text(json.dumps(values))
+    done = run("estimate", workload_file, plan_file, "--system", system_file, "--json")
     assert solver(done)["objective"] == "iteration"

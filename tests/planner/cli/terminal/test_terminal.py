@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from planner import load_system, load_workload, plan
 from planner.cli.run import run as run_command_line
 from planner.io import save_plan
-from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
+from tests.planner.cli.command_line import SYSTEM_TEXT, TWO_WAYS, WORKLOAD_TEXT, Run
 
 PLANNED = ("small.yaml", "run/plan.json")
 SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "5")
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("explain", *PLANNED, "--system", "box.yaml", "--prices", "--time-limit", "0.1s"),
     ),
     "tune": (
-        *("tune", "small.yaml", "--system", "box.yaml", "--trials", "2"),
+        *("tune", "two_ways.yaml", "--system", "box.yaml", "--trials", "2"),
         *("--trial-evaluations", "5"),
     ),
     "sweep": ("sweep", "small.yaml", "--gpus", "4,8", "--workers", "1", *SWEPT),
@@ -71,6 +71,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a workload, a system, two plans, traces and a day of Criteo lines."""
     folder = tmp_path_factory.mktemp("terminal")
     (folder / "small.yaml").write_text(WORKLOAD_TEXT)
+    (folder / "two_ways.yaml").write_text(WORKLOAD_TEXT + TWO_WAYS)
     (folder / "box.yaml").write_text(SYSTEM_TEXT)
     line = "\t".join(["1", *(["2"] * 13), *(["a1b2c3d4"] * 26)])
     (folder / "day.tsv").write_text(f"{line}\n" * 20)

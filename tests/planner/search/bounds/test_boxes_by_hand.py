@@ -13,6 +13,7 @@ from planner.objectives import objective_named
 from planner.search.bounds.boxes import Box, Launches
 from planner.space.evaluation import FloatArray
 from planner.space.objective import Cut
+from tests.planner import cases
 from tests.planner.search.test_boxes import _branching, _least_s, _small
 
 STEP = 1e-3
@@ -146,7 +147,7 @@ def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
     assert box.relaxed(np.array([[2.25, 100.0, 2.25]])) == pytest.approx(least_s)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 6, 9])
+@pytest.mark.parametrize("seed", cases.first([9, 3, 2, 6], 2))
 def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
     """Of the gap to the best of all plans, where durations bend most."""
     space, best = _small(seed), _least_s(seed)
