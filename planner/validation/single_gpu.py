@@ -14,6 +14,7 @@ import csv
 import io as text_io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -95,18 +96,25 @@ def predictions() -> tuple[SingleGpuPrediction, ...]:
     """All cases predicted."""
     cases = load_cases()
     errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
+
+    @cache
+    def estimated(index: int, pair: int | None) -> Estimate:
+        return _estimate(cases[index], pair)
+
+    def fitted(case: SingleGpuCase, name: str) -> int:
+        """The pair of both numbers with the least mean error of the cases that may be known."""
+        known = errors[[LEFT_OUT[name](case, other) for other in cases]]
+        return int(known.mean(axis=0).argmin())
+
     return tuple(
         SingleGpuPrediction(
             case=case,
             predicted={
-                AS_SHIPPED: _estimate(case),
-                **{
-                    name: _estimate(case, errors[[known(case, other) for other in cases]])
-                    for name, known in LEFT_OUT.items()
-                },
+                AS_SHIPPED: estimated(index, None),
+                **{name: estimated(index, fitted(case, name)) for name in LEFT_OUT},
             },
         )
-        for case in cases
+        for index, case in enumerate(cases)
     )
 
 
@@ -136,12 +144,11 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
     return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
 
 
-def _estimate(case: SingleGpuCase, errors: FloatArray | None = None) -> Estimate:
-    """As shipped, or with the pair of both numbers that has the least mean of ``errors`` [n, N]."""
+def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
+    """As shipped, or with both numbers of the pair that has this place in :func:`_tried_s`."""
     workload, topology = case.workload, case.topology
-    if errors is not None:
-        best = int(errors.mean(axis=0).argmin())
-        launches, between_s = divmod(best, _BETWEEN_S.size)
+    if pair is not None:
+        launches, between_s = divmod(pair, _BETWEEN_S.size)
         latency_s = float(_LAUNCHES[launches]) * topology.device.launch_latency_s
         topology = replace(topology, device=replace(topology.device, launch_latency_s=latency_s))
         workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
@@ -173,15 +180,25 @@ def _plan(workload: Workload) -> Plan:
     )
 
 
+@cache
+def _workload(path: Path) -> Workload:
+    return io.load_workload(path)
+
+
+@cache
+def _system(source: Path | str) -> Topology:
+    return io.load_system(source, gpus=1, gpus_per_host=1)
+
+
 def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
     own = folder / f"{row['system']}.yaml"
-    workload = io.load_workload(folder / f"{row['workload']}.yaml")
+    workload = _workload(folder / f"{row['workload']}.yaml")
     return SingleGpuCase(
         name=row["case"],
         gpu=row["gpu"],
         model=row["model"],
         workload=replace(workload, local_batch_size=int(row["batch_size"])),
-        topology=io.load_system(own if own.is_file() else row["system"], gpus=1, gpus_per_host=1),
+        topology=_system(own if own.is_file() else row["system"]),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )

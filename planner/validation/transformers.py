@@ -33,11 +33,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.dense.base import dense_parameters
 from costmodels.dense.roofline import Roofline
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.stages.models import CostModels
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
@@ -270,8 +270,7 @@ def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:
 
 def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
     """Time of a micro-batch; by other shares than the shipped ones where given."""
-    models = _models(case, shares)
-    found = CostPipeline(case.workload, case.topology, models).estimate(Plan(placements=()))
+    found = _pipeline(case, shares).estimate(Plan(placements=()))
     count, time = case.workload.gradient_accumulation, found.time
     return replace(
         time, time_s=time.time_s / count, low_s=time.low_s / count, high_s=time.high_s / count
@@ -280,10 +279,9 @@ def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
 
 def naive_s(case: TransformerCase) -> float:
     """Six FLOP per parameter and position at half the peak rate."""
-    pipeline = CostPipeline(case.workload, case.topology)
     layers = case.workload.dense.layers
     positions = case.workload.local_batch_size * max(getattr(x, "seq", 1) for x in layers)
-    flop = 6.0 * pipeline.dense_parameters * positions
+    flop = 6.0 * dense_parameters(case.workload) * positions
     return flop / (0.5 * case.topology.device.matrix_rate(case.workload.dense.dtype))
 
 
@@ -304,6 +302,7 @@ def summarize(
     return {**errors, NAIVE: summarize_errors([p.naive_s for p in found], measured)}
 
 
+@cache
 def _parts(case: TransformerCase) -> _Parts:
     """What the shares act on: the dense part of every micro-batch and the optimizer."""
     count = case.workload.gradient_accumulation
@@ -320,19 +319,22 @@ def _parts(case: TransformerCase) -> _Parts:
     memory_s = dense_s(1.0, 1.0, none) - alone_s
     flash_s = dense_s(1.0, none, 1.0) - alone_s
     whole_s = dense_s(PRIOR.product_ratio, PRIOR.memory_ratio, PRIOR.flash_1_ratio)
+    _, simulated = _pipeline(case, PRIOR).simulate(Plan(placements=()))
     return _Parts(
         group=case.group,
         product_s=product_s,
         memory_s=memory_s,
         flash_s=flash_s,
-        rest_s=estimate(case, PRIOR).time_s - whole_s,
+        rest_s=simulated.iteration_time_s / count - whole_s,
         measured_s=case.measured_s,
     )
 
 
-def _models(case: TransformerCase, shares: Shares | None) -> CostModels:
+def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:
     models = default_models(case.topology)
-    return models if shares is None else replace(models, dense=Roofline(shares=shares))
+    if shares is not None:
+        models = replace(models, dense=Roofline(shares=shares))
+    return CostPipeline(case.workload, case.topology, models)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import astuple, replace
 from typing import Any
@@ -31,6 +32,7 @@ from tests.strategies import make_device, make_topology
 pytestmark = pytest.mark.torchrec
 
 
+@functools.cache
 def traced(name: str, *, inputs_need_gradients: bool = True) -> tuple[nn.Module, DenseTrace]:
     """A module on the meta device and its trace."""
     build, give = (PLAIN | WITH_TABLES)[name]

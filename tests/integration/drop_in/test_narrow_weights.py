@@ -39,7 +39,10 @@ def fits(
     model = nn.Sequential(EmbeddingCollection(device=torch.device("meta"), tables=tables))
     limits = ParameterConstraints(pooling_factors=[500.0], output_dtype=outputs)
     topology = Topology(world_size=2, compute_device="cuda", hbm_cap=2**30)
-    asked = planner(topology=topology, batch_size=1024, constraints=dict.fromkeys(names, limits))
+    few = {"max_evaluations": 5} if planner is ShardPlanner else {}
+    asked = planner(
+        topology=topology, batch_size=1024, constraints=dict.fromkeys(names, limits), **few
+    )
     try:
         asked.plan(model, [EmbeddingCollectionSharder()])
     except PlannerError:

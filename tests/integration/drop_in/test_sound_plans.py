@@ -226,7 +226,7 @@ def test_a_search_ends_once_its_bound_is_above_a_known_plan(
 
     monkeypatch.setattr(sound_plans, "best_plan", spied)
     shapes = [(f"t{i}", 40000, 64) for i in range(8)]
-    ShardPlanner(topology(), 64, stats=[], max_evaluations=400).plan(bags(shapes), SHARDERS)
+    ShardPlanner(topology(), 64, stats=[], max_evaluations=200).plan(bags(shapes), SHARDERS)
     assert works[1] < works[0] / 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ BATCH = 4096
 SHAPES = [("a", 200_000, 64), ("b", 50_000, 128), ("c", 1_000, 64), ("d", 90_000, 32)]
 POOLING = {"a": 20.0, "b": 3.0, "c": 50.0, "d": 1.0}
 TOPOLOGY = torchrec_topology(4, 2)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches price few plans."""
+    monkeypatch.setattr(api, "plan", functools.partial(api.plan, max_evaluations=40))
 
 
 def constraints(**changes: Any) -> dict[str, ParameterConstraints]:
@@ -134,6 +141,7 @@ def test_a_rating_is_the_predicted_iteration_time() -> None:
     assert len(pipeline.workload.tables) == len(SHAPES) + 1
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_callback_improves_a_plan() -> None:
     given = constraints(sharding_types=["table_wise", "row_wise"], compute_kernels=["fused"])
 
@@ -143,7 +151,7 @@ def test_a_callback_improves_a_plan() -> None:
                 option.shards[0].rank = 0
         return plan
 
-    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=1)
+    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=60)
     planner = torchrecs(given, callbacks=[crowd, improve])
     plan: ShardingPlan = planner.plan(model(), get_default_sharders())
     assert improve.before_s is not None
@@ -159,12 +167,13 @@ def test_a_callback_improves_a_plan() -> None:
     assert rated == pytest.approx(improve.after_s * 1e3, rel=1e-6)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_good_plan_is_left_alone() -> None:
     given = constraints()
     shard_planner = ShardPlanner(TOPOLOGY, BATCH, constraints=given, stats=[], max_evaluations=20)
     shard_planner.plan(model(), get_default_sharders())
     best = shard_planner.get_selected_options()
-    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=0.5)
+    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=60)
     again = improve(best)
     assert improve.after_s is not None
     assert improve.before_s is not None
