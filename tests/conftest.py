@@ -36,6 +36,13 @@ settings.register_profile("thorough", settings.get_profile("shardplan"), max_exa
 settings.load_profile("shardplan")
 
 
+@pytest.fixture(params=["soon", pytest.param("in full", marks=pytest.mark.slow)])
+def end_of_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that were given no budget end soon; the slow form gives them the usual one."""
+    if request.param == "soon":
+        monkeypatch.setattr("planner.space.budget.default_work_s", lambda *_: 0.1)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Take what is imported by now out of the collector's sight, and let it run less often."""
     del session

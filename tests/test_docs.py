@@ -73,6 +73,7 @@ def reference() -> ModuleType:
     return module
 
 
+@pytest.mark.usefixtures("end_of_searches")
 @pytest.mark.parametrize("page", runnable())
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     """In order, in one folder, as a reader would; our commands run in this process."""

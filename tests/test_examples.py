@@ -60,6 +60,7 @@ def examples() -> list[object]:
     ]
 
 
+@pytest.mark.usefixtures("end_of_searches")
 @pytest.mark.parametrize("path", examples())
 def test_example_runs(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process, but for those with torch, which start processes of their own by forking."""

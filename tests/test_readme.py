@@ -45,6 +45,7 @@ def _printed_table() -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("end_of_searches")
 def test_python_blocks_run() -> None:
     blocks = _blocks("python")
     assert blocks

@@ -56,12 +56,12 @@ def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_models_price_and_are_searched_with(model_file: Path) -> None:
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
     slow = chosen_models(system, {"collective": str(model_file)})
-    found = plan(workload, system, models=slow, max_evaluations=200)
+    found = plan(workload, system, models=slow, max_evaluations=60)
     assert found.problem.models == slow
     assert found.solver.value == pytest.approx(
         estimate(workload, system, found.plan, models=slow).estimate.time.time_s, rel=1e-9
     )
-    quick = plan(workload, system, max_evaluations=200)
+    quick = plan(workload, system, max_evaluations=60)
     by_slow, by_own = (
         [c.estimate.time.time_s for c in compare(workload, system, plans, models=models)]
         for models in (slow, None)

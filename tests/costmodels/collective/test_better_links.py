@@ -160,9 +160,7 @@ def test_better_links_make_nothing_slower_in_many_systems(start: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "name", first(["h100_sxm", "gcp_a3_mega", "a100_80gb_sxm", "b200_sxm"], 2)
-)
+@pytest.mark.parametrize("name", first(["h100_sxm", "gcp_a3_mega", "a100_80gb_sxm", "b200_sxm"], 2))
 def test_no_rate_is_slower_than_the_rate_below_it(name: str, kind: str) -> None:
     """Rates of all decades one after the other, past all at which curves were measured."""
     base = replace(load(name), num_hosts=4, local_world_size=8, domain_size=8)
