@@ -36,6 +36,15 @@ settings.register_profile("thorough", settings.get_profile("shardplan"), max_exa
 settings.load_profile("shardplan")
 
 
+@pytest.fixture
+def no_process_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches do in this process what they would do in others, as where none can be started.
+
+    The outcome is the same; starting a process takes longer than a small search.
+    """
+    monkeypatch.setattr("planner.search.common.other_process.OtherProcess.send", lambda *_: False)
+
+
 @pytest.fixture(params=["soon", pytest.param("in full", marks=pytest.mark.slow)])
 def end_of_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that were given no budget end soon; the slow form gives them the usual one."""

@@ -21,6 +21,8 @@ from planner.search.common.leave_out import SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner.cases import first
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 
 def test_the_value_is_the_sum_of_the_slowest() -> None:
     """Whatever rank is slowest in which phase; the exchange counts twice."""

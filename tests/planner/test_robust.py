@@ -23,6 +23,8 @@ from planner.settings import SearchSettings
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 
 def variant(model: Workload, seed: int) -> Workload:
     """Other skews, pooling factors and another batch for the same tables."""

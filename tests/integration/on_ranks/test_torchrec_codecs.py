@@ -34,7 +34,7 @@ from planner.integrations.translate.errors import ShardPlannerError
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 from tests.integration.on_ranks.ranks import run_ranks
 
-pytestmark = pytest.mark.torchrec
+pytestmark = [pytest.mark.torchrec, pytest.mark.usefixtures("no_process_beside")]
 
 TABLES = [(f"t{i}", 20_000 * (i + 1), 64) for i in range(6)]
 

@@ -44,7 +44,7 @@ SCHEMAS: Final = {
 CONSTRAINTS: Final = leaves(io.constraints_json_schema())
 BUSY: Final = {**TABLES[0], "embedding_dim": 256, "pooling_factor": 60.0}
 MODEL: Final = {**DOCUMENTS["dlrm"]["workload"], "tables": [BUSY, *TABLES[1:6]]}
-QUICK: Final = SearchSettings(max_evaluations=20, with_baselines=False)
+QUICK: Final = SearchSettings(max_evaluations=5, with_baselines=False)
 
 WITHOUT_EFFECT: Final = {
     "workload name": "It names the workload.",

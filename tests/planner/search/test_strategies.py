@@ -18,6 +18,8 @@ from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress,
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 NAMES = discovery.names(strategies)
 BASELINES = [n for n in NAMES if n not in ("auto", "exhaustive")]
 

@@ -15,6 +15,8 @@ from planner.search.auto import Auto
 from planner.search.common.leave_out import SearchPart
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 OURS = ("iteration", "phases", "memory")
 TORCHRECS = ("torchrec", "torchrec-critical-path")
 SEARCHED = Auto(frozenset({SearchPart.EXHAUSTIVE, SearchPart.SECOND}))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.planner.cli.command_line import Run
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 
 @pytest.mark.parametrize("objective", ["torchrec", "torchrec-critical-path"])
 def test_plans_on_torchrecs_terms(
