@@ -14,15 +14,22 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from planner.problem import PlanningProblem
+    from planner.search.bounds.quick import Floor
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and torch are imported
     os.environ.setdefault(_name, "1")
 gc.disable()  # until all is imported
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+_FLOORS: dict[PlanningProblem, Floor] = {}
 
 settings.register_profile(
     "shardplan",
@@ -43,6 +50,24 @@ def no_process_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     The outcome is the same; starting a process takes longer than a small search.
     """
     monkeypatch.setattr("planner.search.common.other_process.OtherProcess.send", lambda *_: False)
+
+
+@pytest.fixture
+def floors_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no plan of a problem can go below is computed once for all tests that ask for it.
+
+    Studies of one problem ask for the same bounds again and again.
+    """
+    from planner import api
+
+    honest = api.floor
+
+    def once(problem: PlanningProblem, **hooks: Any) -> Floor:
+        if problem not in _FLOORS:
+            _FLOORS[problem] = honest(problem, **hooks)
+        return _FLOORS[problem]
+
+    monkeypatch.setattr(api, "floor", once)
 
 
 @pytest.fixture(params=["soon", pytest.param("in full", marks=pytest.mark.slow)])

@@ -25,6 +25,8 @@ from planner.tuning import DesignSpace, Effort, Look, Menu, Study, design_space
 from planner.tuning.groups import group_topology, sync_time_s
 from planner.tuning.liveness import has_ended, own_process
 
+pytestmark = pytest.mark.usefixtures("floors_once")
+
 EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=8, grace_s=0.0, sampler="tpe")
 
 

@@ -11,6 +11,8 @@ from planner import io
 from tests.planner.cli.command_line import Run
 from tests.planner.io.files import write
 
+pytestmark = pytest.mark.usefixtures("floors_once")
+
 QUICK = ("--trial-evaluations", "10", "--trial-limit", "5s")
 
 

@@ -12,6 +12,8 @@ from planner.io.library import configs_folder
 from tests.planner.cli.command_line import TWO_WAYS, Run
 from tests.planner.io.files import write
 
+pytestmark = pytest.mark.usefixtures("floors_once")
+
 QUICK = ("--trial-evaluations", "10", "--column-width", "4")
 
 

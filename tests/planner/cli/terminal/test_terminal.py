@@ -17,6 +17,8 @@ from planner.cli.run import run as run_command_line
 from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, TWO_WAYS, WORKLOAD_TEXT, Run
 
+pytestmark = pytest.mark.usefixtures("floors_once")
+
 PLANNED = ("small.yaml", "run/plan.json")
 SEARCH = ("--system", "box.yaml", "--seed", "1", "--evaluations", "5")
 SWEPT = ("--system", "box.yaml", "--evaluations", "5")
