@@ -31,7 +31,7 @@ def small() -> tuple[object, object]:
 
 def test_plan_is_priced_bounded_and_compared() -> None:
     model, system = small()
-    result = planner.plan(model, system, max_evaluations=300, seed=4)  # type: ignore[arg-type]
+    result = planner.plan(model, system, max_evaluations=100, seed=4)  # type: ignore[arg-type]
     assert result.solver.strategy == "auto"
     assert result.solver.seed == 4
     assert result.solver.value == pytest.approx(result.estimate.time.time_s, rel=1e-9)
@@ -67,7 +67,7 @@ def test_the_gap_is_the_sum_of_its_parts(objective: str) -> None:
 
 def test_estimate_and_compare_price_like_plan() -> None:
     model, system = small()
-    result = api.plan(model, system, max_evaluations=500)  # type: ignore[arg-type]
+    result = api.plan(model, system, max_evaluations=150)  # type: ignore[arg-type]
     again = planner.estimate(model, system, result.plan)  # type: ignore[arg-type]
     assert again.estimate.time == result.estimate.time
     assert again.memory == result.best.memory
@@ -362,7 +362,7 @@ def test_a_bound_above_a_known_plan_is_withdrawn(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Record, "raise_bound", lie)
     model, system = small()
-    result = api.plan(model, system, max_evaluations=200)  # type: ignore[arg-type]
+    result = api.plan(model, system, max_evaluations=60)  # type: ignore[arg-type]
     assert result.solver.status is Status.NO_PROOF
     assert result.bound is None
     assert any("withdrawn" in text for text in result.warnings)

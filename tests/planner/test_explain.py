@@ -28,7 +28,7 @@ def explainer() -> Explainer:
         load_workload("small_demo"),
         load_system("h100_sxm", gpus=8, gpus_per_host=4),
     )
-    found = plan(workload, topology, time_limit_s=5, max_evaluations=60, with_baselines=False)
+    found = plan(workload, topology, time_limit_s=5, max_evaluations=20, with_baselines=False)
     return Explainer(PlanningProblem(workload=workload, topology=topology), found.plan)
 
 

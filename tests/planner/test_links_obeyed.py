@@ -126,7 +126,7 @@ def test_plan_and_predict_obey_the_link_and_say_so(
     assert "extrapolated" in slow.out
     assert "links.host.bandwidth is 10 GB/s instead of 317 GB/s" in slow.err
     assert "rescaled" not in fast.err
-    plan = ("plan", "small_demo", "--evaluations", "20", "--json", "--system")
+    plan = ("plan", "small_demo", "--evaluations", "8", "--json", "--system")
     before, after = (json.loads(run(*plan, name).out) for name in ("h100_sxm", str(slow_box)))
     assert after["predicted"]["iteration_time_s"] > before["predicted"]["iteration_time_s"]
     assert any("10 GB/s instead of 317 GB/s" in text for text in after["warnings"])

@@ -106,8 +106,8 @@ def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add(planner.objectives, "twice_the_phases", OBJECTIVE, tmp_path, monkeypatch)
     assert "twice-the-phases" in objective_names()
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=4)
-    once = plan(workload, system, objective="phases", max_evaluations=100)
-    twice = plan(workload, system, objective="twice-the-phases", max_evaluations=100)
+    once = plan(workload, system, objective="phases", max_evaluations=40)
+    twice = plan(workload, system, objective="twice-the-phases", max_evaluations=40)
     assert twice.solver.value == pytest.approx(2 * once.solver.value, rel=1e-6)
     assert twice.solver.bound is not None
     assert twice.solver.bound <= twice.solver.value
@@ -135,7 +135,7 @@ def test_a_cost_model(
     assert name in discovery.names(package)
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=4)
     models = chosen_models(system, {family: name})
-    found = plan(workload, system, models=models, max_evaluations=50)
+    found = plan(workload, system, models=models, max_evaluations=20)
     assert type(getattr(models, family)).__module__ == f"{package.__name__}.{name}"
     assert found.estimate.time.time_s > 0
 

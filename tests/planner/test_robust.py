@@ -95,7 +95,7 @@ def test_a_robust_plan_is_best_in_its_worst_scenario() -> None:
             system,
             scenarios=scenarios,
             time_limit_s=None,
-            max_evaluations=150,
+            max_evaluations=60,
             with_baselines=False,
         )
         times = [api.estimate(w, system, result.plan).estimate.time.time_s for w in (model, other)]
@@ -171,12 +171,12 @@ def test_scenarios_have_the_same_tables() -> None:
 def test_cost_is_time_at_a_price() -> None:
     model = cases.synthetic(6, seed=2)
     system = replace(cases.topology(1, 2), price_per_device_usd_per_hour=4.5)
-    by_time = api.plan(model, system, max_evaluations=100, time_limit_s=None, with_baselines=False)
+    by_time = api.plan(model, system, max_evaluations=40, time_limit_s=None, with_baselines=False)
     by_cost = api.plan(
         model,
         system,
         objective="cost",
-        max_evaluations=100,
+        max_evaluations=40,
         time_limit_s=None,
         with_baselines=False,
     )

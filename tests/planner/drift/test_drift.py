@@ -24,7 +24,7 @@ from planner.support.status import Status
 from tests.planner import cases
 
 SYSTEM = cases.topology(1, 4)
-SEARCH = SearchSettings(max_evaluations=150, with_baselines=False)
+SEARCH = SearchSettings(max_evaluations=50, with_baselines=False)
 
 
 def with_table(model: Workload, index: int, **changes: object) -> Workload:

@@ -19,7 +19,7 @@ from planner.settings import SearchSettings
 from tests.planner import cases
 
 SYSTEM = cases.topology(1, 4)
-SEARCH = SearchSettings(max_evaluations=80, with_baselines=False)
+SEARCH = SearchSettings(max_evaluations=40, with_baselines=False)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from planner.settings import SearchSettings
 from planner.support.status import Status
 from tests.planner import cases
 
-SEARCH = SearchSettings(max_evaluations=60, with_baselines=False)
+SEARCH = SearchSettings(max_evaluations=30, with_baselines=False)
 SYSTEM = cases.topology(3, 2)
 TOLERANCE = 0.02
 

@@ -134,7 +134,7 @@ def test_a_limit_that_tables_on_all_ranks_exceed_is_named(
             cases.workload(tables),
             cases.topology(2, 2),
             constraints=rules,
-            max_evaluations=50,
+            max_evaluations=20,
             with_baselines=False,
         )
     assert words in str(caught.value).replace("max_tables_per_host: 1", "max_tables_per_host 1")

@@ -66,7 +66,7 @@ def solved(asked: PlanningProblem) -> PlanningResult:
         asked.topology,
         constraints=asked.constraints,
         with_baselines=False,
-        max_evaluations=500,
+        max_evaluations=100,
     )
 
 

@@ -45,7 +45,7 @@ def test_plans_have_allowed_pairs_alone(pairs: list[list[Pair]], objective: str)
     asked = problem(pairs)
     result = api.solve(
         asked,
-        search=api.SearchSettings(objective=objective, max_evaluations=40, with_baselines=False),
+        search=api.SearchSettings(objective=objective, max_evaluations=20, with_baselines=False),
     )
     for found in (result.best, *result.runners_up):
         for placed, allowed in zip(found.plan.placements, pairs, strict=True):

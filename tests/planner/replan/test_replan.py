@@ -134,7 +134,7 @@ def test_without_a_limit_the_plan_in_use_is_never_made_worse(seed: int) -> None:
     """However short the search is."""
     model, system = cases.synthetic(6, seed=seed, batch=16384), cases.topology(2, 2)
     words = {"constraints": cases.DEVICE_ONLY, "with_baselines": False}
-    use = api.plan(model, system, max_evaluations=100, **words)
+    use = api.plan(model, system, max_evaluations=50, **words)
     again = api.plan(model, system, moves=MoveLimit(start=use.plan), max_evaluations=20, **words)
     assert again.estimate.time.time_s <= use.estimate.time.time_s * (1 + 1e-12)
 
@@ -184,7 +184,7 @@ def test_the_limit_is_kept_and_the_optimum_found(
         objective = objective_named("iteration", space)
         monkeypatch.setattr("planner.search.auto.can_price_all", lambda *_: False)
         for name, precision in (("exhaustive", 1e-9), ("auto", 1e-3)):
-            evaluate = Evaluator(space, objective, Budget(max_evaluations=400))
+            evaluate = Evaluator(space, objective, Budget(max_evaluations=200))
             if name == "exhaustive":
                 evaluate = Evaluator(space, objective, Budget())
             found = api.strategy_named(name).search(space, evaluate, seed=0)
@@ -214,7 +214,7 @@ def test_a_new_plan_is_never_worse_and_reports_the_move() -> None:
             model,
             system,
             moves=moves,
-            max_evaluations=100,
+            max_evaluations=50,
             time_limit_s=None,
             with_baselines=False,
         )

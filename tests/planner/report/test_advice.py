@@ -24,7 +24,7 @@ def evidence() -> Evidence:
     """A plan in use that looks at sizes alone, and a better one, on four hosts of eight ranks."""
     model = cases.synthetic(34, seed=3, batch=16384)
     system = cases.topology(4, 8)
-    search = SearchSettings(max_evaluations=60, with_baselines=False)
+    search = SearchSettings(max_evaluations=20, with_baselines=False)
     problem = PlanningProblem(workload=model, topology=system, constraints=cases.DEVICE_ONLY)
     start = api.solve(problem, search=replace(search, strategy="size_greedy")).plan
     limited = replace(problem, move_limit=MoveLimit(start=start))

@@ -95,7 +95,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     space = _space(8, 4)
     budget = Budget(max_evaluations=1)
     strategy = Auto()
-    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=200)), seed=7919)
+    alone = Auto(ALONE).search(space, _evaluator(space, Budget(max_evaluations=60)), seed=7919)
     given: list[Assignment] = []
 
     class Instant:

@@ -48,7 +48,7 @@ def frame(**columns: object) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def result() -> PlanningResult:
     workload = workload_from_dataframe(frame(), local_batch_size=512)
-    return planner.plan(workload, load_system("h100_sxm", gpus=4), max_evaluations=200)
+    return planner.plan(workload, load_system("h100_sxm", gpus=4), max_evaluations=40)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from planner.tuning.page import study_page
 from planner.tuning.pricer import Outcome, StopCallback
 from planner.tuning.setups import codecs_named, group_sizes
 
-EFFORT = Effort(trials=10_000, trial_limit_s=600.0, trial_evaluations=10, sampler="bounds")
+EFFORT = Effort(trials=10_000, trial_limit_s=600.0, trial_evaluations=5, sampler="bounds")
 
 
 def problem_on(system: str, gpus: int, workload: str = "small_demo") -> PlanningProblem:

@@ -163,7 +163,7 @@ def test_the_bound_of_a_group_counts_the_ranks_that_train_with_it() -> None:
     case = draw(8)
     whole = case.topology.resized(2 * case.topology.num_hosts, case.topology.local_world_size)
     grouped = replace(case, topology=replace(case.topology, whole=whole))
-    assert check(grouped, runs=(Run.ENGINE,), max_evaluations=300).faults == ()
+    assert check(grouped, runs=(Run.ENGINE,), max_evaluations=40).faults == ()
 
 
 def test_a_named_model_also_prices_the_averaging_of_copies() -> None:

@@ -56,7 +56,7 @@ def made(run: Run, tmp_path: Path, system_file: Path) -> tuple[Path, Path]:
 def test_a_drifted_plan_ends_with_exit_code_1(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20)
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8)
     done = run(*asked, "--stats", days[0], "-o", tmp_path / "new.json")
     assert done.code == 1, done.err
     assert "Plan again" in done.out
@@ -85,7 +85,7 @@ def test_what_was_found_is_printed_where_the_new_plan_cannot_be_written(
     """The place was fine before the search, and is not any more."""
     monkeypatch.setattr("planner.cli.output.check_file", lambda _: None)
     (tmp_path / "file").write_text("x")
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20, "--stats", days[0])
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--stats", days[0])
     done = run(*asked, "-o", tmp_path / "file" / "new.json")
     assert done.code == 2
     assert "new.json" in done.err
@@ -99,7 +99,7 @@ def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
     rules, memory = tmp_path / "rules.yaml", json.loads(made[1].read_text())["memory"]
     used_mib = memory["per_rank"][0]["used_bytes"] / 2**20
     rules.write_text(f"constraints: [{{device_memory: {used_mib - 1:.3f} MiB, ranks: [0]}}]\n")
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20, "--threshold", "99%")
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--threshold", "99%")
     assert run(*asked, "--stats", days[0]).code == 0
     done = run(*asked, "--stats", days[0], "--constraints", rules)
     assert done.code == 1, done.err
@@ -112,7 +112,7 @@ def test_a_plan_beyond_the_memory_that_constraints_leave_is_due(
 def test_several_days_make_a_trend_and_show_growth(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20)
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8)
     given = [f"--stats=2026-11-{20 + i}={path}" for i, path in enumerate(days[:3])]
     done = run(*asked, *reversed(given), "--json", "--threshold", "99%")
     assert done.code == 0, done.err
@@ -128,7 +128,7 @@ def test_several_days_make_a_trend_and_show_growth(
 def test_raw_data_and_tables_that_are_too_small(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20, "--threshold", "99%")
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--threshold", "99%")
     done = run(*asked, "--stats", days[3])
     assert done.code == 1, done.err
     assert "Too small" in done.out
@@ -139,7 +139,7 @@ def test_raw_data_and_tables_that_are_too_small(
 def test_the_statistics_of_then_can_be_named(
     run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 20, "--threshold", "99%")
+    asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--threshold", "99%")
     bare = WORKLOAD.replace(", distribution: {kind: zipf, exponent: 0.4}", "")
     made[0].write_text(bare.replace(", distribution: {kind: zipf, exponent: 1.3}", ""))
     same = run(*asked, "--before", days[1], "--stats", days[1], "--json")

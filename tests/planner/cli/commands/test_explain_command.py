@@ -56,7 +56,7 @@ def test_prices_are_also_of_constraints_in_a_file_of_their_own(
     rules.write_text("constraints:\n  - {tables: user, sharding_types: [row_wise]}\n")
     given = ("--system", system_file, "--constraints", rules)
     assert (
-        run("plan", workload_file, *given, "--evaluations", 20, "-o", tmp_path / "run", "-q").code
+        run("plan", workload_file, *given, "--evaluations", 8, "-o", tmp_path / "run", "-q").code
         == 0
     )
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json", *given)
@@ -70,7 +70,7 @@ def test_what_a_plan_was_made_for_and_is_not_explained_is_named(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Another objective, scenarios, and inputs that the file does not hold."""
-    made = ("plan", workload_file, "--system", system_file, "--evaluations", 20, "-q")
+    made = ("plan", workload_file, "--system", system_file, "--evaluations", 8, "-q")
     more = ("--objective", "memory", "--scenario", workload_file, "-o", tmp_path / "run")
     assert run(*made, *more).code == 0
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json")
@@ -90,7 +90,7 @@ def test_limits_that_the_plan_breaks_are_named_one_by_one(
 ) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("constraints:\n  - {tables: '*', sharding_types: [table_wise], ranks: [1]}\n")
-    made = ("plan", workload_file, "--system", system_file, "--evaluations", 20, "-q")
+    made = ("plan", workload_file, "--system", system_file, "--evaluations", 8, "-q")
     assert run(*made, "--constraints", rules, "-o", tmp_path / "run").code == 0
     rules.write_text(
         "constraints:\n"

@@ -46,7 +46,7 @@ def test_imported_files_check_and_plan(kind: str, run: Run, tmp_path: Path) -> N
     checked = run("check", output)
     assert checked.code == 0, checked.err
     folder = tmp_path / "run"
-    planned = run("plan", output, *SYSTEM, "--evaluations", 20, "-o", folder, "-q")
+    planned = run("plan", output, *SYSTEM, "--evaluations", 8, "-o", folder, "-q")
     assert planned.code == 0, planned.err
     assert io.load_plan(folder / "plan.json").world_size == 8
 

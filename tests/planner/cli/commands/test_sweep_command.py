@@ -11,7 +11,7 @@ import pytest
 from planner.support.digits import format_gap
 from tests.planner.cli.command_line import Run
 
-FEW = ("--evaluations", "20")
+FEW = ("--evaluations", "8")
 QUICK = (*FEW, "--workers", "1")
 
 

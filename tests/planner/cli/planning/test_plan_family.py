@@ -10,7 +10,7 @@ import pytest
 from planner import io
 from tests.planner.cli.command_line import Done, Run
 
-QUICK = ("--evaluations", "20", "-q")
+QUICK = ("--evaluations", "8", "-q")
 
 
 @pytest.fixture

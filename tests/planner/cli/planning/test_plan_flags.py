@@ -10,7 +10,7 @@ import pytest
 from costmodels import units
 from tests.planner.cli.command_line import Done, Run
 
-FEW = ("--evaluations", "20")
+FEW = ("--evaluations", "8")
 QUICK = (*FEW, "--json", "-q")
 
 
@@ -111,7 +111,7 @@ def test_bad_flags_say_what_to_add(plan: Run, args: tuple[object, ...], words: s
 def test_the_curve_of_moves_is_printed_and_the_diff_written(
     run: Run, tmp_path: Path, workload_file: Path, system_file: Path
 ) -> None:
-    asked = ("plan", workload_file, "--system", system_file, "--evaluations", 20)
+    asked = ("plan", workload_file, "--system", system_file, "--evaluations", 8)
     assert run(*asked, "--strategy", "random", "-o", tmp_path / "old", "-q").code == 0
     used = ("--from", tmp_path / "old" / "plan.json", "--max-moved-tables", 3, "--curve")
     done = run(*asked, *used, "-o", tmp_path / "new")

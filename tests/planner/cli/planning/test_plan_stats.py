@@ -31,7 +31,7 @@ def test_the_flag_changes_the_plan_and_tells_what_it_lacks(
         "  - {name: cat_0, num_embeddings: 5000, embedding_dim: 16, pooling_factor: 90}\n"
         "  - {name: other, num_embeddings: 5000, embedding_dim: 16}\n"
     )
-    asked = ("plan", path, "--system", system_file, "--json", "--evaluations", 20)
+    asked = ("plan", path, "--system", system_file, "--json", "--evaluations", 8)
     bare, measured = run(*asked), run(*asked, "--stats", stats_file)
     assert (bare.code, measured.code) == (0, 0), measured.err
     times = [json.loads(d.out)["predicted"]["iteration_time_s"] for d in (bare, measured)]

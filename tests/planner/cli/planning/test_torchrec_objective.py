@@ -17,11 +17,11 @@ def test_plans_on_torchrecs_terms(
     run: Run, workload_file: Path, system_file: Path, objective: str
 ) -> None:
     asked = ("plan", workload_file, "--system", system_file, "--gpus", 4, "--objective", objective)
-    done = run(*asked, "--evaluations", 20, "--json", "-q")
+    done = run(*asked, "--evaluations", 8, "--json", "-q")
     assert done.code == 0, done.err
     ours = json.loads(done.out)["solver"]
     assert ours["objective"] == objective
-    again = run(*asked, "--torchrec-defaults", "--evaluations", 20, "--json", "-q")
+    again = run(*asked, "--torchrec-defaults", "--evaluations", 8, "--json", "-q")
     assert again.code == 0, again.err
     theirs = json.loads(again.out)["solver"]
     assert theirs["bound"] != pytest.approx(ours["bound"])

@@ -252,7 +252,7 @@ def test_no_command_passes_names_on_as_they_are(
     folder, listed = tmp_path / f"run{EVIL}", tmp_path / f"l{EVIL}.csv"
     listed.write_text(f"name,rows,dim\n{EVIL},7,8\n{EVIL},x,8\n", encoding="utf-8", newline="")
     system = ("--system", system_file)
-    effort = ("--evaluations", 20)
+    effort = ("--evaluations", 8)
     plan = folder / "plan.json"
     commands: list[tuple[Any, ...]] = [
         ("plan", evil, *system, "--gpus", 4, *effort, "-o", folder, "-v"),

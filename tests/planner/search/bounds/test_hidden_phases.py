@@ -61,7 +61,7 @@ def test_limits_of_host_memory_stay_when_a_hidden_exchange_comes_into_use(
         sharding_types=(ShardingType.TABLE_WISE, ShardingType.ROW_WISE),
         together=(TableGroup(patterns=("pinned", "free")),),
     )
-    found = plan(workload, small, constraints=rules, with_baselines=False, max_evaluations=300)
+    found = plan(workload, small, constraints=rules, with_baselines=False, max_evaluations=100)
     assert found.plan.placement("free").kernel is in_device
     assert found.plan.placement("large").kernel is in_host
     indices_s = max(
