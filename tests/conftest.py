@@ -44,12 +44,15 @@ settings.load_profile("shardplan")
 
 
 @pytest.fixture
-def no_process_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_process_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches do in this process what they would do in others, as where none can be started.
 
-    The outcome is the same; starting a process takes longer than a small search.
+    The outcome is the same; starting a process takes longer than a small search. Slow tests start
+    them.
     """
-    monkeypatch.setattr("planner.search.common.other_process.OtherProcess.send", lambda *_: False)
+    if request.node.get_closest_marker("slow") is None:
+        send = "planner.search.common.other_process.OtherProcess.send"
+        monkeypatch.setattr(send, lambda *_: False)
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from tests.differential.check import Verdict, check
 from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 CHUNKS, CHUNK = 20, 10
 QUICK = 2
 """Chunks that run by default; the others are slow."""

@@ -18,6 +18,8 @@ from tests.differential.drawing.problems import draw, draw_calibrated, draw_repl
 from tests.differential.stored import load, save
 from tests.planner.cases import first
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 EVALUATIONS = 40
 """Plans that the search may price for each problem: it is about promises, not quality."""
 

@@ -30,6 +30,8 @@ from tests.differential.stored import load, save
 from tests.planner.cases import first
 from tests.strategies import make_table
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 SEEDS = first(range(12), 6)
 
 

@@ -30,6 +30,8 @@ from tests.differential.drawing.small_cases import case_of
 from tests.differential.stored import load, save
 from tests.planner.cases import first
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 EVALUATIONS = 40
 """Plans that the search may price for each problem: it is about promises, not quality."""
 

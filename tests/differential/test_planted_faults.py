@@ -19,6 +19,8 @@ from tests.differential.judging.descent import best_known
 from tests.differential.judging.enumerator import Enumerator
 from tests.planner.cases import first
 
+pytestmark = pytest.mark.usefixtures("no_process_beside")
+
 # ------------------------------------------------------------------ planted faults
 
 
