@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.support.worker_pool import WorkerPool
 from planner.sweep import Journal, run
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.runner import Task, failed, solve, solve_beside
+from tests.planner.cases import first
 from tests.planner.sweep.grids import grid_tasks
+from tests.planner.sweep.here import Here
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +69,15 @@ def test_a_search_of_sizes_hands_on_too(
     assert solve_beside(uneven[1], ()) == alone
 
 
+@pytest.mark.parametrize("pool", first([Here, WorkerPool], 1))
 def test_plans_handed_on_are_the_same_on_processes(
-    uneven: tuple[Task, ...], handed_on: tuple[PointResult, ...]
+    pool: type[WorkerPool],
+    uneven: tuple[Task, ...],
+    handed_on: tuple[PointResult, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whichever of them is done first."""
+    """Whichever of them is done first: by default the last one, of a pool that starts none."""
+    monkeypatch.setattr("planner.sweep.runner.WorkerPool", pool)
     assert run(uneven, workers=2) == handed_on
 
 

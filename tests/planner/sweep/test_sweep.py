@@ -24,6 +24,7 @@ from planner.sweep.page import sweep_page
 from planner.sweep.runner import failed, solve
 from tests.planner.cases import DeadlySearch
 from tests.planner.sweep.grids import grid_tasks
+from tests.planner.sweep.here import Here
 
 
 def _times(found: Sequence[PointResult]) -> list[float | None]:
@@ -174,15 +175,34 @@ class _Deadly(Topology):
         return os._exit, (1,)
 
 
-def test_a_process_that_dies_fails_its_point_alone(results: tuple[PointResult, ...]) -> None:
-    """All others still get their plans."""
-    tasks = grid_tasks()[1:]
-    topology = tasks[1].problem.topology
-    deadly = _Deadly(**{name: getattr(topology, name) for name in Topology.__slots__})
-    tasks[1] = replace(tasks[1], problem=replace(tasks[1].problem, topology=deadly))
+def _check_that_others_get_their_plans(
+    deadly: type[Topology], results: tuple[PointResult, ...]
+) -> None:
+    tasks = grid_tasks()
+    topology = tasks[2].problem.topology
+    killing = deadly(**{name: getattr(topology, name) for name in Topology.__slots__})
+    tasks[2] = replace(tasks[2], problem=replace(tasks[2].problem, topology=killing))
     found = run(tasks, workers=2)
-    assert found[1].status is PointStatus.FAILED
-    assert _times([found[0], found[2]]) == _times([results[1], results[3]])
+    assert found[2].status is PointStatus.FAILED
+    assert found[2].reason == DIED
+    assert _times([*found[:2], *found[3:]]) == _times([*results[:2], *results[3:]])
+
+
+def test_a_process_that_dies_fails_its_point_alone(
+    results: tuple[PointResult, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others still get their plans. Here a pool says that a process died; slow ones do die."""
+    monkeypatch.setattr("planner.sweep.runner.WorkerPool", Here)
+    _check_that_others_get_their_plans(DeadlySearch, results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deadly", [_Deadly, DeadlySearch])
+def test_a_process_that_does_die_fails_its_point_alone(
+    deadly: type[Topology], results: tuple[PointResult, ...]
+) -> None:
+    """As it receives its point, or in the middle of the search."""
+    _check_that_others_get_their_plans(deadly, results)
 
 
 def _point(speed: float, cost: float | None, room: float) -> PointResult:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.cli.run import run as run_command_line
 from planner.profiling.profiler import ProfileOptions, profile_files
-from tests.planner.cli.command_line import Run
+from tests.planner.cli.command_line import SYSTEM_TEXT, Run
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
 WORKLOAD = """\
@@ -41,16 +42,28 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     return (*stats, day(folder / "large", 4_500, 0.1))
 
 
-@pytest.fixture
-def made(run: Run, tmp_path: Path, system_file: Path) -> tuple[Path, Path]:
-    """A workload, and a plan of it with both tables on rank 0."""
-    workload, pinned = tmp_path / "w.yaml", tmp_path / "pinned.yaml"
+@pytest.fixture(scope="module")
+def pinned_plan(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a plan with both tables on rank 0."""
+    folder = tmp_path_factory.mktemp("pinned")
+    workload, pinned, system = (folder / f"{name}.yaml" for name in ("w", "pinned", "box"))
     workload.write_text(WORKLOAD)
     pinned.write_text("constraints: [{tables: '*', ranks: [0], sharding_types: [table_wise]}]\n")
-    args = ("--system", system_file, "-o", tmp_path / "run", "-q", "--evaluations", 10)
-    done = run("plan", workload, "--constraints", pinned, *args)
-    assert done.code == 0, done.err
-    return workload, tmp_path / "run" / "plan.json"
+    system.write_text(SYSTEM_TEXT)
+    words = ("--system", system, "-o", folder / "run", "-q", "--evaluations", 10)
+    asked = ("plan", workload, "--constraints", pinned, *words)
+    assert run_command_line([str(word) for word in asked]) == 0
+    return (folder / "run" / "plan.json").read_text()
+
+
+@pytest.fixture
+def made(pinned_plan: str, tmp_path: Path) -> tuple[Path, Path]:
+    """The workload, and that plan of it."""
+    workload, plan = tmp_path / "w.yaml", tmp_path / "run" / "plan.json"
+    workload.write_text(WORKLOAD)
+    plan.parent.mkdir()
+    plan.write_text(pinned_plan)
+    return workload, plan
 
 
 def test_a_drifted_plan_ends_with_exit_code_1(

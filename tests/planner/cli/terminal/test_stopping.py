@@ -211,7 +211,10 @@ def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, numbe
     more = ("--workers", "2") if name == "sweep" else ()
     (at_s,) = moments(15 + number, 1, 0.7)
     with started(tmp_path, *OTHERS[name], *more) as process:
-        time.sleep(0.6 + at_s)
+        if name == "sweep":
+            wait_for_work_beside(process, 0.2)
+        else:
+            time.sleep(0.6 + at_s)
         done = stop(process, tmp_path, number)
     assert done.code == (-number if number == signal.SIGKILL else 4), done.err
     assert "Traceback" not in done.err
