@@ -30,7 +30,7 @@ from planner.objectives import objective_named
 from planner.search.size_lookup_greedy import SizeLookupGreedy
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
-SECONDS = 0.3
+SECONDS = 0.2
 
 
 @pytest.fixture(scope="module", params=SpaceName)

@@ -80,7 +80,7 @@ def test_a_traced_dlrm_costs_what_its_keys_cost(run: Run, code: str, tmp_path: P
         assert done.code == 0, done.err
     assert "bottom_mlp" in keyed.read_text()
     assert "operators:" in traced.read_text()
-    planned = run("plan", keyed, *SYSTEM, "-o", folder, "-q")
+    planned = run("plan", keyed, *SYSTEM, "-o", folder, "-q", "--evaluations", 5)
     assert planned.code == 0, planned.err
     times = []
     for source in (keyed, traced):

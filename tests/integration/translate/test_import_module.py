@@ -95,7 +95,7 @@ def test_a_model_becomes_a_workload_that_plans(run: Run, package: str, tmp_path:
     assert workload.reserved_bytes > 0
     folder = tmp_path / "run"
     system = ("--system", "h100_sxm", "--gpus", 8, "--time-limit", "2s")
-    planned = run("plan", output, *system, "-o", folder, "-q")
+    planned = run("plan", output, *system, "-o", folder, "-q", "--evaluations", 5)
     assert planned.code in (0, 4), planned.err
 
 
