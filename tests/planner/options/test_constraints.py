@@ -200,7 +200,7 @@ def test_the_optimum_under_rules_is_that_of_the_filtered_plans(
         assert not broken(space, space.plan(found.assignments[0]))
 
 
-@pytest.mark.parametrize("seed", cases.first((3, 5, 2, 0, 1, 4), 3))
+@pytest.mark.parametrize("seed", cases.first((3, 2, 5, 0, 1, 4), 2))
 def test_auto_keeps_rules_that_bind_and_its_bound_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
