@@ -33,7 +33,7 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
     (told,) = table["tables"]
     assert sum(o["is_chosen"] for o in told["options"]) == 1
     assert table["plan_time_s"] > 0
-    prices = run(*asked, "--prices", "--time-limit", "0.2s")
+    prices = run(*asked, "--prices", "--time-limit", "0.1s")
     assert prices.code == 0
     assert "one GiB more per rank" in prices.out
     wrong = run(*asked, "--table", "usr")
@@ -43,7 +43,7 @@ def test_explain_tells_of_the_plan_its_tables_and_its_constraints(
         idle = run(*asked, "--changes", 3, *other)
         assert idle.code == 2
         assert "--changes has no effect" in idle.err
-    unused = run(*asked, "--time-limit", "0.2s")
+    unused = run(*asked, "--time-limit", "0.1s")
     assert unused.code == 2
     assert "--time-limit limits the searches of --prices" in unused.err
 
@@ -60,7 +60,7 @@ def test_prices_are_also_of_constraints_in_a_file_of_their_own(
         == 0
     )
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json", *given)
-    done = run(*asked, "--prices", "--time-limit", "0.2s", "--json")
+    done = run(*asked, "--prices", "--time-limit", "0.1s", "--json")
     assert done.code == 0, done.err
     assert "user: row_wise" in {c["constraint"] for c in json.loads(done.out)["constraints"]}
     assert run(*asked[:-1], tmp_path / "none.yaml").code == 2
