@@ -62,18 +62,15 @@ def command(
     from planner.cli.flags.inputs import as_result, load_plans
 
     inputs = load_plans(workload, () if plan is None else (plan,), flags)
-    inputs = replace(inputs, problem=inputs.problem.limited)
-    problem = inputs.problem
+    problem = inputs.problem.limited
+    inputs = replace(inputs, problem=problem)
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.runtime_warnings import runtime_warnings
     from planner.pricing import in_scenarios
 
     more = valuing.ValueFlags(
-        objective=objective,
-        scenarios=scenarios,
-        robust=robust,
-        torchrec_defaults=torchrec_defaults,
+        objective=objective, scenarios=scenarios, robust=robust, torchrec_defaults=torchrec_defaults
     )
     asked, warnings = valuing.question(inputs, flags, plan or workload, more)
     check_figures(asked.objective, torchrec_defaults=torchrec_defaults)
