@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Unpack
 
-import planner.search as strategies
-from costmodels import discovery
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, Spread
+from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
 from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.objectives import objective_class
-from planner.options.work import ListingProgress
-from planner.prepare import search_objective, search_space
 from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
-from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
-from planner.search.bounds.feasibility import require_feasible
+from planner.result import Candidate, PlanningResult
+from planner.search.base import SearchProgress
 from planner.search.bounds.quick import Floor, linear_floor
 from planner.settings import SearchChanges, SearchSettings
-from planner.space.budget import Deadline, default_evaluations
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
-from planner.space.objective import AbstractObjective, MakePipeline
-from planner.support.collector import collector_paused
+from planner.solving.answer import answer_without_tables
+from planner.solving.prepare import search_objective
+from planner.solving.run import Run, deadline_of
+from planner.solving.runnable import runnable
+from planner.space.objective import MakePipeline
 from planner.support.kinds import require_function, require_kind
-
-BASELINES: Final = (
-    TORCHREC_BASELINE,
-    "split_hottest",
-    "size_lookup_greedy",
-    "lookup_greedy",
-    "size_greedy",
-)
-"""Strategies whose plans are reported beside the best one."""
-
 
 SEARCH: Final = SearchSettings()
 """The settings of a search unless others are given."""
@@ -143,19 +128,16 @@ def solve(
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     for name, called in (("progress", progress), ("should_stop", should_stop)):
         require_function(name, called)
-    run = _Run(
+    run = Run(
         problem=problem.limited,
         settings=search,
-        deadline=_deadline(search),
+        deadline=deadline_of(search),
         make_pipeline=objective_class(search.objective).priced_by(make_pipeline),
         progress=progress,
         should_stop=should_stop,
     )
-    if not problem.workload.tables:
-        return answer_without_tables(run.problem, run.make_pipeline, search)
-    space, evaluate, outcome = run.search()
-    points = run.baselines(space, evaluate.objective) if search.with_baselines else {}
-    return answer(search.strategy, outcome, points, evaluate, search.seed)
+    started = time.perf_counter()
+    return runnable(problem, run.result(), partial(run.again, started=started))
 
 
 def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = None) -> Floor:
@@ -169,10 +151,10 @@ def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = 
         InfeasibleError: proven that no plan fits.
         StoppedError: ``should_stop`` was True while options were listed.
     """
-    run = _Run(
+    run = Run(
         problem=problem.limited,
         settings=SEARCH,
-        deadline=_deadline(SEARCH),
+        deadline=deadline_of(SEARCH),
         make_pipeline=CostPipeline,
         progress=None,
         should_stop=should_stop,
@@ -262,137 +244,3 @@ def compare(
     return tuple(
         estimate(workload, topology, p, name=name, models=models) for name, p in plans.items()
     )
-
-
-def strategy_names() -> tuple[str, ...]:
-    """The names of all strategies."""
-    return discovery.names(strategies)
-
-
-def strategy_named(name: str) -> AbstractStrategy:
-    """Make the strategy in ``planner/search/<name>.py``.
-
-    Raises:
-        InvalidInputError: there is no such file; the message lists the names of all strategies.
-    """
-    if name not in strategy_names():
-        known = ", ".join(strategy_names())
-        msg = f"strategy {name!r} is not one of {known}"
-        raise InvalidInputError(msg)
-    return discovery.load(strategies, name, AbstractStrategy)()
-
-
-def _deadline(search: SearchSettings) -> Deadline:
-    baselines = len(BASELINES) if search.with_baselines else 0
-    return Deadline(
-        search.time_limit_s,
-        kept_s=search.kept_s,
-        num_plans=1 + RUNNERS_UP + baselines,
-        num_baselines=baselines,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One search of a problem, and the baselines that it is compared with."""
-
-    problem: PlanningProblem
-    settings: SearchSettings
-    deadline: Deadline
-    make_pipeline: MakePipeline
-    progress: Callable[[SearchProgress], None] | None
-    should_stop: Callable[[], bool] | None
-
-    def search(self) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
-        """Search with the kernels that matter; if nothing fits, search again with all kernels."""
-        named = self.settings.strategy
-        strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
-        at_once = objective_class(self.settings.objective).wants_every_kernel
-        for every_kernel in dict.fromkeys((at_once, True)):
-            space = self.listed(every_kernel=every_kernel)
-            evaluate = self._evaluator(space)
-            outcome = strategy.search(
-                space,
-                evaluate,
-                seed=self.settings.seed,
-                progress=self.progress,
-                should_stop=self.should_stop,
-            )
-            if outcome.assignments or space.listing.has_every_kernel:
-                break
-        return space, evaluate, outcome
-
-    def baselines(
-        self, space: SearchSpace, objective: AbstractObjective
-    ) -> dict[str, Point | None]:
-        """The best plan of each baseline strategy; None where it found no plan that fits."""
-        points: dict[str, Point | None] = {}
-        for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
-            evaluate = Evaluator(space, objective, self.deadline.for_baseline(space, left))
-            outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
-            points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
-        return points
-
-    def listed(self, *, every_kernel: bool = False) -> SearchSpace:
-        """The space of plans; raises if it is proven that nothing fits.
-
-        Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
-        has no option at all, all kernels are listed after all.
-        """
-        with collector_paused():
-            space = search_space(
-                self.problem,
-                self.make_pipeline,
-                every_kernel=every_kernel,
-                progress=_listing_progress(self.progress),
-                should_stop=self.should_stop,
-            )
-            if space.listing.has_every_kernel:
-                require_feasible(space)
-        if not every_kernel and not all(t.options for t in space.tables):
-            return self.listed(every_kernel=True)
-        return space
-
-    def _evaluator(self, space: SearchSpace) -> Evaluator:
-        settings = self.settings
-        limit_s = self.deadline.for_search(partial(candidate, space, _any(space), "probe"))
-        most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
-        return Evaluator(
-            space,
-            search_objective(settings.objective, space, settings.robust),
-            Budget(time_limit_s=limit_s, max_evaluations=most),
-        )
-
-
-def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> ListingProgress | None:
-    """A callback that reports how many tables have their options listed; no plan exists then."""
-    if progress is None:
-        return None
-    started = time.perf_counter()
-
-    def tell(done: int, total: int) -> None:
-        progress(
-            SearchProgress(
-                seconds=time.perf_counter() - started,
-                incumbent=None,
-                bound=None,
-                gap_ratio=None,
-                evaluations=0,
-                phase=f"options of {done:,} of {total:,} tables listed",
-            )
-        )
-
-    return tell
-
-
-def _any(space: SearchSpace) -> Assignment:
-    """Some plan, to measure how long pricing takes: first options, pieces on ranks in turn.
-
-    It need not fit in memory.
-    """
-    places = []
-    for t in range(space.num_tables):
-        option = space.option(t, 0)
-        count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
-        places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
-    return Assignment(options=(0,) * space.num_tables, places=tuple(places))

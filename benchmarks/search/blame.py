@@ -22,12 +22,12 @@ from benchmarks.search.instances import drawn, workload_of
 from costmodels.pipeline import CostPipeline
 from planner import load_system, plan
 from planner.objectives import objective_named
-from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.leave_out import SearchPart
 from planner.search.construct import walk
+from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator
 
 SHAPES: Final = ((3, 1, 2), (3, 1, 3), (3, 2, 1), (2, 2, 2), (2, 1, 4))

@@ -23,11 +23,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType
 from planner import load_system
 from planner.objectives import objective_named
-from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
+from planner.solving.prepare import search_space
 from planner.space.evaluation import (
     FITTING,
     Assignment,

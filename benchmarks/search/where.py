@@ -47,13 +47,13 @@ from planner.models import default_models
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits
-from planner.prepare import search_objective
 from planner.problem import PlanningProblem
 from planner.scenarios import ScenarioRule
 from planner.search.base import SearchProgress
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy, size_cost
+from planner.solving.prepare import search_objective
 from planner.space.evaluation import SearchSpace
 
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICAT
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from planner.errors import InvalidInputError
 from planner.explain.placing import Placed, Placer, least_moved
-from planner.prepare import search_objective, search_space
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import received_bytes
 from planner.rules.words import rules_on
 from planner.scenarios import ScenarioRule
+from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 
 _ROUNDING: Final = 1e-9

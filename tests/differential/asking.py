@@ -18,7 +18,6 @@ import numpy as np
 from costmodels.sharding import Plan, check_plan
 from planner.api import estimate, floor, solve
 from planner.io import load_plan, plan_text
-from planner.prepare import BOUND_OF_LISTED
 from planner.problem import PlanningProblem
 from planner.result import Reshard
 from planner.scenarios import ScenarioRule
@@ -27,6 +26,7 @@ from planner.search.base import AbstractStrategy
 from planner.search.bounds.quick import Floor
 from planner.search.common.leave_out import SearchPart
 from planner.settings import SearchSettings
+from planner.solving.prepare import BOUND_OF_LISTED
 from planner.support.status import Status
 from tests.differential.case import Case
 

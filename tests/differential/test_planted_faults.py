@@ -120,14 +120,14 @@ def test_a_planted_bound_in_the_planner_is_seen(monkeypatch: pytest.MonkeyPatch)
     case = case_of(1, 2, 16, 32)
     assert not check(case, runs=(Run.USERS,)).faults
     monkeypatch.setattr(Record, "outcome", raised)
-    monkeypatch.setattr("planner.answer.guarded", lambda outcome, *_: (outcome, ()))
+    monkeypatch.setattr("planner.solving.answer.guarded", lambda outcome, *_: (outcome, ()))
     assert {f.kind for f in check(case, runs=(Run.USERS,)).faults} == {Kind.BOUND}
 
 
 def test_a_move_priced_as_though_nothing_were_lost_is_seen(
     honest: tuple[Case, Enumerator, Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from planner import prepare
+    from planner.solving import prepare
 
     case, _, answer = honest
     assert answer.plan is not None

@@ -17,6 +17,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_workload_file
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
+from planner.solving.run import BASELINES
 from planner.space.budget import Deadline, default_work_s
 from planner.space.evaluation import Evaluator, SearchSpace
 from planner.support.status import Status
@@ -43,7 +44,7 @@ def test_plan_is_priced_bounded_and_compared() -> None:
     plans = [result.plan, *(c.plan for c in result.runners_up)]
     assert len(set(plans)) == len(plans)
     names = {c.name for c in result.baselines} | set(result.unfit_baselines)
-    assert names == set(api.BASELINES)
+    assert names == set(BASELINES)
     best = result.estimate.time.time_s
     assert all(c.estimate.time.time_s >= best * (1 - 1e-9) for c in result.baselines)
     assert result.solver.progress

@@ -13,10 +13,10 @@ import planner.objectives
 import planner.search
 from costmodels import discovery
 from planner import load_system, load_workload, plan
-from planner.api import strategy_names
 from planner.cli.commands.list_ import names as listed
 from planner.models import chosen_models
 from planner.objectives import objective_names
+from planner.solving.run import strategy_names
 
 OBJECTIVE = """
 from typing import Self, final

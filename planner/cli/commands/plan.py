@@ -95,7 +95,7 @@ def command(
         check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
-        from planner.pricing import pricing_of
+        from planner.solving.pricing import pricing_of
 
         steered = replace(
             search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
@@ -129,7 +129,7 @@ def _completed(
     more: PlanFlags,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.pricing import pricing_of
+    from planner.solving.pricing import pricing_of
 
     result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
     if stop() or not more.curve:

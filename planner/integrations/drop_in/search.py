@@ -45,11 +45,12 @@ from planner.integrations.drop_in.memory import (
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
 from planner.models import default_models, models_of
-from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
+from planner.solving.pricing import objective_value
+from planner.solving.runnable import runs
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
@@ -318,7 +319,8 @@ def _roomiest(
     most_s = min([best.estimate.time.time_s * (1.0 + SLOWER_RATIO), *theirs])
     filled = fullest_ratio(pipeline, best.plan)
     start, emptiest = best, filled
-    for other in (*result.runners_up, *result.baselines):
+    others = (*result.runners_up, *result.baselines)
+    for other in (c for c in others if runs(c.plan, problem.workload)):
         share = fullest_ratio(pipeline, other.plan)
         if other.estimate.time.time_s <= most_s and share < emptiest - LEAST_GAIN_RATIO:
             start, emptiest = other, share

@@ -23,6 +23,7 @@ from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
+from planner.options.narrowing import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     SUMS_ROWS,
@@ -223,16 +224,6 @@ def runnable_on_cpu(
             stuck[:5],
         )
     return replace(constraints, tables=tuple(limits))
-
-
-def without_types(
-    limit: TableConstraint, dropped: Iterable[ShardingType]
-) -> TableConstraint | None:
-    """The limit of a table without some sharding types; None if nothing is left."""
-    gone = set(dropped)
-    left = tuple(t for t in limit.sharding_types if t not in gone)
-    pairs = tuple(pair for pair in limit.pairs if pair[0] in left)
-    return replace(limit, sharding_types=left, pairs=pairs) if left else None
 
 
 def refused_types(constraints: Constraints, plan: Plan) -> dict[str, ShardingType]:

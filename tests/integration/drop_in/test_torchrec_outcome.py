@@ -36,8 +36,8 @@ from planner.integrations.torchrec_workload import WorkloadHints
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.models import default_models
-from planner.pricing import objective_value
 from planner.problem import Constraints, TableConstraint
+from planner.solving.pricing import objective_value
 from planner.space.budget import default_work_s
 from tests.integration.builders import make_table, make_topology, placed
 from tests.integration.models import Model, bags, torchrec_topology

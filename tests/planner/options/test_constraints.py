@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.sharding import ComputeKernel, Plan
-from planner.api import BASELINES, strategy_named
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.problem import (
@@ -27,6 +26,7 @@ from planner.rules.placement_rules import Usage
 from planner.search.base import SearchOutcome
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
+from planner.solving.run import BASELINES, strategy_named
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 

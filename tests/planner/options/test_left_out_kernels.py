@@ -17,11 +17,11 @@ from costmodels.workload import Feature, Optimizer, Pipeline
 from planner.api import estimate, floor, plan
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
-from planner.prepare import BOUND_OF_LISTED
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.result import PlanningResult
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.common.linear import LinearModel
+from planner.solving.prepare import BOUND_OF_LISTED
 from planner.space.evaluation import SearchSpace
 from tests.strategies import (
     make_device,

@@ -16,8 +16,8 @@ from planner.errors import InfeasibleError
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits
 from planner.options.torchrec_rules import legal_types_and_kernels
-from planner.prepare import search_pipeline
 from planner.problem import Constraints, Level, PlanningProblem, TableConstraint, TableGroup
+from planner.solving.prepare import search_pipeline
 from tests import strategies
 
 Pair = tuple[ShardingType, ComputeKernel]

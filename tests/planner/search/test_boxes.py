@@ -18,7 +18,6 @@ from costmodels.workload import Workload
 from planner import load_system
 from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
-from planner.prepare import search_space
 from planner.problem import PlanningProblem
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
@@ -28,6 +27,7 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
+from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 from tests.planner import cases
 from tests.strategies import make_placement, make_table, make_workload, planned_workloads

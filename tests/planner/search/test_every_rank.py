@@ -12,13 +12,13 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
-from planner.prepare import search_space
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.every_rank import EveryRank, ranks_interchangeable
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
+from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 

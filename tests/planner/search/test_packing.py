@@ -114,6 +114,6 @@ def test_none_found_says_what_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     model, system = three_large(1.75)
     module = "planner.search.construct.packing.pack_exactly"
     monkeypatch.setattr(module, lambda *a, **k: (Answer.UNKNOWN, None))
-    monkeypatch.setattr("planner.api.require_feasible", lambda space: None)
+    monkeypatch.setattr("planner.solving.run.require_feasible", lambda space: None)
     with pytest.raises((NoPlanFoundError, InfeasibleError), match="over its limit"):
         api.plan(model, system, constraints=WHOLE, time_limit_s=2)  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from planner.objectives import objective_named
 from planner.objectives.phases import SynchronizedPhases
-from planner.prepare import search_space
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.proving import Prover
@@ -23,6 +22,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows
 from planner.search.common.quiet import QUIET
 from planner.search.construct.walk import every_assignment
+from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 

@@ -17,9 +17,9 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.prepare import search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.quick import Floor
+from planner.solving.prepare import search_space
 from planner.tuning import DesignSpace, Effort, Menu, Pricer, Setup, Study, design_space
 from planner.tuning.design import plain
 from planner.tuning.effects import told_value, worths

@@ -207,7 +207,7 @@ def test_a_trial_that_is_stopped_is_given_back(
         require_feasible(space)
         searching[0] = 1
 
-    monkeypatch.setattr("planner.api.require_feasible", listed)
+    monkeypatch.setattr("planner.solving.run.require_feasible", listed)
     journal, space = tmp_path / "study.journal", design_space(problem)
     effort = Effort(trials=2, trial_evaluations=40)
     asked = [0]

@@ -17,7 +17,6 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
-from planner.prepare import search_space
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
@@ -25,6 +24,7 @@ from planner.search.bounds.relaxation import TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
 from planner.search.construct.walk import every_assignment
+from planner.solving.prepare import search_space
 from planner.space.evaluation import FloatArray, SearchSpace
 from tests.planner import cases
 

@@ -18,7 +18,6 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.units import GIB
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
-from planner.prepare import search_space
 from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
@@ -27,6 +26,7 @@ from planner.search.bounds.feasibility import require_feasible
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
+from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 

@@ -13,11 +13,11 @@ from costmodels.workload import Pipeline, Workload
 from planner import api
 from planner.errors import InvalidInputError
 from planner.objectives import objective_names
-from planner.pricing import objective_value
 from planner.problem import Constraints, PlanningProblem
 from planner.result import PlanningResult
 from planner.scenarios import ScenarioRule
 from planner.settings import SearchSettings
+from planner.solving.pricing import objective_value
 from planner.torchrec_terms.pipeline import TorchrecPricing
 from tests.planner import cases
 

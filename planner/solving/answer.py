@@ -15,8 +15,6 @@ from planner.models import models_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
-from planner.prepare import searched_options, with_context
-from planner.pricing import objective_value
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
 from planner.rules.unmet import rule_names, unmet_rules
@@ -25,6 +23,8 @@ from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import simplified
 from planner.settings import SearchSettings
+from planner.solving.prepare import searched_options, with_context
+from planner.solving.pricing import objective_value
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.status import Status

@@ -11,10 +11,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from planner.errors import InvalidInputError
 from planner.objectives import objective_class
-from planner.prepare import scenario_times, search_objective, search_pipeline
 from planner.problem import PlanningProblem
 from planner.result import Candidate, ScenarioTime
 from planner.scenarios import ScenarioPipeline, ScenarioRule
+from planner.solving.prepare import scenario_times, search_objective, search_pipeline
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing

@@ -1,0 +1,110 @@
+"""Rules under which no plan is left that TorchRec runs as another model, or cannot run.
+
+Two kinds of plans are in the way: mean-pooled tables of a module of which some are cut by rows
+(:mod:`planner.options.mean_pooling`), and unpooled tables of a module in column pieces of several
+widths (:mod:`planner.options.unpooled_widths`). Rules are given as one :class:`TableConstraint` for
+each table, in the workload's order.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from dataclasses import replace
+
+from costmodels.sharding import Plan, ShardingType
+from costmodels.workload import Pooling, Workload
+from planner.options.mean_pooling import NOT_DIVIDED, rows_change, tables_by_module
+from planner.options.table_limits import table_limits
+from planner.options.torchrec_rules import SUMS_ROWS
+from planner.problem import PlanningProblem, TableConstraint
+
+Rules = tuple[TableConstraint, ...]
+
+
+def rules_of(problem: PlanningProblem) -> Rules:
+    """What the constraints of a problem leave each table: its types with their kernels, and widths.
+
+    Raises:
+        InvalidInputError: as of :func:`planner.options.table_limits.table_limits`.
+    """
+    return tuple(
+        TableConstraint(
+            pattern=glob.escape(limit.table.name),
+            sharding_types=tuple(limit.kernels),
+            pairs=tuple((t, kernel) for t, kernels in limit.kernels.items() for kernel in kernels),
+            min_column_width=limit.min_column_width,
+        )
+        for limit in table_limits(problem)
+    )
+
+
+def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> TableConstraint | None:
+    """The rule of a table without some sharding types; None if nothing is left."""
+    gone = set(dropped)
+    left = tuple(t for t in rule.sharding_types if t not in gone)
+    pairs = tuple(pair for pair in rule.pairs if pair[0] in left)
+    return replace(rule, sharding_types=left, pairs=pairs) if left else None
+
+
+def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
+    """Rules under which no mean is cut by rows, or all tables of its module are.
+
+    A module that has only the other way gets that one; a module that has neither keeps its rules.
+    """
+    found = dict(zip((t.name for t in workload.tables), rules, strict=True))
+    for tables in tables_by_module(workload).values():
+        if all(t.pooling is not Pooling.MEAN for t in tables):
+            continue
+        whole = [
+            (t, without_types(found[t.name], SUMS_ROWS if t.pooling is Pooling.MEAN else ()))
+            for t in tables
+        ]
+        changes = rows_change(tables)
+        rows = [(t, None if changes else without_types(found[t.name], NOT_DIVIDED)) for t in tables]
+        for way in (rows, whole) if by_rows else (whole, rows):
+            left = {t.name: rule for t, rule in way if rule is not None}
+            if len(left) == len(way):
+                found |= left
+                break
+    return tuple(found.values())
+
+
+def uncut_columns(workload: Workload, rules: Rules, modules: Iterable[str]) -> Rules:
+    """Rules under which the unpooled tables of some modules keep all their columns together."""
+    chosen = set(modules)
+    return tuple(
+        replace(rule, min_column_width=table.embedding_dim)
+        if table.pooling is Pooling.NONE and table.module in chosen
+        else rule
+        for table, rule in zip(workload.tables, rules, strict=True)
+    )
+
+
+def wider_pieces(workload: Workload, rules: Rules, plan: Plan, modules: Iterable[str]) -> Rules:
+    """Rules under which the unpooled tables of some modules come closer to pieces of one width.
+
+    Tables that the plan cuts get its widest pieces or wider ones. Tables that it leaves whole are
+    not called ``column_wise``, so that they do not share the exchange of the others.
+
+    Args:
+        workload: the tables, with the module of each.
+        rules: the plan was made under.
+        plan: has pieces of several widths in these modules.
+        modules: paths of the modules.
+    """
+    placements = {p.table: p for p in plan.placements}
+    found = {t.name: rule for t, rule in zip(workload.tables, rules, strict=True)}
+    for module in modules:
+        own = [t for t in workload.tables if t.module == module and t.pooling is Pooling.NONE]
+        least = {t.name: min(s.num_cols for s in placements[t.name].shards) for t in own}
+        cut = [t for t in own if least[t.name] < t.embedding_dim]
+        widest = max((s.num_cols for t in cut for s in placements[t.name].shards), default=0)
+        for table in own:
+            rule = found[table.name]
+            if table in cut:
+                found[table.name] = replace(rule, min_column_width=widest)
+            else:
+                other_name = without_types(rule, (ShardingType.COLUMN_WISE,))
+                found[table.name] = other_name or rule
+    return tuple(found.values())

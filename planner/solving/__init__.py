@@ -1,0 +1,1 @@
+"""One problem, from its constraints to the result: prepare, search, compare, answer."""

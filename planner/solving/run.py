@@ -1,0 +1,195 @@
+"""One search of a problem, with the baselines beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import planner.search as strategies
+from costmodels import discovery
+from costmodels.sharding import Spread
+from planner.errors import InvalidInputError
+from planner.objectives import objective_class
+from planner.options.work import ListingProgress
+from planner.problem import PlanningProblem
+from planner.result import TORCHREC_BASELINE, PlanningResult
+from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
+from planner.search.bounds.feasibility import require_feasible
+from planner.settings import SearchSettings
+from planner.solving.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
+from planner.solving.prepare import search_objective, search_space
+from planner.space.budget import Deadline, default_evaluations
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.objective import AbstractObjective, MakePipeline
+from planner.support.collector import collector_paused
+
+BASELINES: Final = (
+    TORCHREC_BASELINE,
+    "split_hottest",
+    "size_lookup_greedy",
+    "lookup_greedy",
+    "size_greedy",
+)
+"""Strategies whose plans are reported beside the best one."""
+_LEAST_S: Final = 0.2
+"""Seconds left of a time limit below which no further search begins."""
+
+
+def strategy_names() -> tuple[str, ...]:
+    """The names of all strategies."""
+    return discovery.names(strategies)
+
+
+def strategy_named(name: str) -> AbstractStrategy:
+    """Make the strategy in ``planner/search/<name>.py``.
+
+    Raises:
+        InvalidInputError: there is no such file; the message lists the names of all strategies.
+    """
+    if name not in strategy_names():
+        known = ", ".join(strategy_names())
+        msg = f"strategy {name!r} is not one of {known}"
+        raise InvalidInputError(msg)
+    return discovery.load(strategies, name, AbstractStrategy)()
+
+
+def deadline_of(search: SearchSettings) -> Deadline:
+    """The clock of a search, its baselines and the pricing of what they found."""
+    baselines = len(BASELINES) if search.with_baselines else 0
+    return Deadline(
+        search.time_limit_s,
+        kept_s=search.kept_s,
+        num_plans=1 + RUNNERS_UP + baselines,
+        num_baselines=baselines,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One search of a problem, and the baselines that it is compared with."""
+
+    problem: PlanningProblem
+    settings: SearchSettings
+    deadline: Deadline
+    make_pipeline: MakePipeline
+    progress: Callable[[SearchProgress], None] | None
+    should_stop: Callable[[], bool] | None
+
+    def result(self) -> PlanningResult:
+        """The best plan found, beside those of the baselines."""
+        if not self.problem.workload.tables:
+            return answer_without_tables(self.problem, self.make_pipeline, self.settings)
+        space, evaluate, outcome = self.search()
+        is_compared = self.settings.with_baselines
+        points = self.baselines(space, evaluate.objective) if is_compared else {}
+        return answer(self.settings.strategy, outcome, points, evaluate, self.settings.seed)
+
+    def again(self, narrower: PlanningProblem, *, started: float) -> PlanningResult | None:
+        """The same for a problem with narrower rules in the time that is left; None if none is."""
+        limit_s = self.settings.time_limit_s
+        left_s = None if limit_s is None else limit_s - (time.perf_counter() - started)
+        is_over = left_s is not None and left_s <= _LEAST_S
+        if is_over or (self.should_stop is not None and self.should_stop()):
+            return None
+        settings = replace(self.settings, time_limit_s=left_s)
+        run = replace(
+            self, problem=narrower.limited, settings=settings, deadline=deadline_of(settings)
+        )
+        return run.result()
+
+    def search(self) -> tuple[SearchSpace, Evaluator, SearchOutcome]:
+        """Search with the kernels that matter; if nothing fits, search again with all kernels."""
+        named = self.settings.strategy
+        strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
+        at_once = objective_class(self.settings.objective).wants_every_kernel
+        for every_kernel in dict.fromkeys((at_once, True)):
+            space = self.listed(every_kernel=every_kernel)
+            evaluate = self._evaluator(space)
+            outcome = strategy.search(
+                space,
+                evaluate,
+                seed=self.settings.seed,
+                progress=self.progress,
+                should_stop=self.should_stop,
+            )
+            if outcome.assignments or space.listing.has_every_kernel:
+                break
+        return space, evaluate, outcome
+
+    def baselines(
+        self, space: SearchSpace, objective: AbstractObjective
+    ) -> dict[str, Point | None]:
+        """The best plan of each baseline strategy; None where it found no plan that fits."""
+        points: dict[str, Point | None] = {}
+        for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
+            evaluate = Evaluator(space, objective, self.deadline.for_baseline(space, left))
+            outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
+            points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
+        return points
+
+    def listed(self, *, every_kernel: bool = False) -> SearchSpace:
+        """The space of plans; raises if it is proven that nothing fits.
+
+        Where kernels are left out of the listing, "nothing fits" cannot be proven. If a table then
+        has no option at all, all kernels are listed after all.
+        """
+        with collector_paused():
+            space = search_space(
+                self.problem,
+                self.make_pipeline,
+                every_kernel=every_kernel,
+                progress=_listing_progress(self.progress),
+                should_stop=self.should_stop,
+            )
+            if space.listing.has_every_kernel:
+                require_feasible(space)
+        if not every_kernel and not all(t.options for t in space.tables):
+            return self.listed(every_kernel=True)
+        return space
+
+    def _evaluator(self, space: SearchSpace) -> Evaluator:
+        settings = self.settings
+        limit_s = self.deadline.for_search(partial(candidate, space, _any(space), "probe"))
+        most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
+        return Evaluator(
+            space,
+            search_objective(settings.objective, space, settings.robust),
+            Budget(time_limit_s=limit_s, max_evaluations=most),
+        )
+
+
+def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> ListingProgress | None:
+    """A callback that reports how many tables have their options listed; no plan exists then."""
+    if progress is None:
+        return None
+    started = time.perf_counter()
+
+    def tell(done: int, total: int) -> None:
+        progress(
+            SearchProgress(
+                seconds=time.perf_counter() - started,
+                incumbent=None,
+                bound=None,
+                gap_ratio=None,
+                evaluations=0,
+                phase=f"options of {done:,} of {total:,} tables listed",
+            )
+        )
+
+    return tell
+
+
+def _any(space: SearchSpace) -> Assignment:
+    """Some plan, to measure how long pricing takes: first options, pieces on ranks in turn.
+
+    It need not fit in memory.
+    """
+    places = []
+    for t in range(space.num_tables):
+        option = space.option(t, 0)
+        count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
+        places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
+    return Assignment(options=(0,) * space.num_tables, places=tuple(places))
