@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from planner.io.library import names, read_template
     from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
     from planner.io.plan.reshard_file import reshard_text
-    from planner.io.plan.result_json import plan_text, result_to_json, save_plan, system_hash
+    from planner.io.plan.result_json import (
+        plan_text,
+        result_to_json,
+        save_plan,
+        system_hash,
+        workload_hash,
+    )
     from planner.io.problem_file import load_problem
     from planner.io.system.system_file import load_system, system_json_schema
     from planner.io.workload.workload_file import (
@@ -46,6 +52,7 @@ __all__ = [
     "system_hash",
     "system_json_schema",
     "workload_from_dataframe",
+    "workload_hash",
     "workload_json_schema",
 ]
 
@@ -68,6 +75,7 @@ _HOMES = {
     "result_to_json": "plan.result_json",
     "save_plan": "plan.result_json",
     "system_hash": "plan.result_json",
+    "workload_hash": "plan.result_json",
     "system_json_schema": "system.system_file",
     "workload_from_dataframe": "dataframe",
     "workload_json_schema": "workload.workload_file",

@@ -147,7 +147,8 @@ def _drift(
     from planner.cli.printing import drift_show as show
 
     files, before = ordered(asked.days), asked.before
-    inputs = with_constraints(load_plans(workload, (plan,), flags), asked.constraints)
+    loaded = load_plans(workload, (plan,), flags, other_data=before is not None)
+    inputs = with_constraints(loaded, asked.constraints)
     problem, warnings = inputs.problem, inputs.warnings
     from planner.drift.assess import assess
     from planner.drift.changes import workload_under

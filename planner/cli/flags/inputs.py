@@ -14,6 +14,7 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
 from planner.cli.flags.common import ProblemFlags
+from planner.cli.flags.made_for import made_for_another_workload, made_otherwise
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import check_constraints, merged
 from planner.io.documents import read_text, read_yaml
@@ -52,10 +53,13 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     return Inputs(problem=problem, warnings=_warnings(file, flags))
 
 
-def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> Inputs:
+def load_plans(
+    source: Path, paths: tuple[Path, ...], flags: ProblemFlags, *, other_data: bool = False
+) -> Inputs:
     """Plans, ours or TorchRec's; the first one says for which system where the flags do not.
 
-    Without any, the plan of a workload without tables, which says nothing.
+    Without any, the plan of a workload without tables, which says nothing. What a plan was made
+    for is compared with what it is priced for, but for the workload where ``other_data`` follow.
 
     Raises:
         InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
@@ -71,7 +75,9 @@ def load_plans(source: Path, paths: tuple[Path, ...], flags: ProblemFlags) -> In
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
     warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
-    warnings += _made_otherwise(paths, saved, problem, flags)
+    warnings += made_otherwise(paths, saved, problem, flags)
+    if not other_data:
+        warnings += made_for_another_workload(source, paths, saved, problem, flags)
     plans = tuple(plan.plan for plan in saved)
     for path, plan in zip(paths, plans, strict=True):
         broken = broken_constraints(problem, plan)
@@ -115,43 +121,6 @@ def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
     problem = _problem(file, load_topology(flags), flags)
     none = Plan(placements=())
     return Inputs(problem=problem, plans=(none,), warnings=_warnings(file, flags))
-
-
-def _made_otherwise(
-    paths: tuple[Path, ...],
-    saved: tuple[io.SavedPlan, ...],
-    problem: PlanningProblem,
-    flags: ProblemFlags,
-) -> list[str]:
-    """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
-    batch, pipeline = problem.workload.local_batch_size, problem.workload.pipeline.value
-    asks_system = flags.system is not None or flags.gpus_per_host is not None
-    priced_on = io.system_hash(problem.topology)
-    asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
-    asks_pipeline = "training.pipeline" in dict(override_pairs(flags.overrides))
-    told = []
-    for path, plan in zip(paths, saved, strict=True):
-        if flags.system is None and plan.system not in (None, saved[0].system):
-            told.append(
-                f"{path}: was made for {plan.system} and is priced on {saved[0].system}, as "
-                f"{paths[0]} is; --system says otherwise"
-            )
-        elif not asks_system and plan.system_hash not in (None, priced_on):
-            told.append(
-                f"{path}: was made for another {plan.system} than the shipped one, on which it is "
-                "priced; name its file with --system"
-            )
-        if not asks_batch and plan.batch_size_per_rank not in (None, batch):
-            told.append(
-                f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced "
-                f"at {batch:,}, the workload's; --batch-size says otherwise"
-            )
-        if not asks_pipeline and plan.pipeline not in (None, pipeline):
-            told.append(
-                f"{path}: was made for pipeline {plan.pipeline} and is priced with {pipeline}, the "
-                f"workload's; --set training.pipeline={plan.pipeline} says otherwise"
-            )
-    return told
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:

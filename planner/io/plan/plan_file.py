@@ -48,6 +48,7 @@ class SavedPlan:
     """
 
     plan: Plan
+    workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
     world_size: int | None = None
@@ -138,6 +139,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     return SavedPlan(
         plan=plan,
         system=schema.system,
+        workload_hash=schema.workload_hash,
         system_hash=schema.system_hash,
         world_size=schema.world_size,
         local_world_size=schema.local_world_size,

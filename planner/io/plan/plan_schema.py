@@ -109,6 +109,7 @@ class PlanSchema(_Loose):
     tool: str | None = None
     inputs_hash: str | None = None
     workload: str | None = None
+    workload_hash: str | None = None
     system: str | None = None
     system_hash: str | None = None
     world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None

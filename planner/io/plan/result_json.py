@@ -16,6 +16,7 @@ import numpy as np
 import costmodels
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.topology import Topology
+from costmodels.workload import Workload
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
 from planner.io.system.measured_files import measured_hash
@@ -45,6 +46,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "tool": f"shardplan {costmodels.__version__}",
         "inputs_hash": inputs_hash(problem),
         "workload": problem.workload.name,
+        "workload_hash": workload_hash(problem.workload),
         "system": topology.name,
         "system_hash": system_hash(topology),
         "world_size": topology.world_size,
@@ -115,6 +117,17 @@ def inputs_hash(problem: PlanningProblem) -> str:
     text += measured_hash(problem.topology)
     if problem.models is not None:
         text += repr(problem.models)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def workload_hash(workload: Workload) -> str:
+    """SHA-256 over what is trained and how, beside its name and what commands change by flags.
+
+    It tells a file that has changed since, and laws that came from statistics.
+    """
+    flags = {"name": "", "local_batch_size": 1, "reserved_bytes": 0.0}
+    values = _canonical(workload)
+    text = json.dumps({**values, **flags, "pipeline": "", "lookahead_batches": 0}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

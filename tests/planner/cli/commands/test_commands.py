@@ -66,6 +66,25 @@ def test_a_plan_for_another_pipeline_is_said(
         assert "was made for" not in run(*asked, "--set", f"training.pipeline={pipeline}").out
 
 
+def test_a_plan_for_another_workload_is_said(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path
+) -> None:
+    """Of laws from --stats, or a file that has changed, another price came without a word."""
+    where, words = (plan_file, "--system", system_file), "other index laws, tables or training"
+    for flags in ((), ("--batch-size", 4, "--reserve", "2 GiB")):
+        assert words not in run("estimate", workload_file, *where, *flags, "--json").out
+    workload_file.write_text(
+        workload_file.read_text().replace("pooling_factor: 3", "pooling_factor: 9")
+    )
+    for command in ("estimate", "compare", "explain"):
+        plans = (plan_file, *where) if command == "compare" else where
+        done = run(command, workload_file, *plans, "--json")
+        assert done.code == 0
+        assert any(words in text for text in json.loads(done.out)["warnings"]), command
+    asked = run("estimate", workload_file, *where, "--set", "tables.0.pooling_factor=3", "--json")
+    assert words not in asked.out
+
+
 def test_estimate_of_a_system_that_is_no_file_here(
     run: Run, workload_file: Path, plan_file: Path
 ) -> None:
