@@ -30,7 +30,7 @@ def said(case: Case, plan: Plan) -> tuple[str, ...]:
     return broken_constraints(problem, plan)
 
 
-@pytest.mark.parametrize("seed", first(range(4100, 4140), 15))
+@pytest.mark.parametrize("seed", first([4119, *range(4100, 4119), *range(4120, 4140)], 15))
 def test_a_line_stands_for_every_plan_that_breaks_a_rule_and_for_no_other(seed: int) -> None:
     case = without_memory(draw(seed))
     free = replace(case, constraints=NO_CONSTRAINTS)

@@ -22,7 +22,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
-from planner.rules.placement_rules import Usage
+from planner.rules.placement_rules import PlacementRules, Usage
 from planner.search.base import SearchOutcome
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
@@ -200,7 +200,18 @@ def test_the_optimum_under_rules_is_that_of_the_filtered_plans(
         assert not broken(space, space.plan(found.assignments[0]))
 
 
-@pytest.mark.parametrize("seed", cases.first((3, 2, 5, 0, 1, 4), 2))
+@pytest.mark.parametrize(("most", "fits_beside"), [(2, False), (3, True)])
+def test_a_host_takes_a_block_where_all_of_its_shards_are_within_the_limit(
+    most: int, fits_beside: bool
+) -> None:
+    """One shard of another table is on the first of two hosts of two ranks; a block has two."""
+    limits = Constraints(counts=(CountLimit(most=most, level=Level.HOST, counts_shards=True),))
+    usage = Usage(PlacementRules(limits, ["t0", "t1"], cases.topology(2, 2)), [None, None])
+    usage.hold(0, np.array([1, 0, 0, 0]))
+    assert usage.hosts_for(1).tolist() == [fits_beside, True]
+
+
+@pytest.mark.parametrize("seed", cases.first((3, 5, 2, 0, 1, 4), 3))
 def test_auto_keeps_rules_that_bind_and_its_bound_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

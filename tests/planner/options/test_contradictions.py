@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.sharding import ShardingType
@@ -80,6 +80,7 @@ def test_what_contradicts_is_named(limits: Constraints, words: tuple[str, ...]) 
         assert word in str(caught.value)
 
 
+@settings(max_examples=5 * settings().max_examples)  # of a millisecond each
 @given(data=st.data())
 def test_only_what_no_placement_keeps_is_refused(data: st.DataObject) -> None:
     """Tables as whole pieces: the checks refuse nothing that some placement keeps."""
