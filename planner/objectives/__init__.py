@@ -9,7 +9,7 @@ from costmodels import discovery
 
 if TYPE_CHECKING:
     from planner.space.evaluation import SearchSpace
-    from planner.space.objective import AbstractNamedObjective
+    from planner.space.objective import AbstractNamedObjective, JudgedWork
 
 
 def objective_names() -> tuple[str, ...]:
@@ -36,8 +36,8 @@ def objective_class(name: str) -> type[AbstractNamedObjective]:
     return cast("type[AbstractNamedObjective]", found)
 
 
-def objective_named(name: str, space: SearchSpace) -> AbstractNamedObjective:
-    """The objective of that name, for plans of ``space``.
+def objective_named(name: str, space: SearchSpace | JudgedWork) -> AbstractNamedObjective:
+    """The objective of that name, for plans of ``space`` or for given work.
 
     Raises:
         InvalidInputError: there is none of that name, or the problem lacks what it needs.

@@ -14,7 +14,7 @@ from planner.objectives.iteration import IterationTime
 from planner.result import usd_per_billion_samples
 from planner.search.bounds.boxes import Box
 from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
-from planner.space.objective import AbstractNamedObjective, Cut
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 
 @final
@@ -40,7 +40,7 @@ class Cost(AbstractNamedObjective):
         self._time, self._factor = time, factor
 
     @classmethod
-    def of(cls, space: SearchSpace) -> Self:
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """Iteration time at the price of the devices of the topology."""
         pipeline = space.pipeline
         return cls(IterationTime.of(space), pipeline.workload, pipeline.topology)

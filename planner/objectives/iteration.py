@@ -24,7 +24,7 @@ from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
-from planner.space.objective import AbstractNamedObjective, Cut
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 
 @final
@@ -59,10 +59,11 @@ class IterationTime(AbstractNamedObjective):
         self._replicates = any(t is ShardingType.DATA_PARALLEL for t, _ in self._calls)
 
     @classmethod
-    def of(cls, space: SearchSpace) -> Self:
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """The time under the types and kernels that options of the space have."""
         calls = [(o.sharding_type, o.kernel) for o in space.options]
-        return cls(space.pipeline, calls, space)
+        searched = space if isinstance(space, SearchSpace) else None
+        return cls(space.pipeline, calls, searched)
 
     @property
     def weights(self) -> FloatArray:

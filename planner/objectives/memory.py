@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.pipeline import CostPipeline
 from planner.options.memory import memory_coefficients
 from planner.space.evaluation import FloatArray, SearchSpace
-from planner.space.objective import AbstractNamedObjective, Cut
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 
 @final
@@ -25,7 +25,7 @@ class FullestDevice(AbstractNamedObjective):
         self._device, _ = memory_coefficients(pipeline)
 
     @classmethod
-    def of(cls, space: SearchSpace) -> Self:
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """Bytes as the pipeline of the space counts them."""
         return cls(space.pipeline)
 

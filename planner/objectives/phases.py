@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.pipeline import CostPipeline
 from planner.space.evaluation import FloatArray, SearchSpace
-from planner.space.objective import AbstractNamedObjective, Cut
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 
 @final
@@ -29,7 +29,7 @@ class SynchronizedPhases(AbstractNamedObjective):
         self._pipeline = pipeline
 
     @classmethod
-    def of(cls, space: SearchSpace) -> Self:
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """Phases as the pipeline of the space prices them."""
         return cls(space.pipeline)
 

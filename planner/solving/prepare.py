@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Final, cast
+from typing import Final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -22,7 +21,7 @@ from planner.replan import reshard
 from planner.result import PlanningResult, ScenarioTime
 from planner.scenarios import RobustObjective, ScenarioPipeline, ScenarioRule, check_scenarios
 from planner.space.evaluation import SearchSpace
-from planner.space.objective import AbstractObjective, MakePipeline
+from planner.space.objective import AbstractObjective, JudgedWork, MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline
 from planner.torchrec_terms.space import torchrec_space
 
@@ -139,7 +138,9 @@ def _percentages(ratios: Iterable[float | None]) -> str:
     return ", ".join(f"{100 * r:g} %" for r in sorted(r for r in ratios if r is not None))
 
 
-def search_objective(name: str, space: SearchSpace, robust: ScenarioRule) -> AbstractObjective:
+def search_objective(
+    name: str, space: SearchSpace | JudgedWork, robust: ScenarioRule
+) -> AbstractObjective:
     """The objective of that name; with scenarios, its worst value or its mean over them.
 
     Raises:
@@ -150,9 +151,8 @@ def search_objective(name: str, space: SearchSpace, robust: ScenarioRule) -> Abs
         return objective_named(name, space)
     inner = []
     for one in pipeline.pipelines:
-        problem = PlanningProblem(workload=one.workload, topology=one.topology)
-        alone = SimpleNamespace(pipeline=one, options=space.options, problem=problem)
-        inner.append(objective_named(name, cast("SearchSpace", alone)))
+        judged = JudgedWork(pipeline=one, pool=space.pool, options=space.options)
+        inner.append(objective_named(name, judged))
     return RobustObjective(inner, robust)
 
 

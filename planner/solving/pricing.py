@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
@@ -15,8 +13,7 @@ from planner.problem import PlanningProblem
 from planner.result import Candidate, ScenarioTime
 from planner.scenarios import ScenarioPipeline, ScenarioRule
 from planner.solving.prepare import scenario_times, search_objective, search_pipeline
-from planner.space.evaluation import SearchSpace
-from planner.space.objective import MakePipeline
+from planner.space.objective import JudgedWork, MakePipeline
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
 
 
@@ -71,8 +68,8 @@ def objective_value(
             work = pipeline.plan_work(plan)
     except InvalidValueError as error:
         raise InvalidInputError(str(error)) from error
-    alone = SimpleNamespace(pipeline=pipeline, options=(), problem=problem, pool=work)
-    return float(search_objective(objective, cast("SearchSpace", alone), robust).values(work))
+    judged = JudgedWork(pipeline=pipeline, pool=work)
+    return float(search_objective(objective, judged, robust).values(work))
 
 
 def in_scenarios(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ShardingType
+from costmodels.sharding import ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -24,6 +24,21 @@ BoolArray = NDArray[np.bool_]
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 """Builds what counts and prices the work of plans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JudgedWork:
+    """Work that an objective judges without a search: all that it reads of a search space.
+
+    Attributes:
+        pipeline: what counts and prices the work.
+        pool: rows of work, ``[..., F]``, of which an objective may look at those that differ.
+        options: what tables may do; none where single plans are judged.
+    """
+
+    pipeline: CostPipeline
+    pool: FloatArray
+    options: Sequence[ShardingOption] = ()
 
 
 class AbstractObjective(ABC):
@@ -151,8 +166,8 @@ class AbstractNamedObjective(AbstractObjective):
 
     @classmethod
     @abstractmethod
-    def of(cls, space: SearchSpace) -> Self:
-        """The objective for plans of ``space``.
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
+        """The objective for plans of ``space``, or for given work.
 
         Raises:
             InvalidInputError: the problem lacks what the objective needs.

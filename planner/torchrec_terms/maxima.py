@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.errors import InvalidInputError
 from planner.space.evaluation import FITTING, FloatArray, SearchSpace
-from planner.space.objective import AbstractNamedObjective, Cut, MakePipeline
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 from planner.torchrec_terms.pipeline import DDR, TIMES, TorchrecPipeline, TorchrecPricing
 
 _SAME_RATIO: Final = 1e-12
@@ -31,7 +31,7 @@ class ColumnMaxima(AbstractNamedObjective):
     """Whether forward, backward and exchanges have columns of their own."""
 
     @classmethod
-    def of(cls, space: SearchSpace) -> Self:
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
         """The columns that differ in this space."""
         return cls(space)
 
@@ -41,7 +41,7 @@ class ColumnMaxima(AbstractNamedObjective):
         known = make_pipeline if isinstance(make_pipeline, TorchrecPricing) else TorchrecPricing()
         return replace(known, by_phase=cls.by_phase)
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
         """Columns of which one is a multiple of another on every shard count as one phase.
 
         Raises:
@@ -61,7 +61,7 @@ class ColumnMaxima(AbstractNamedObjective):
             )
             raise InvalidInputError(msg)
         self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
-        self._columns, self._weights = _phases(space.pool[:, TIMES:])
+        self._columns, self._weights = _phases(space.pool[..., TIMES:])
         self._gradient = np.zeros((len(self._columns), pipeline.num_features))
         self._gradient[np.arange(len(self._columns)), TIMES + self._columns] = 1.0
 
