@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from planner.errors import InvalidInputError
 from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models, default_models, models_of
 from planner.problem import PlanningProblem
+from planner.search.improve import second_search
+from planner.search.improve.second_search import SecondSearch
+from planner.space.evaluation import Assignment
 
 MODEL = """
 from dataclasses import dataclass, field
@@ -135,11 +139,32 @@ def test_a_file_whose_name_has_dots_is_refused(tmp_path: Path) -> None:
         chosen_models(load_system("h100_sxm", gpus=8), {"collective": str(path)})
 
 
+def test_a_second_process_finds_the_class_too(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second search runs in a process of its own."""
+    monkeypatch.setattr(second_search, "_FEWEST", 0)
+    monkeypatch.setattr(second_search, "_LEAST_WORK_S", 0.0)
+    found: list[Assignment | None] = []
+    honest = SecondSearch.plan
+
+    def told(self: SecondSearch, stopped: Callable[[], bool]) -> Assignment | None:
+        found.append(honest(self, stopped))
+        return found[-1]
+
+    monkeypatch.setattr(SecondSearch, "plan", told)
+    workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
+    slow = chosen_models(system, {"collective": str(model_file)})
+    plan(workload, system, models=slow, max_evaluations=40, with_baselines=False)
+    assert len(found) == 1
+    assert found[0] is not None
+
+
+@pytest.mark.slow
 def test_the_command_takes_a_file_also_with_a_second_process(model_file: Path) -> None:
-    """The second search runs in a process of its own, which has to find the class too."""
     command = [
         *(sys.executable, "-m", "planner", "plan", "dlrm_dcnv2_mlperf", "--system", "h100_sxm"),
-        *("--gpus", "16", "--evaluations", "300", "--model", f"collective={model_file}"),
+        *("--gpus", "16", "--evaluations", "3_000", "--model", f"collective={model_file}"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -50,16 +50,19 @@ COMMANDS = {
 }  # fmt: skip
 
 
+LONG = (f"{PLAN} --json", "systems show h100_sxm")
+
+
 def pairs() -> list[object]:
     """All ways to close streams with the first command, one with each other; the rest is slow.
 
-    Of the two that plan and take longest, so is the one that prints JSON, as ``list`` does too.
+    So are those of two commands that take long and print JSON or a file, as quicker ones do too.
     """
     return [
         pytest.param(
             *(words, code, closed),
             marks=[]
-            if j == 0 or (i == j % len(CLOSED) and words != f"{PLAN} --json")
+            if j == 0 or (i == j % len(CLOSED) and words not in LONG)
             else pytest.mark.slow,
         )
         for j, (words, code) in enumerate(COMMANDS.items())
