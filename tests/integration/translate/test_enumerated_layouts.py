@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torchrec")
@@ -54,6 +54,7 @@ def places(option: ShardingOption, hosts: int, local: int, rng: np.random.Genera
     return tuple(int(r) for r in rng.integers(0, hosts * local, option.num_pieces))
 
 
+@settings(max_examples=settings().max_examples // 2)  # each looks at dozens of plans
 @given(
     pooled=st.lists(SHAPES, min_size=1, max_size=3),
     unpooled=st.lists(st.integers(1, 90), max_size=1),

@@ -51,7 +51,7 @@ def test_programs_with_every_rank_are_below_every_plan(seed: int, name: str) -> 
 def test_they_prove_what_programs_without_ranks_do_not() -> None:
     """Half the gap or more, in most of these small cases, which have one."""
     closed = []
-    for seed in (1, 3, 8, 9):
+    for seed in (1, 3, 9):
         space = _space(seed)
         objective = objective_named("phases", space)
         best = cases.least_value(space, objective)

@@ -54,7 +54,7 @@ def found(
         search=SearchSettings(
             objective=objective,
             robust=robust,
-            max_evaluations=12,
+            max_evaluations=4,
             time_limit_s=None,
             seed=seed,
             with_baselines=False,
