@@ -51,6 +51,7 @@ from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
 from planner.solving.pricing import objective_value
 from planner.solving.runnable import runs
+from planner.support.digits import counted
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
@@ -249,11 +250,12 @@ def require_room(
     if bytes_of_tables <= there:
         return
     device = topology.devices[0].storage
+    each = [f"{format_bytes(device.hbm)} device", f"{format_bytes(device.ddr)} host memory"]
+    each += [f"{format_bytes(device.ssd)} SSD"] if device.ssd else []
     message = (
-        f"the tables need {format_bytes(bytes_of_tables)} and all memory of {topology.world_size} "
-        f"ranks is {format_bytes(there)} ({format_bytes(device.hbm)} device and "
-        f"{format_bytes(device.ddr)} host memory each, before {described(reservation)}); use more "
-        "or larger devices, or smaller tables"
+        f"the tables need {format_bytes(bytes_of_tables)} and all memory of "
+        f"{counted(topology.world_size, 'rank')} is {format_bytes(there)} ({', '.join(each)} each, "
+        f"before {described(reservation)}); use more or larger devices, or smaller tables"
     )
     raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
 

@@ -93,6 +93,15 @@ def test_torchrecs_objectives_reserve_once(objective: str) -> None:
     assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
 
 
+def test_tables_larger_than_all_memory_are_told_with_every_kind_of_memory() -> None:
+    """The sum counted SSDs that the figures beside it did not name."""
+    topology = torchrec_types.Topology(world_size=1, compute_device="cpu")
+    huge = bags([("a", 10**10, 64)])
+    with pytest.raises(ShardPlannerError, match=r"of 1 rank is .*, 2 TiB SSD each") as caught:
+        ShardPlanner(topology, 8, stats=[]).plan(huge, SHARDERS)
+    assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
+
+
 class NoFingerprint(CacheStatistics):
     """Statistics that say nothing of themselves that is the same in every process."""
 
