@@ -85,6 +85,11 @@ class AbstractReader(ABC):
         del path
         return ()
 
+    def has_samples(self, path: Path) -> bool:
+        """False for a file that is whole and holds none, as jobs leave for their empty parts."""
+        del path
+        return True
+
     @abstractmethod
     def num_positions(self, path: Path) -> int:
         """How many positions the file has; 1 if it cannot be split."""

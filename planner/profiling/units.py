@@ -72,6 +72,8 @@ def find_sources(
 ) -> tuple[Source, ...]:
     """Files and their readers; of folders, the files of any known format, in natural order.
 
+    Files that hold no samples are passed over, unless none holds any.
+
     Raises:
         InvalidInputError: a path does not exist or is of no known format.
     """
@@ -86,8 +88,9 @@ def find_sources(
             problems += error.problems
     if problems:
         raise InvalidInputError(problems)
-    _check_same_features(sources)
-    return tuple(sources)
+    full = [source for source in sources if source.reader.has_samples(source.path)]
+    _check_same_features(full or sources)
+    return tuple(full or sources)
 
 
 def cut_units(sources: Sequence[Source], selection: Selection) -> tuple[Unit, ...]:

@@ -63,6 +63,10 @@ class ParquetReader(AbstractReader):
         names = self.feature_names(path)
         return tuple(f"{f.name}: {f.type}" for f in _open(path).schema_arrow if f.name not in names)
 
+    def has_samples(self, path: Path) -> bool:
+        """Spark writes a file without rows for each empty partition."""
+        return bool(_open(path).metadata.num_rows)
+
     def num_positions(self, path: Path) -> int:
         """Samples."""
         samples = int(_open(path).metadata.num_rows)
