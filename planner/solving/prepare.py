@@ -119,8 +119,8 @@ def searched_options(space: SearchSpace) -> tuple[str, ...]:
         )
         holds = "the bound holds for them too" if listing.bounds_hold_beyond else BOUND_OF_LISTED
         lines.append(
-            f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables)} of "
-            f"{len(listing.tables)} tables, {why}; {holds}"
+            f"not tried: {', '.join(HOST_KERNELS)} for {len(listing.left_out_tables):,} of "
+            f"{len(listing.tables):,} tables, {why}; {holds}"
         )
     if listing.has_uncut_alone:
         lines.append(
