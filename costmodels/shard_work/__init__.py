@@ -1,1 +1,1 @@
-"""Shards as columns, and the work they add up to."""
+"""From shards, as columns of numbers, to the work of ranks."""

@@ -1,4 +1,4 @@
-"""Which shards options and plans are made of, as columns, with those that are alike there once."""
+"""The shards of options and plans as columns of numbers; shards that are alike are kept once."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from costmodels.sharding import (
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _Block = tuple[int, int]
-"""Offset and number of rows."""
+"""Offset and number of the rows of a block."""
 
 TYPES: Final = tuple(ShardingType)
-"""Sharding types in the order in which columns of cells number them."""
+"""Sharding types by the numbers that stand for them in cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cells:
-    """Shards that differ, as columns ``[n]``.
+    """Different shards, as columns ``[n]``.
 
     Attributes:
-        table: positions in the workload.
-        family: the sharding type whose collectives the shard uses, a position in ``TYPES``.
-        kernel: a position in ``KERNELS``.
-        cache_load_factor_ratio: 0 where there is none.
-        row_offset: 0 for tables whose hot rows are spread evenly: there it makes no difference.
-        num_rows: of the shard.
-        num_cols: of the shard.
-        batch_ratio: samples of the shard's rank over the mean rank's, where they are the rank's own
-            samples that it looks up: of replicated tables. 1 elsewhere.
+        table: position of the table in the workload.
+        family: the sharding type whose collectives the shard uses, as a position in ``TYPES``.
+        kernel: position in ``KERNELS``.
+        cache_load_factor_ratio: 0 without a cache.
+        row_offset: first row; 0 for tables whose hot rows are spread evenly, where it changes
+            nothing.
+        num_rows: rows of the shard.
+        num_cols: columns of the shard.
+        batch_ratio: samples of the shard's rank over the mean of all ranks, for replicated tables,
+            whose ranks look up only their own samples; 1 for others.
     """
 
     table: IntArray
@@ -63,11 +64,12 @@ class Layout(NamedTuple):
     """How an option is cut.
 
     Attributes:
-        blocks: row blocks that differ, as (offset, rows).
-        widths: widths of column pieces that differ.
-        where: which pair of width and block is where, counting blocks first: ``[W]``, ``[pieces]``
-            or ``[pieces, L]``, as in :class:`costmodels.shard_work.option_work.OptionWork`.
-        may_repeat: whether neighbouring blocks may cost the same all the same.
+        blocks: the different row blocks, as (offset, rows).
+        widths: the different widths of column pieces.
+        where: which pair of a width and a block each shard is, as width index times the number of
+            blocks plus block index: ``[W]``, ``[pieces]`` or ``[pieces, L]``, as in
+            :class:`costmodels.shard_work.option_work.OptionWork`.
+        may_repeat: whether neighbouring blocks may cost the same although they differ.
         batch_ratio: of each block, as in :class:`Cells`; empty where all are 1.
     """
 
@@ -79,7 +81,7 @@ class Layout(NamedTuple):
 
 
 class OptionCells:
-    """Cells of options before they are placed, on one topology."""
+    """Makes the cells of options before they are placed, on one topology."""
 
     def __init__(
         self,
@@ -88,7 +90,8 @@ class OptionCells:
         local_world_size: int,
         batch_ratio: FloatArray | None = None,
     ) -> None:
-        """Nothing is laid out yet; ``batch_ratio`` of each rank ``[W]``, None where all are 1."""
+        """Keep the arguments; ``batch_ratio`` is that of each rank ``[W]``, None where all are
+        1."""
         self._batch_ratio = batch_ratio
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}
@@ -100,10 +103,10 @@ class OptionCells:
         self._world_size = world_size
 
     def of(self, options: Sequence[ShardingOption]) -> tuple[Cells, list[Layout]]:
-        """The cells of many options, one option's after another's, and how each option is cut.
+        """The cells of many options, one option after the other, and how each option is cut.
 
-        An option has as many cells as its layout has pairs of a width and a block. Options that
-        differ in nothing but the kernel share a layout.
+        An option has one cell for each pair of a width and a block of its layout. Options that
+        differ only in the kernel share a layout.
         """
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
@@ -118,6 +121,8 @@ class OptionCells:
             cut_of.append(known.setdefault(here, len(cuts)))
             if cut_of[-1] == len(cuts):
                 cuts.append(self._layout(o))
+        # The rectangles of all layouts in one list. An option repeats those of its layout, which
+        # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
         pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
         batch = [r for x in cuts for _ in x.widths for r in x.batch_ratio or (1.0,) * len(x.blocks)]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
@@ -165,9 +170,9 @@ class OptionCells:
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 _Shape = tuple[int, ...]
-"""How many neighbouring row blocks are each of the differing ones."""
+"""How many neighbouring row blocks each of the different blocks stands for."""
 _MOST_EVEN: Final = 3
-"""Blocks that differ where only their size counts: whole, cut, and empty ones."""
+"""Most different blocks if only the size of a block counts: whole, cut, and empty."""
 
 
 @lru_cache(maxsize=64)
@@ -177,14 +182,14 @@ def _everywhere(world_size: int) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
-    """Widths that differ, in order, and which of them each piece has."""
+    """The different widths, in order, and which of them each piece has."""
     known = {width: i for i, width in enumerate(dict.fromkeys(widths))}
     return tuple(known), _read_only(np.array([known[w] for w in widths], dtype=np.int64))
 
 
 @lru_cache(maxsize=65536)
 def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """Row blocks of different sizes: all that counts where hot rows are spread evenly."""
+    """Row blocks of different sizes; only sizes count where hot rows are spread evenly."""
     size = -(-num_embeddings // parts)
     whole, rest = divmod(num_embeddings, size)
     cut = int(rest > 0)
@@ -194,20 +199,20 @@ def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _
 
 
 def _own_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """Row blocks, with the empty ones at the end once."""
+    """All row blocks; the empty blocks at the end are kept once."""
     counts = Counter(row_blocks(num_embeddings, parts))
     return tuple(counts), tuple(counts.values())
 
 
 @lru_cache(maxsize=4096)
 def _rows(shape: _Shape) -> IntArray:
-    """Which of the differing blocks each part of the rows is."""
+    """Which of the different blocks each part of the rows is."""
     return _read_only(np.repeat(np.arange(len(shape)), shape))
 
 
 @lru_cache(maxsize=4096)
 def _grid(widths: tuple[int, ...], shape: _Shape) -> IntArray:
-    """Which of the differing cells is where in a grid of column pieces and row blocks."""
+    """Which of the different cells is where in a grid of column pieces and row blocks."""
     _, piece = _pieces(widths)
     rows = _rows(shape)
     return _read_only(piece[:, None] * len(shape) + rows)
@@ -223,7 +228,7 @@ def _read_only(array: IntArray) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Runs:
-    """Shards of a plan that are alike and lie on neighbouring ranks, ``[n]`` each.
+    """Runs of equal shards of a plan on neighbouring ranks, as columns ``[n]``.
 
     Run i is ``cells[cell[i]]`` on ranks ``first[i] .. first[i] + length[i] - 1``, and belongs to
     placement number ``placement[i]``.
@@ -243,7 +248,7 @@ def runs_of(
     local_world_size: int,
     batch_ratio: FloatArray | None = None,
 ) -> Runs:
-    """The shards of a plan; ``batch_ratio`` as in :class:`OptionCells`.
+    """The shards of a plan as runs; ``batch_ratio`` as in :class:`OptionCells`.
 
     Raises:
         InvalidValueError: a shard is on a rank that does not exist.
@@ -273,8 +278,10 @@ def runs_of(
     each = np.ones(world_size) if batch_ratio is None else batch_ratio
     own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
     keys = (of, offset, rows, cols, own)
+    # A new run starts where a key changes, or where the rank is not the one after the last.
     starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
     ends = np.append(starts[1:], len(rank))
+    # Runs of equal cells become neighbours by sorting, so that each cell is kept once.
     order = np.lexsort([key[starts] for key in keys])
     new = _changes(*(key[starts[order]] for key in keys))
     cell = np.empty(len(starts), dtype=np.int64)
@@ -298,17 +305,17 @@ def runs_of(
 
 
 def _changes(*keys: IntArray | FloatArray) -> NDArray[np.bool_]:
-    """Where any of some columns differs from the entry before."""
+    """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
     new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return new
 
 
 def _family(placement: TablePlacement, world_size: int, local_world_size: int) -> ShardingType:
-    """The collectives a placement uses.
+    """The sharding type whose collectives a placement uses.
 
-    Row splits over *some* ranks, which TorchRec cannot run but HugeCTR does, send partial sums to
-    their destination like table-wise shards.
+    A table that is cut by rows over only *some* ranks (which HugeCTR can run, TorchRec cannot)
+    sends its partial sums to their destination as table-wise shards do.
     """
     kind, ranks = placement.sharding_type, placement.cells.rank
     if kind is ShardingType.ROW_WISE:

@@ -1,10 +1,10 @@
-"""Distinct indices instead of all of them: TorchRec's ``use_index_dedup`` for unpooled tables.
+"""Distinct indices instead of all indices: TorchRec's ``use_index_dedup`` for unpooled tables.
 
 Before the index exchange each rank sorts the indices of its batch and keeps every row of a table
-once. Distinct indices travel, distinct rows are looked up and come back, and the rank expands them
-to one vector per index; backward it adds their gradients up again. What follows is the part that is
-the same for every plan; the lookups and exchanges see fewer indices
-(:mod:`costmodels.shard_work.work`).
+once. Distinct indices travel, distinct rows are looked up, and their vectors come back. The rank
+then expands them to one vector for each index; in the backward pass it adds up the gradients of
+equal indices. This module has the part that is the same for every plan. Lookups and exchanges get
+fewer indices in :mod:`costmodels.shard_work.work`.
 
 References:
     TorchRec 1.8, ``ShardedEmbeddingCollection._dedup_indices`` and ``construct_jagged_tensors``;
@@ -24,14 +24,14 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 
 _PASS_BYTES: Final = 56.0
-"""Bytes per index that FBGEMM's kernels read and write beside the sort: to number the ids of all
-tables, find where sorted ids change, count runs, sum up and scatter the inverse."""
+"""Bytes per index that FBGEMM's kernels read and write beside the sort: they number the ids of all
+tables, find where sorted ids change, count runs, add up, and scatter the inverse."""
 _INVERSE_BYTES: Final = 16.0
 """An id and its place among the distinct ones, both of 8 bytes, per index."""
 
 
 def exchanged_indices(table: Table, batch_size: int) -> float:
-    """Indices of a rank's batch that travel: all, or the distinct ones expected."""
+    """How many indices of a rank's batch travel: all, or the expected number of distinct ones."""
     indices = batch_size * table.pooling_factor
     if not table.deduplicates_indices:
         return indices
@@ -39,7 +39,7 @@ def exchanged_indices(table: Table, batch_size: int) -> float:
 
 
 def distinct_s(workload: Workload, topology: Topology) -> float:
-    """Seconds in which a rank finds the distinct indices of its batch."""
+    """Seconds that a rank needs to find the distinct indices of its batch."""
     device = topology.device
     per_index_s = 1.0 / device.sort_rate_per_s + _PASS_BYTES / device.hbm_bandwidth_bytes_per_s
     return sum(_indices(workload, t) for t in _deduplicated(workload)) * per_index_s
@@ -48,8 +48,9 @@ def distinct_s(workload: Workload, topology: Topology) -> float:
 def with_expansion(times: DenseTimes, workload: Workload, topology: Topology) -> DenseTimes:
     """The dense part with the kernels that expand distinct vectors, before and after its top.
 
-    Forward every distinct vector is read, and one written per index. Backward gradients are read
-    and added to those of distinct vectors by atomic additions, as in an update per index.
+    Forward, every distinct vector is read, and one vector is written for each index. Backward, the
+    gradients are read and added to those of the distinct vectors by atomic additions, as in an
+    update per index.
     """
     device = topology.device
     forward_bytes = backward_bytes = added_bytes = 0.0
@@ -72,7 +73,7 @@ def with_expansion(times: DenseTimes, workload: Workload, topology: Topology) ->
 
 
 def kept_bytes(workload: Workload) -> float:
-    """Device bytes of a rank: distinct vectors, their gradients, and where each index finds its."""
+    """Device bytes of a rank: distinct vectors, their gradients, and the vector of each index."""
     element = workload.output_dtype.num_bytes
     return sum(
         2.0 * element * t.embedding_dim * exchanged_indices(t, workload.local_batch_size)

@@ -1,7 +1,7 @@
-"""Work of an option, with rows that repeat kept once.
+"""The work of an option, with equal rows stored once.
 
-A row-wise table loads hundreds of ranks alike; kept in full, the options of a few thousand tables
-on 512 ranks take gigabytes.
+A row-wise table gives hundreds of ranks the same work. Stored in full, the options of a few
+thousand tables on 512 ranks would take gigabytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _AT_ONCE: Final = 32_768
-"""Rows multiplied at a time, so that no second copy of all rows is made."""
+"""Rows that are multiplied in one call, so that no second copy of all rows is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,8 +26,8 @@ class OptionWork:
 
     Attributes:
         rows: ``[distinct, F]``, in the order in which ``index`` first names them.
-        index: ``[W]``, ``[pieces]`` or ``[pieces, L]``, by the option's spread. Options share it,
-            so it is read-only.
+        index: ``[W]``, ``[pieces]`` or ``[pieces, L]``, depending on the option's spread. Options
+            share it, so it is read-only.
     """
 
     rows: FloatArray
@@ -35,7 +35,7 @@ class OptionWork:
 
     @staticmethod
     def of(work: FloatArray) -> OptionWork:
-        """From ``[..., F]``; neighbours that are equal become one row."""
+        """From work ``[..., F]``; neighbouring rows that are equal become one."""
         return OptionWork(
             rows=work.reshape(-1, work.shape[-1]),
             index=np.arange(np.prod(work.shape[:-1])).reshape(work.shape[:-1]),
@@ -43,11 +43,11 @@ class OptionWork:
 
     @property
     def full(self) -> FloatArray:
-        """The work itself."""
+        """The work in full."""
         return np.asarray(self.rows[self.index])
 
     def merged(self) -> OptionWork:
-        """The same with rows made one that are equal to the row before them."""
+        """The same work; rows that are equal to the row before them are joined with it."""
         new = np.ones(len(self.rows), dtype=bool)
         new[1:] = (self.rows[1:] != self.rows[:-1]).any(axis=-1)
         if new.all():
@@ -55,19 +55,19 @@ class OptionWork:
         return OptionWork(rows=self.rows[new], index=(np.cumsum(new) - 1)[self.index])
 
     def __matmul__(self, coefficients: FloatArray) -> FloatArray:
-        """``[...]`` of coefficients ``[F]``."""
+        """The product of the work with coefficients ``[F]``, shaped like ``index``."""
         return np.asarray((self.rows @ coefficients)[self.index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkPool:
-    """Rows of many options, one option's after another's.
+    """The rows of many options, one option after the other.
 
     Attributes:
-        rows: ``[M, F]``.
-        first: ``[n]`` where each option's rows begin.
-        index: for each option which rows are where, shaped like its own index.
-        counts: ``[M]`` how often the option a row belongs to has it.
+        rows: ``[M, F]`` of all options.
+        first: ``[n]`` the first row of each option.
+        index: for each option which row is where, shaped like the option's own index.
+        counts: ``[M]`` how often an option has a row.
     """
 
     rows: FloatArray
@@ -77,7 +77,7 @@ class WorkPool:
 
     @staticmethod
     def of(works: Sequence[OptionWork], num_features: int) -> WorkPool:
-        """Join the rows of ``works``."""
+        """Put the rows of ``works`` one after the other."""
         if not works:
             none = np.zeros(0, dtype=np.int64)
             return WorkPool(rows=np.zeros((0, num_features)), first=none, index=(), counts=none)
@@ -96,7 +96,7 @@ class WorkPool:
         )
 
     def summed(self) -> FloatArray:
-        """Work of each option over all its ranks, ``[n, F]``."""
+        """The work of each option, summed over all its ranks, ``[n, F]``."""
         total = np.zeros((len(self.first), self.rows.shape[1]))
         ends = np.append(self.first[1:], len(self.rows))
         begin = 0

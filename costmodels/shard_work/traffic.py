@@ -13,11 +13,12 @@ FloatArray = NDArray[np.float64]
 
 
 def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
-    """Bytes from rank i to rank j, ``[W, W]`` from work ``[W, columns]``; the diagonal is 0.
+    """Bytes from rank i to rank j, ``[W, W]``, from work ``[W, columns]``; the diagonal is 0.
 
-    Table- and column-wise shards send every rank its part of the batch; row-wise shards send
-    partial sums to the rank that adds them up; types that split rows inside a host do so inside it
-    and then send sums to the ranks of the same local index (TorchRec ``dist_data.py``).
+    Table- and column-wise shards send every rank its part of the batch. Row-wise shards send
+    partial sums to the rank that adds them up. Types that cut rows inside a host add up inside the
+    host first, and then send the sums to the ranks of the same local index (TorchRec
+    ``dist_data.py``).
     """
     world, local = topology.world_size, topology.local_world_size
     rank = np.arange(world)

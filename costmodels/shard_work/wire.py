@@ -1,4 +1,4 @@
-"""What the codecs of quantized communication change: bytes on the wire, and kernels beside it."""
+"""Quantized communication: bytes on the wire, and bytes that the codecs read and write."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ EXCHANGING_TYPES: Final = (
     ShardingType.GRID_SHARD,
     ShardingType.ROW_WISE,
 )
-"""Sharding types with collectives of their own: TorchRec runs one set per type. Types that are cut
-alike stand beside each other, so that a table by another name keeps its turn on the streams: the
-first five on hosts of one rank, the last three on one host."""
+"""Sharding types that exchange vectors; TorchRec runs one set of collectives for each type.
+
+The order is also that of the collectives on a stream. Types that give the same shards stand beside
+each other, so that the order is the same whichever of their names a plan uses: the first five types
+on hosts of one rank, the last three on a single host."""
 
 BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-"""Types whose partial sums are added inside a host first, and then cross hosts."""
+"""Types whose partial sums are added up inside a host first, and then sent to other hosts."""
 BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
 FORWARD, BACKWARD = range(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wire:
-    """Bytes per element of each table, by sharding type and direction; gradients run backwards.
+    """Bytes of exchanges and codecs, by sharding type, direction and table.
 
     Attributes:
-        element_bytes: ``[families, 2, 2, T]`` on the wire, in the first exchange of a type and, for
-            types by hosts, in the second; forward and backward.
-        source_bytes: ``[families, 2, T]`` read and written by the codecs of a rank for each element
-            that leaves one of its shards for one other rank.
-        received_bytes: ``[families, 2]`` read and written on every rank for the vectors that come
-            to it in one iteration, were all tables of that type.
+        element_bytes: ``[families, 2, 2, T]`` bytes per element on the wire: in the first exchange
+            of a type and (for types by hosts) in the second; forward and backward.
+        source_bytes: ``[families, 2, T]`` bytes that the codecs of a rank read and write for each
+            element that one of its shards sends to one rank; forward and backward.
+        received_bytes: ``[families, 2]`` bytes that the codecs of a rank read and write for all the
+            vectors that it receives in an iteration, if all tables were of that type.
     """
 
     element_bytes: FloatArray
@@ -52,7 +54,7 @@ class Wire:
 
     @staticmethod
     def of(workload: Workload, topology: Topology) -> Wire | None:
-        """Read the tables; None where no exchange is compressed."""
+        """The bytes of a workload's tables; None where no exchange is compressed."""
         tables, size = workload.tables, float(workload.output_dtype.num_bytes)
         if not any(t.codecs.compresses for t in tables):
             return None
@@ -80,23 +82,25 @@ class Wire:
 
     @property
     def least_shares(self) -> FloatArray:
-        """Least part that a direction has of the mean of both, ``[families, 2, 2]``."""
+        """The least that a direction sends, as a share of the mean of both: ``[families, 2,
+        2]``."""
         mean = self.element_bytes.mean(axis=2, keepdims=True)
         return np.asarray((self.element_bytes / mean).min(axis=-1))
 
 
 def _arriving_vectors(table: Table, batch_size: int) -> float:
-    """Vectors of a table that arrive for one rank's batch."""
+    """How many vectors of a table arrive for one rank's batch."""
     if table.pooling is Pooling.NONE:
         return exchanged_indices(table, batch_size)
     return table.outputs_per_sample * batch_size
 
 
 def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:
-    """Codec bytes of a rank per element for each rank: ``[families, 2, T]``.
+    """Codec bytes of a rank per element that it sends to each rank, ``[families, 2, T]``.
 
-    A rank encodes what goes to all others; by hosts it also decodes the sums of its host and
-    encodes them anew for the other hosts. Backward it is the other way round.
+    A rank encodes what it sends to all others. For types by hosts it also decodes the sums of its
+    host, and encodes them again for the other hosts. In the backward pass encoding and decoding
+    change places.
     """
     world, hosts = topology.world_size, topology.num_hosts
     if world == 1:
@@ -115,7 +119,7 @@ def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> Floa
 
 
 def _received(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:
-    """Codec bytes per element of the vectors that arrive, in the last exchange of each type."""
+    """Codec bytes per element of the vectors that arrive by the last exchange of each type."""
     if topology.world_size == 1:
         return np.zeros((encode.shape[0], 2, encode.shape[-1]))
     ends = np.stack([decode[:, :, FORWARD], encode[:, :, BACKWARD]], axis=2)

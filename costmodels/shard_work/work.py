@@ -1,8 +1,9 @@
 """A plan is the sum of its shards' work.
 
-``WorkLayout`` names the columns of one row per rank; ``option_work`` and ``plan_work`` fill them.
-Everything a plan costs, time and memory, is a function of the resulting ``[world_size, columns]``
-array, so a search adds and subtracts rows instead of pricing plans from scratch.
+The work of a rank is one row of numbers; the constants below name its columns.
+:class:`WorkModel` computes such rows for shards, options and plans. Everything that a plan costs,
+time and memory, is a function of its work ``[world_size, columns]``. A search can therefore add and
+subtract rows instead of pricing plans from scratch.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ PIPELINE_DEPTH: Final = {
     Pipeline.HUGECTR: 2.0,
     Pipeline.LOOKAHEAD: 3.0,
 }
-"""Batches of indices in flight per pipeline (TorchRec train_pipeline), without those ahead."""
+"""Batches of indices that a pipeline holds at once (TorchRec train_pipeline), without those that
+``lookahead`` adds."""
 
 _LENGTH_BYTES: Final = 4.0
 _DISTINCT_LENGTH_BYTES: Final = 8.0
@@ -72,7 +74,7 @@ _GRADIENT_BYTES: Final = 4.0
 
 
 class Memory(IntEnum):
-    """Columns of memory, after the lookup and communication columns."""
+    """The columns of memory, which follow those of lookups and communication."""
 
     WEIGHTS = 0
     OPTIMIZER = 1
@@ -89,44 +91,52 @@ CALLS: Final = OUTPUT + len(EXCHANGING_TYPES)
 REPLICATED: Final = CALLS + len(EXCHANGING_TYPES) * len(KERNELS) + 1
 MEMORY: Final = REPLICATED + 1
 NUM_COLUMNS: Final = MEMORY + len(Memory)
-"""Column blocks: lookup work per kernel; per family bytes from each source rank (input) and to each
-destination rank (output); shards per (family, kernel) and replicated tables (calls); gradient bytes
-of replicated tables; memory."""
+"""The first column of each block:
+
+- ``LOOKUP``: lookup work of each kernel;
+- ``INPUT``: for each sharding type, bytes of indices that come from each rank;
+- ``OUTPUT``: for each sharding type, bytes of vectors that go to each rank;
+- ``CALLS``: shards of each (sharding type, kernel), and replicated tables;
+- ``REPLICATED``: gradient bytes of replicated tables;
+- ``MEMORY``: see :class:`Memory`."""
 
 FORWARD_OUTPUT: Final = NUM_COLUMNS
 SECOND: Final = FORWARD_OUTPUT + len(EXCHANGING_TYPES)
 FORWARD_SECOND: Final = SECOND + len(BY_HOSTS)
 CODECS: Final = FORWARD_SECOND + len(BY_HOSTS)
 NUM_COMPRESSED_COLUMNS: Final = CODECS + 2
-"""Column blocks that follow where an exchange is compressed: of the output, which is the mean of
-both directions then, the bytes of the forward one; the same two of the exchange across hosts; bytes
-that the codecs of a rank read and write forward and backward."""
+"""The blocks that follow if an exchange is compressed. ``OUTPUT`` is then the mean of both
+directions.
+
+- ``FORWARD_OUTPUT``: bytes of vectors in the forward direction alone;
+- ``SECOND`` and ``FORWARD_SECOND``: the same two for the exchange across hosts;
+- ``CODECS``: bytes that the codecs of a rank read and write, forward and backward."""
 
 
 def lookup_columns(kernel: ComputeKernel) -> slice:
-    """Columns of one kernel's lookup work."""
+    """The columns of one kernel's lookup work."""
     start = LOOKUP + KERNELS.index(kernel) * NUM_LOOKUP_WORK
     return slice(start, start + NUM_LOOKUP_WORK)
 
 
 def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
-    """Column that counts shards of one fused call."""
+    """The column that counts the shards of one fused call."""
     if sharding_type is ShardingType.DATA_PARALLEL:
         return REPLICATED - 1
     return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
 
 Sent = tuple[FloatArray, FloatArray]
-"""Bytes to each rank in the first exchange of a type, and in the second of those by hosts."""
+"""Bytes to each rank in the first exchange of a type, and in the second of types by hosts."""
 
 
 def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
-    """Bytes to each rank in the exchanges of vectors of a sharding type, ``[...]`` each.
+    """Bytes to each rank in the two exchanges of vectors of a sharding type, ``[...]`` each.
 
     Args:
         work: ``[..., columns]``.
         family: the sharding type.
-        way: ``FORWARD`` or ``BACKWARD``; None for the mean of both.
+        way: ``FORWARD`` or ``BACKWARD``; None for the mean of both directions.
     """
     first = work[..., OUTPUT + family]
     if work.shape[-1] == NUM_COLUMNS:
@@ -144,10 +154,10 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
 
 
 class WorkModel:
-    """Turns shards into work for one workload on one topology."""
+    """Counts the work of shards, for one workload on one topology."""
 
     def __init__(self, workload: Workload, topology: Topology, lookup: AbstractLookupModel) -> None:
-        """Keep the three; nothing is computed yet."""
+        """Keep the arguments; nothing is counted yet."""
         self.workload = workload
         self.topology = topology
         self.lookup = lookup
@@ -157,7 +167,7 @@ class WorkModel:
 
     @cached_property
     def columns(self) -> TableColumns:
-        """The tables as columns."""
+        """The tables as columns of numbers."""
         return TableColumns.of(self.workload.tables)
 
     @cached_property
@@ -166,10 +176,10 @@ class WorkModel:
         return OptionCells(self.columns, self.topology.world_size, local, self._batch_ratio)
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of options before they are placed, all priced at once.
+        """Work of options before they are placed, counted for all at once.
 
-        What each rank gets of an option with spread uniform; what the chosen rank, or the L ranks
-        of the chosen host, get of each piece of an option with spread ranks or hosts.
+        For spread uniform, it is what each rank gets of the option. For spread ranks or hosts, it
+        is what the chosen rank, or the L ranks of the chosen host, get of each piece.
         """
         cells, layouts = self._layout.of(options)
         rows = self.cells_work(cells)
@@ -182,7 +192,7 @@ class WorkModel:
         return [work.merged() if layout.may_repeat else work for work, layout in pairs]
 
     def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of any plan, ``[W, columns]``.
+        """Work of a plan, ``[W, columns]``.
 
         Raises:
             InvalidValueError: a shard is on a rank that does not exist.
@@ -192,6 +202,8 @@ class WorkModel:
         runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
         if not len(runs.cell):
             return work
+        # Runs that cover the same ranks are added up first, so that each range of ranks gets one
+        # addition.
         order = np.lexsort((runs.length, runs.first))
         first, length = runs.first[order], runs.length[order]
         new = np.ones(len(order), dtype=bool)
@@ -208,7 +220,7 @@ class WorkModel:
         return work
 
     def placements_work(self, plan: Plan) -> OptionWork:
-        """Work of each placement alone: ``rows[index]`` is ``[placements, W, columns]``.
+        """Work of each placement by itself: ``rows[index]`` is ``[placements, W, columns]``.
 
         Raises:
             InvalidValueError: a shard is on a rank that does not exist.
@@ -216,6 +228,7 @@ class WorkModel:
         world = self.topology.world_size
         local = self.topology.local_world_size
         runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
+        # Row 0 is that of ranks without a shard. ``place`` numbers each pair of placement and rank.
         rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
         rank = np.arange(len(run)) - np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
@@ -225,6 +238,7 @@ class WorkModel:
         places, starts, counts = np.unique(place[order], return_index=True, return_counts=True)
         index = np.zeros(len(plan.placements) * world, dtype=np.int64)
         index[places] = row[starts]
+        # A rank with several shards of a placement gets a row of its own: their sum.
         several = np.flatnonzero(counts > 1)
         if len(several):
             index[places[several]] = len(rows) + np.arange(len(several))
@@ -241,6 +255,8 @@ class WorkModel:
         work = np.zeros((len(table), self.num_columns))
         every = np.arange(len(table))
         replicated = cells.family == _REPLICATED_FAMILY
+        # A replicated table is looked up for the samples of its own rank, any other table for the
+        # samples of all ranks.
         batch = workload.local_batch_size * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
@@ -292,12 +308,12 @@ class WorkModel:
         return work
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
-        """Indices that each rank sends to each cell; of some tables the distinct ones alone.
+        """Indices that each rank sends to each cell; only distinct ones where tables say so.
 
         Args:
             cells: ``[n]``.
-            indices: of a rank for the whole table of each.
-            mine: those of them that fall on the cell.
+            indices: of one rank for the whole table of each cell.
+            mine: the part of them that falls on the cell.
         """
         tables = self.columns
         once = tables.deduplicates_indices[cells.table]
@@ -316,14 +332,14 @@ def _compress(
     which: tuple[IntArray, IntArray],
     elements: FloatArray,
 ) -> None:
-    """Fill the columns of compressed exchanges, and the output's with the mean of both ways.
+    """Fill the columns of compressed exchanges; ``OUTPUT`` becomes the mean of both directions.
 
     Args:
-        work: of cells, ``[n, columns]``; the rows of those that exchange vectors are filled.
+        work: of cells, ``[n, columns]``.
         wire: bytes per element.
-        rows: ``[m]`` of the work.
-        which: family and table of each of them, ``[m]`` both.
-        elements: ``[m]`` that leave the cell for each rank.
+        rows: ``[m]`` the cells that exchange vectors; their rows are filled.
+        which: sharding type and table of each of them, ``[m]`` both.
+        elements: ``[m]`` elements that each of them sends to each rank.
     """
     family, table = which
     first = wire.element_bytes[family, 0, :, table] * elements[:, None]
@@ -346,7 +362,7 @@ _CALL_COLUMNS: Final = np.array([[call_column(t, k) for k in KERNELS] for t in T
 
 
 def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
-    """Bytes of weights, optimizer state, gradients and cache of each shard."""
+    """Fill the bytes of weights, optimizer state, gradients and cache of each shard."""
     rows = shards.num_rows.astype(float)
     weights = rows * shards.num_cols * shards.tables.element_bytes[shards.table]
     state = rows * shards.state_bytes_per_row
@@ -356,6 +372,7 @@ def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
     memory[on_device, Memory.WEIGHTS] = weights[on_device]
     memory[on_device, Memory.OPTIMIZER] = state[on_device]
     memory[in_host_memory, Memory.HOST] = (weights + state)[in_host_memory]
+    # FBGEMM keeps 4 bytes for each row of the table, and 16 for each row of the cache.
     ratio = shards.cache_load_factor_ratio
     bookkeeping = np.where(ratio > 0, rows * (4.0 + 16.0 * ratio), 0.0)
     cache = ratio * (weights + state) + bookkeeping

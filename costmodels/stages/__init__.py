@@ -1,1 +1,1 @@
-"""Work in, stage times out: lookups, exchanges, codecs, the dense part and its reductions."""
+"""From work to the times of stages: lookups, exchanges, codecs, dense part, host."""

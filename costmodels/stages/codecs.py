@@ -1,4 +1,4 @@
-"""Kernels of quantized communication: memory-bound, on both sides of every exchange."""
+"""Kernels of quantized communication, on both sides of every exchange; memory limits them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from costmodels.uncertainty import Scale
 class CodecModel:
     """Prices the codecs of one workload on one topology.
 
-    What a rank's own shards send, and the gradients they get back, are coded there, before the
-    exchange and after it. What arrives is decoded on every rank alike; replicated tables are
-    counted in that like the others, and where sharding types have different codecs, the type that
-    costs most.
+    A rank encodes what its own shards send, before the exchange, and decodes the gradients that
+    they get back, after it. It also decodes the vectors that it receives, which takes the same time
+    on every rank. Replicated tables are counted among these like the others. Where sharding types
+    have different codecs, the type that costs most counts.
     """
 
     def __init__(self, wire: Wire, topology: Topology, host: HostCosts) -> None:
@@ -39,14 +39,14 @@ class CodecModel:
         self._issue_s = host.operator_s * exchanges
 
     def growth(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Seconds at device speed for a rank's own shards, forward and backward, ``[..., W]``."""
+        """Seconds for a rank's own shards at device speed, forward and backward, ``[..., W]``."""
         rate = self.rate_bytes_per_s
         return work[..., CODECS + FORWARD] / rate, work[..., CODECS + BACKWARD] / rate
 
     def of_plans(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale
     ) -> CodecTimes:
-        """Kernels of one or many plans.
+        """Times of the codecs of one or many plans.
 
         Args:
             work: ``[..., W, columns]``.
@@ -62,12 +62,12 @@ class CodecModel:
         return self._times((forward / speeds, backward / speeds), present, speeds, scale)
 
     def least(self, types: frozenset[ShardingType], speed: float, size: int) -> CodecTimes:
-        """Kernels of plans with exactly these types beside those for a rank's own shards.
+        """Times of the codecs of plans with exactly these types, without a rank's own shards.
 
         Args:
-            types: of the plans.
+            types: sharding types of the plans.
             speed: of the fastest rank.
-            size: ranks.
+            size: number of ranks.
         """
         present = np.array([[float(f in types) for f in EXCHANGING_TYPES]])
         none = np.zeros(size)

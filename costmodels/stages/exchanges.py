@@ -1,4 +1,4 @@
-"""The exchanges of embeddings: indices to the shards, vectors back, and their gradients."""
+"""The exchanges of tables: indices to the shards, vectors back, and their gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Reduction(Protocol):
 
 
 class EmbeddingExchanges:
-    """Times of the exchanges of each sharding type; work arrays are ``[..., W, columns]``."""
+    """Prices the exchanges of each sharding type; work arrays are ``[..., W, columns]``."""
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
@@ -54,18 +54,19 @@ class EmbeddingExchanges:
 
     @cached_property
     def least_collective(self) -> AbstractCollectiveModel:
-        """The collective model, or one nowhere above it that is subadditive."""
+        """A subadditive collective model that is never above the one in use."""
         return self.models.collective.subadditive()
 
     @property
     def pays_for_others(self) -> bool:
-        """Whether a rank's exchange costs more when others have more to send it."""
+        """Whether the exchange of a rank takes longer when others have more to send to it."""
         return self.models.exchange is not None or not self.models.collective.full_duplex
 
     def output_exchanges(self, kind: ShardingType) -> range:
-        """Collectives of the output exchange that run: the first, the second, or both in turn.
+        """Which collectives of the output exchange run: the first, the second, or both in turn.
 
-        TorchRec's ``comm_ops.py`` runs none among one rank: across one host, inside hosts of one.
+        TorchRec's ``comm_ops.py`` runs no collective among a single rank: not across hosts if there
+        is one host, and not inside hosts of one rank.
         """
         if kind not in BY_HOSTS or self.topology.num_hosts == 1:
             return range(1)
@@ -73,9 +74,10 @@ class EmbeddingExchanges:
         return range(1 if alone else 0, 2)
 
     def growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Growing part per rank: first exchange, second exchange, index exchange.
+        """Growing parts of each rank: first exchange, second exchange, index exchange.
 
-        Where batches are unequal, every rank has the smallest one, which is below all times.
+        Where batches are unequal, every rank counts with the smallest batch, so that the result is
+        below the real times.
         """
         if self.models.exchange is not None:
             kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
@@ -100,7 +102,7 @@ class EmbeddingExchanges:
         reduce_scatter: _Reduction,
         ratio: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange per rank, as the two price them."""
+        """First and second exchange of each rank, priced by the given functions."""
         first, second = sent
         return (
             self.first_exchange(kind, first, all_to_all, reduce_scatter, ratio),
@@ -117,10 +119,15 @@ class EmbeddingExchanges:
         reduce_scatter: _Reduction,
         ratio: FloatArray | None = None,
     ) -> FloatArray:
-        """Exchange of pooled vectors, or its part inside a host; ``out`` bytes to each rank.
+        """The exchange of looked-up vectors, or for types by hosts its part inside a host.
 
-        To a rank of ``ratio`` times the mean batch, ``[W]``, so many times as much; the buffer of a
-        reduce-scatter is as large as with equal batches.
+        Args:
+            kind: the sharding type.
+            out: bytes that each rank sends to each rank.
+            all_to_all: prices an all-to-all.
+            reduce_scatter: prices a reduce-scatter.
+            ratio: batch of each rank over the mean, ``[W]``: a rank receives in proportion to its
+                batch. The buffer of a reduce-scatter stays as large as with equal batches.
         """
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
@@ -135,7 +142,7 @@ class EmbeddingExchanges:
     def index_exchange(
         self, arriving: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
-        """Exchange of indices; ``arriving`` bytes from each rank, times its ``ratio``."""
+        """The exchange of indices; each rank sends ``arriving`` bytes times its ``ratio``."""
         own, others = self._by_level(arriving, ratio)
         return all_to_all(others, own, self.topology)
 
@@ -148,7 +155,7 @@ class EmbeddingExchanges:
     def across_hosts(
         self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
-        """All-to-all among ranks of the same local index, one per host; bytes to each."""
+        """The all-to-all among ranks of the same local index, one on each host."""
         topology = self.topology
         hosts, local = topology.num_hosts, topology.local_world_size
         if hosts == 1:
@@ -161,7 +168,10 @@ class EmbeddingExchanges:
         return seconds.swapaxes(-1, -2).reshape(per_peer.shape)
 
     def family_times(self, work: FloatArray, family: int, factor: FloatArray) -> FamilyTimes:
-        """Collectives of one sharding type in each plan, of the slowest rank, times ``factor``."""
+        """Times of the collectives of one sharding type in each plan, multiplied by ``factor``.
+
+        A collective takes as long as on the slowest rank.
+        """
         calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
         some = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         present = None if some.all() else some
@@ -188,7 +198,7 @@ class EmbeddingExchanges:
     def _output_times(
         self, work: FloatArray, family: int, way: int | None
     ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of vectors, or of their gradients, per rank."""
+        """Seconds of the two exchanges of vectors, or of their gradients, on each rank."""
         exchange, model = self.models.exchange, self.models.collective
         sent = sent_bytes(work, family, way)
         kind = EXCHANGING_TYPES[family]
@@ -200,7 +210,7 @@ class EmbeddingExchanges:
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
 
     def _input_times(self, work: FloatArray, family: int) -> FloatArray:
-        """Exchange of lengths and indices per rank."""
+        """Seconds of the exchange of lengths and indices on each rank."""
         exchange, model = self.models.exchange, self.models.collective
         if exchange is None:
             arriving = work[..., INPUT + family]
@@ -214,7 +224,7 @@ class EmbeddingExchanges:
 def _weighted(
     per_peer: FloatArray, local: int, domain: int, ratio: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """As ``spread_by_level``, where what concerns a rank's samples counts ``ratio`` times."""
+    """As ``spread_by_level``, with the bytes of a rank's samples multiplied by its ``ratio``."""
     own, others = spread_by_level(per_peer, local=local, domain=domain)
     if ratio is None:
         return own, others
@@ -223,7 +233,7 @@ def _weighted(
 
 
 def _traffic(work: FloatArray, family: int) -> Traffic:
-    """What one sharding type exchanges, from its columns of work."""
+    """What one sharding type exchanges, from the work."""
     calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
     return Traffic(
         arriving_bytes=work[..., INPUT + family],

@@ -1,9 +1,10 @@
-"""Host time: what the CPU thread of a rank spends to issue the work of an iteration.
+"""Host time: how long the CPU thread of a rank takes to issue the work of an iteration.
 
-Per operator the host spends T1 (gap between operators) + T2 (before the first launch) + T3 (after
-the last), T4 per kernel launch and T5 between the launches of one operator; terms as in Lin et al.
-2022 (arXiv 2201.07821), section 4. What they are depends on the software, so they are named
-profiles. All are counted in kernel launches of the system, whose time a machine tells by itself.
+The terms are those of Lin et al. 2022 (arXiv 2201.07821), section 4. For each operator the host
+needs T1 (gap between operators), T2 (before the first launch) and T3 (after the last launch); for
+each kernel launch T4; and T5 between the launches of one operator. Their values depend on the
+software, so each software has a named profile. A profile counts in kernel launches, whose time is a
+number of the system.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ _NUMBER_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLaunches:
-    """A profile: host time of each kind of work over one kernel launch of the system.
+    """A host profile: host time of each kind of work, divided by that of one kernel launch.
 
     Attributes:
         operator_ratio: T1 + T2 + T3 of one operator of the forward pass.
         backward_ratio: host time of a backward pass over that of its forward pass.
-        per_gradient_ratio: adding one tensor's gradient up.
+        per_gradient_ratio: adding up the gradient of one tensor.
         per_update_ratio: zeroing one tensor's gradient and updating the tensor.
-        update_ratio: the optimizer's step and its zeroing of gradients, beside the tensors.
+        update_ratio: the optimizer's step and its zeroing of gradients, without the single tensors.
         lookup_forward_ratio: T1 + T2 + T3 of a fused lookup.
         lookup_backward_ratio: the same of its backward.
         collective_ratio: issuing one collective.
         copy_ratio: issuing one copy of an input tensor to the device.
         loss_ratio: the loss, forward and backward.
-        between_steps_ratio: reading the loss, fetching the next batch; the device has no work.
+        between_steps_ratio: reading the loss and fetching the next batch; the device has no work.
         launch_ratio: T4; 0 where a captured graph is replayed.
         copies_block: the host waits for copies, as it does from memory that is not pinned.
         source: where the figures come from.
@@ -74,9 +75,9 @@ _EAGER: Final = HostLaunches(
     "lookup, 40 us per collective; a fused optimizer and pinned copies are not counted",
 )
 _UNPROFILED: Final = 0.38
-"""Host time without the profiler over that in its traces, from the 36 iterations of Lin et al. 2022
-together with the time between steps; ``shardplan validate published --what single-gpu`` prints what
-comes of it when models or GPUs are left out."""
+"""Host time without the profiler over host time in the profiler's traces. It is fitted to the 36
+iterations of Lin et al. 2022, together with the time between steps; ``shardplan validate published
+--what single-gpu`` prints the errors when models or GPUs are left out of the fit."""
 _US: Final = _UNPROFILED / 5.0
 """One microsecond of the traces, in launches of 5 us."""
 _EAGER_2021: Final = HostLaunches(
@@ -122,7 +123,7 @@ PROFILES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Seconds that the host of a rank takes under a profile."""
+    """Seconds that the host of a rank takes to issue work, under a profile."""
 
     profile: HostLaunches
     launch_s: float
@@ -133,16 +134,17 @@ class HostCosts:
         return cls(profile=PROFILES[profile], launch_s=launch_latency_s)
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the forward pass of layers before the device is busy.
+        """Issuing the part of a forward pass that the device has to wait for.
 
-        Of blocks that repeat only the first holds the device up; see :meth:`repeats_s`.
+        Of blocks that repeat, the device waits only for the first one; see :meth:`repeats_s`.
         """
         calls = sum(layer.first_calls for layer in layers)
         kernels = sum(layer.first_kernels for layer in layers)
         return self._operators_s(calls, kernels)
 
     def repeats_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing what repeats in the forward pass of layers, while the device computes."""
+        """Issuing the repeated blocks of a forward pass, which happens while the device
+        computes."""
         calls = sum(layer.num_calls - layer.first_calls for layer in layers)
         kernels = sum(layer.num_kernels - layer.first_kernels for layer in layers)
         return self._operators_s(calls, kernels)
@@ -181,7 +183,7 @@ class HostCosts:
 
     @property
     def lookup_backward_s(self) -> float:
-        """Issuing the backward of a fused lookup, of three kernels."""
+        """Issuing the backward pass of a fused lookup, of three kernels."""
         return (
             self.profile.lookup_backward_ratio + 3.0 * self.profile.launch_ratio
         ) * self.launch_s
@@ -197,7 +199,7 @@ class HostCosts:
         return self.profile.loss_ratio * self.launch_s
 
     def between_steps_s(self, workload: Workload) -> float:
-        """From the end of a step's work to the first operator of the next."""
+        """Host time from the end of a step's work to the first operator of the next step."""
         given_s = workload.between_steps_s
         return self.profile.between_steps_ratio * self.launch_s if given_s is None else given_s
 
@@ -226,7 +228,7 @@ def input_bytes(workload: Workload) -> float:
 
 
 def _num_tensors(layers: Sequence[Layer]) -> int:
-    """Trained tensors: a matrix per product, and a bias, of each repeat."""
+    """Number of trained tensors: a matrix for each product, and a bias, in each repeat."""
     trained = [layer for layer in layers if layer.num_parameters]
     biases = sum(max(o.num_repeats for o in layer.operators) for layer in trained)
     return biases + sum(len(layer.products) for layer in trained)

@@ -1,4 +1,4 @@
-"""The cost models that price a plan, one of each family."""
+"""The cost models that price plans, one of each family."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from costmodels.lookup.roofline import Roofline as LookupRoofline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModels:
-    """The models in use; replace any of them by another of its family."""
+    """The models that price plans; each can be replaced by another one of its family.
+
+    Attributes:
+        lookup: forward and backward lookups.
+        collective: all-to-all, reduce-scatter, all-gather and all-reduce.
+        dense: operators of the dense part.
+        exchange: exchanges with the copies around them; None where such copies run beside them or
+            take no time.
+        sigmas_ratio: log-standard deviation of each kind of time, if a calibration gives it.
+        spread_ratio: joint spread of the kinds of time, if runs give it, as in ``FittedFactors``.
+    """
 
     lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: AbstractExchangeModel | None = None
-    """Exchanges with the copies around them; None where those run beside or cost nothing."""
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
-    """Log-standard deviation of each kind of time where a calibration tells it."""
     spread_ratio: tuple[tuple[float, ...], ...] = ()
-    """Joint spread of the kinds of time where runs tell it, as in ``FittedFactors``."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """References of every model."""
+        """The references of all models."""
         exchange = self.exchange.sources if self.exchange else ()
         return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)

@@ -1,4 +1,4 @@
-"""What ranks exchange to train the dense part: all-reduce in buckets, or shards of parameters."""
+"""Collectives that train the dense part: all-reduces in buckets, or shards of parameters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _MAX_BUCKETS: Final = 8
 
 
 class DenseReduction:
-    """Collectives of the dense part of one workload; nothing here depends on a plan.
+    """Prices the collectives of the dense part of one workload; they are the same for every plan.
 
-    Where groups of ranks share layers, gradients are reduced over the ranks of the same part.
+    Where groups of ranks share layers (``tensor_parallel``), gradients are reduced over the ranks
+    that have the same part of the layers.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class DenseReduction:
         layers: DenseLayers,
         collective: AbstractCollectiveModel,
     ) -> None:
-        """Keep all four.
+        """Keep the arguments.
 
         Raises:
-            InvalidValueError: groups of ranks that share layers do not fit into a host.
+            InvalidValueError: the ranks that share layers do not divide those of a host.
         """
         self._workload, self._layers, self._collective = workload, layers, collective
         self._split, local = workload.tensor_parallel, topology.local_world_size
@@ -55,9 +56,9 @@ class DenseReduction:
 
     @cached_property
     def shared_s(self) -> tuple[float, float]:
-        """Seconds in which ranks that share layers add up results: forward and backward pass.
+        """Seconds in which ranks that share layers add up results, in forward and backward pass.
 
-        Nothing computes beside it.
+        Nothing computes beside these collectives.
         """
         if self._split == 1:
             return 0.0, 0.0
@@ -83,14 +84,15 @@ class DenseReduction:
 
     @cached_property
     def buckets(self) -> tuple[float, ...]:
-        """Bytes of the all-reduces of the top's gradients; the last also carries the bottom's."""
+        """Bytes of each all-reduce of the top's gradients; the last one also carries the
+        bottom's."""
         top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
 
     @cached_property
     def tail_bytes(self) -> float:
-        """Gradients in the last all-reduce beside those of replicated tables."""
+        """Bytes of the last all-reduce without those of replicated tables."""
         if self.is_sharded:
             return 0.0
         bottom = self._layers.bottom_parameters * self._workload.gradient_dtype.num_bytes
@@ -98,9 +100,9 @@ class DenseReduction:
 
     @cached_property
     def pieces(self) -> tuple[float, ...]:
-        """Shares of the pieces in which a sharded dense part runs; none where it is not sharded.
+        """The share of each piece in which a sharded dense part runs; empty if it is not sharded.
 
-        Nothing computes while the first layer is gathered, so it is a piece of its own.
+        The first layer is a piece of its own, because nothing computes while it is gathered.
         """
         if not self.is_sharded:
             return ()
@@ -112,13 +114,14 @@ class DenseReduction:
 
     @property
     def gathered_bytes(self) -> float:
-        """All parameters as they are gathered: in the type of the products, two bytes at least."""
+        """Bytes of all parameters when they are gathered: in the type of products, at least 2
+        each."""
         element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
         return float(self.num_parameters * element)
 
     @property
     def scattered_bytes(self) -> float:
-        """All gradients as they are reduced."""
+        """Bytes of all gradients when they are reduced."""
         return float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
 
     @cached_property
@@ -142,7 +145,8 @@ class DenseReduction:
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
     ) -> tuple[FloatArray, ...]:
-        """Collectives of gradients beside the backward pass, without the last one."""
+        """Seconds of the collectives of gradients that run beside the backward pass: all but the
+        last."""
         if self.is_sharded:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
@@ -154,16 +158,17 @@ class DenseReduction:
         dense_ratio: FloatArray,
         collective_ratio: FloatArray,
     ) -> FloatArray | None:
-        """The micro-batches of a step before the last one; None where there are none.
+        """Seconds of all micro-batches of a step but the last one; None if there is only one.
 
-        Each adds its gradients to those before. A sharded dense part is gathered twice and its
-        gradients are reduced every time, beside compute, which that slows; otherwise gradients stay
-        where they are. None is done before the host has issued it.
+        Each micro-batch adds its gradients to those before it. For a sharded dense part, parameters
+        are gathered twice and gradients are reduced in every micro-batch; this runs beside compute
+        and slows it down. Otherwise gradients stay on their rank. A micro-batch takes at least as
+        long as the host needs to issue it.
 
         Args:
-            passes_s: forward and backward pass of a micro-batch on each rank.
-            issued_s: until the host has issued those.
-            dense_ratio: factor on compute, over the speeds of the ranks.
+            passes_s: seconds of forward and backward pass of a micro-batch on each rank.
+            issued_s: seconds that the host needs to issue them.
+            dense_ratio: factor on compute, divided by the speeds of the ranks.
             collective_ratio: factor on collectives.
         """
         earlier, device = self._workload.gradient_accumulation - 1, self._topology.device

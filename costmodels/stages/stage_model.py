@@ -1,4 +1,4 @@
-"""How long each part of an iteration takes on every rank."""
+"""From work to the duration of every stage of an iteration on every rank."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
 
 BACKWARD_KERNELS = 3.0
-"""Kernels of a table-batched backward: sort, run lengths, update."""
+"""Kernels of a backward lookup: sort, run lengths, update."""
 _ROUNDING = 1e-12
 CACHE_KERNELS = 25.0
-"""Kernels that ask a cache in front of host memory: two sorts of several passes, find, insert."""
+"""Kernels of a cache in front of host memory: two sorts of several passes, find, insert."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
-"""Work of a cache in front of host memory, done before the lookup proper."""
+"""Columns of the work that a cache in front of host memory does before the lookup itself."""
 _CACHED_CALLS = [
     call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
 ]
 
 
 class _Ranks(NamedTuple):
-    """Speeds ``[W]``, the dense part at the device's speed, and the copies of the batches."""
+    """Speeds of ranks ``[W]``, their dense parts at the device's speed, the copies of their
+    batches."""
 
     speeds: FloatArray
     dense: DenseTimes
@@ -54,7 +55,7 @@ class _Ranks(NamedTuple):
 
 
 class StageModel:
-    """Stage times of one workload on one topology; work arrays are ``[..., W, columns]``."""
+    """Prices the stages of one workload on one topology; work arrays are ``[..., W, columns]``."""
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
@@ -79,7 +80,8 @@ class StageModel:
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
 
     def _dense_times(self) -> DenseTimes:
-        """The dense part of each rank at the device's speed; arrays where batches are unequal."""
+        """Times of the dense part at the device's speed; ``[W]`` arrays where batches are
+        unequal."""
         if self._batch_ratio is None:
             dense = self.models.dense.times(self.workload, self.topology.trainers)
             return with_expansion(dense, self.workload, self.topology)
@@ -92,7 +94,7 @@ class StageModel:
 
     @cached_property
     def least_dense(self) -> DenseTimes:
-        """What no rank's dense part takes less than, at the speed of the fastest."""
+        """The least times of a dense part over all ranks, at the speed of the fastest rank."""
         if self._batch_ratio is None:
             return self.dense
         names = [field.name for field in fields(DenseTimes)]
@@ -101,18 +103,20 @@ class StageModel:
         return DenseTimes(**{n: seconds * fastest for n, seconds in least.items()})
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(forward, backward, cache fetch) without launch costs, ``[..., W]`` at device speed."""
+        """(forward, backward, cache fetch) without launches, ``[..., W]``, at the device's
+        speed."""
         return lookup_times(self.models.lookup, work, self.topology)
 
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
-        """Growing part of an all-reduce over all ranks that train."""
+        """Growing part of an all-reduce over all ranks that train the dense part."""
         if self.models.exchange is not None:
             return self.models.exchange.gradient_growth(num_bytes)
         return self.models.collective.all_reduce(num_bytes, self.topology.trainers)
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
-        """Durations of every stage for one or many plans, scaled by ``scale``."""
+        """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
+        # Shards of one sharding type and kernel are looked up by one fused call.
         calls = (work[..., CALLS:REPLICATED] > 0).sum(axis=-1)
         latency_s = self.topology.device.kernel_latency_s
         gap = calls * latency_s
@@ -141,17 +145,20 @@ class StageModel:
 
     @cached_property
     def slowest_dense(self) -> int | None:
-        """The rank whose dense part takes longest; None where they all take the same time."""
+        """The rank whose dense part takes longest; None if all take the same time."""
         seconds = sum(getattr(self.dense, f.name) for f in fields(DenseTimes)) / self.speeds
         longest = int(np.argmax(seconds))
         return longest if seconds[longest] > seconds.min() * (1.0 + _ROUNDING) else None
 
     def least_times(self, calls: FloatArray, *, slow: int | None = None) -> StageTimes:
-        """Stage times of ranks without lookups, exchanges or replicated tables.
+        """Stage times of made-up ranks without lookups, exchanges or replicated tables.
 
-        They make so many fused calls each, ``[R]``, on the fastest device, where overlap does not
-        slow compute. The one at ``slow`` has the dense part of
-        :attr:`slowest_dense`, on its device.
+        They are on the fastest device, and communication does not slow them down.
+
+        Args:
+            calls: ``[R]`` fused calls of each rank.
+            slow: the position of a rank that has the dense part of :attr:`slowest_dense` instead,
+                on the device of that rank.
         """
         gap = calls * self.topology.device.kernel_latency_s
         speeds, dense = self.speeds.max(keepdims=True), self.least_dense
@@ -182,7 +189,7 @@ class StageModel:
         """Stage times with nothing to look up, to exchange or to replicate.
 
         Args:
-            ranks: whose times.
+            ranks: the ranks.
             scale: factors on all times.
         """
         speeds, dense, copy_s = ranks
@@ -192,7 +199,7 @@ class StageModel:
         between_s = issue.between_steps_s(self.workload)
 
         def computed(seconds: FloatArray | float, issued_s: FloatArray) -> FloatArray:
-            """Compute of a stage whose repeats the host issues meanwhile."""
+            """Compute of a stage; the host issues its repeated blocks meanwhile."""
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
         shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
@@ -240,7 +247,7 @@ class StageModel:
     def _earlier_s(
         self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
     ) -> FloatArray | None:
-        """Micro-batches before the last one, whose passes take ``passes_s``."""
+        """Seconds of the micro-batches before the last one, if one takes ``passes_s``."""
         issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
         issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
         return self.reduction.earlier_s(
@@ -256,7 +263,8 @@ class StageModel:
 
     @property
     def _splits_s(self) -> float:
-        """Exchange of split sizes, or what exchanges priced as a whole cost once."""
+        """The exchange of split sizes; where exchanges are priced as a whole, what they cost
+        once."""
         return (
             self.models.exchange.once_s
             if self.models.exchange is not None
@@ -279,7 +287,10 @@ class StageModel:
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:
-        """A rank's batches of a step on its device, indices distinct; nothing on CPU cores."""
+        """Seconds to copy a step's batches to the device and to find their distinct indices.
+
+        There is no copy where ranks are CPU cores.
+        """
         if self.topology.device.single_stream:
             return 0.0
         copied_s = input_bytes(self.workload) * self.workload.gradient_accumulation
@@ -289,12 +300,12 @@ class StageModel:
 
     @property
     def least_copy_s(self) -> float:
-        """That of the rank with the smallest batch."""
+        """The copy of the rank with the smallest batch."""
         return float(np.min(self.input_copy_s))
 
     @property
     def _loss_s(self) -> float:
-        """Host seconds of the loss where there is a dense part."""
+        """Host seconds of the loss; 0 without a dense part."""
         return self._host.loss_s if self._layers.top else 0.0
 
     def tail_all_reduce_s(self) -> float:
@@ -302,6 +313,7 @@ class StageModel:
         return float(self.all_reduce_growth(np.array(self.reduction.tail_bytes)))
 
     def _input_floor_s(self) -> float:
+        """Seconds in which the data source delivers the samples of one step."""
         rate = self.workload.input_samples_per_s
         batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return batch / rate if rate else 0.0
@@ -310,7 +322,10 @@ class StageModel:
 def lookup_times(
     model: AbstractLookupModel, work: FloatArray, topology: Topology
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(forward, backward, cache fetch) without launches, ``[...]`` from work ``[..., columns]``."""
+    """(forward, backward, cache fetch) without launches, ``[...]``, from work ``[..., columns]``.
+
+    What a cache does before the lookup is taken out of the forward lookup of its kernel.
+    """
     shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
     per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
     caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
