@@ -90,8 +90,7 @@ class OptionCells:
         local_world_size: int,
         batch_ratio: FloatArray | None = None,
     ) -> None:
-        """Keep the arguments; ``batch_ratio`` is that of each rank ``[W]``, None where all are
-        1."""
+        """Keep the arguments; ``batch_ratio`` is of each rank ``[W]``, or None where all are 1."""
         self._batch_ratio = batch_ratio
         self._columns = columns
         self._position = {t.name: i for i, t in enumerate(columns.tables)}

@@ -82,8 +82,7 @@ class Wire:
 
     @property
     def least_shares(self) -> FloatArray:
-        """The least that a direction sends, as a share of the mean of both: ``[families, 2,
-        2]``."""
+        """``[families, 2, 2]`` the least that a direction sends, as a share of the mean of both."""
         mean = self.element_bytes.mean(axis=2, keepdims=True)
         return np.asarray((self.element_bytes / mean).min(axis=-1))
 

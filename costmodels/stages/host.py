@@ -143,8 +143,7 @@ class HostCosts:
         return self._operators_s(calls, kernels)
 
     def repeats_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the repeated blocks of a forward pass, which happens while the device
-        computes."""
+        """Issuing the repeated blocks of a forward pass, which the host does during compute."""
         calls = sum(layer.num_calls - layer.first_calls for layer in layers)
         kernels = sum(layer.num_kernels - layer.first_kernels for layer in layers)
         return self._operators_s(calls, kernels)

@@ -84,8 +84,7 @@ class DenseReduction:
 
     @cached_property
     def buckets(self) -> tuple[float, ...]:
-        """Bytes of each all-reduce of the top's gradients; the last one also carries the
-        bottom's."""
+        """Bytes of each all-reduce of the top's gradients; the last also has the bottom's."""
         top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
@@ -114,8 +113,7 @@ class DenseReduction:
 
     @property
     def gathered_bytes(self) -> float:
-        """Bytes of all parameters when they are gathered: in the type of products, at least 2
-        each."""
+        """Bytes of all gathered parameters: each as wide as in products, but at least 2 bytes."""
         element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
         return float(self.num_parameters * element)
 
@@ -145,8 +143,7 @@ class DenseReduction:
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
     ) -> tuple[FloatArray, ...]:
-        """Seconds of the collectives of gradients that run beside the backward pass: all but the
-        last."""
+        """Seconds of the gradients' collectives beside the backward pass: all but the last one."""
         if self.is_sharded:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])

@@ -46,8 +46,7 @@ _CACHED_CALLS = [
 
 
 class _Ranks(NamedTuple):
-    """Speeds of ranks ``[W]``, their dense parts at the device's speed, the copies of their
-    batches."""
+    """Speeds of ranks ``[W]``, their dense parts at device speed, the copies of their batches."""
 
     speeds: FloatArray
     dense: DenseTimes
@@ -80,8 +79,7 @@ class StageModel:
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
 
     def _dense_times(self) -> DenseTimes:
-        """Times of the dense part at the device's speed; ``[W]`` arrays where batches are
-        unequal."""
+        """Times of the dense part at device speed; arrays ``[W]`` where batches are unequal."""
         if self._batch_ratio is None:
             dense = self.models.dense.times(self.workload, self.topology.trainers)
             return with_expansion(dense, self.workload, self.topology)
@@ -103,8 +101,7 @@ class StageModel:
         return DenseTimes(**{n: seconds * fastest for n, seconds in least.items()})
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(forward, backward, cache fetch) without launches, ``[..., W]``, at the device's
-        speed."""
+        """(forward, backward, cache fetch) without launches, ``[..., W]``, at device speed."""
         return lookup_times(self.models.lookup, work, self.topology)
 
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
@@ -263,8 +260,7 @@ class StageModel:
 
     @property
     def _splits_s(self) -> float:
-        """The exchange of split sizes; where exchanges are priced as a whole, what they cost
-        once."""
+        """The exchange of split sizes; or the one-off cost of exchanges that are priced whole."""
         return (
             self.models.exchange.once_s
             if self.models.exchange is not None
