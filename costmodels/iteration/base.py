@@ -133,8 +133,7 @@ class StageTimes:
         copy_blocks_host: whether the host waits for that copy.
         codecs: None where no exchange is compressed.
         piece_ratio: a dense part that is sharded over the ranks runs in pieces; this is the share
-        of
-            each piece. Empty for other dense parts.
+            of each piece. Empty for other dense parts.
         gather_s: all-gather of the parameters of each piece, before its forward pass and again
             before its backward pass.
         last_scatter_s: reduce-scatter of the gradients of the last piece.

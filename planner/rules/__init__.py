@@ -1,1 +1,1 @@
-"""What couples tables: groups, counts, and bytes that move."""
+"""Rules that couple tables: groups, counts, and limits on what moves."""

@@ -1,7 +1,8 @@
-"""What a rank has to receive to go from one plan to another, and a limit on it.
+"""The bytes that ranks receive when one plan replaces another, and a limit on them.
 
-A cell is received by a rank that holds it afterwards and did not before. Bytes are those of its
-weight and of its share of the row's optimizer state.
+A rank receives each cell (an element of a table) that it holds under the new plan and did not hold
+under the old one. The bytes of a cell are those of its weight and of its share of the row's
+optimizer state.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 MOVED_BYTES = 0.5
-"""From here on a table counts as moved; below it lies the rounding of sums."""
+"""A table counts as moved if ranks receive more bytes than this; less is rounding of sums."""
 _ROUNDING = 1.0 + 1e-9
 
 
 def cell_bytes(table: Table, workload: Workload) -> float:
-    """Bytes of one cell with its share of the row's optimizer state."""
+    """Bytes of one cell, with its share of the row's optimizer state."""
     return workload.trained_row_bytes(table) / table.embedding_dim
 
 
 def rectangles(shards: Sequence[Shard]) -> IntArray:
-    """``[N, 4]``: first row, row after the last, first column, column after the last."""
+    """``[N, 4]`` of each shard: first row, row after the last, first column, column after it."""
     cells = [
         (s.row_offset, s.row_offset + s.num_rows, s.col_offset, s.col_offset + s.num_cols)
         for s in shards
@@ -40,7 +41,7 @@ def rectangles(shards: Sequence[Shard]) -> IntArray:
 
 
 def overlaps(a: IntArray, b: IntArray) -> FloatArray:
-    """Cells that each of ``[N, 4]`` rectangles shares with each of ``[M, 4]``, ``[N, M]``."""
+    """``[N, M]`` how many cells each rectangle of ``a [N, 4]`` shares with each of ``b [M, 4]``."""
     rows = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
     cols = np.minimum(a[:, None, 3], b[None, :, 3]) - np.maximum(a[:, None, 2], b[None, :, 2])
     return np.asarray(np.maximum(rows, 0).astype(float) * np.maximum(cols, 0))
@@ -49,13 +50,13 @@ def overlaps(a: IntArray, b: IntArray) -> FloatArray:
 def received_bytes(
     before: TablePlacement, after: TablePlacement, table: Table, workload: Workload
 ) -> float:
-    """Bytes of weights and optimizer state that ranks receive to get a table from one to another.
+    """Bytes of weights and optimizer state that all ranks receive when one table is placed anew.
 
     Args:
-        before: where the table is.
-        after: where it shall be.
-        table: the table of both.
-        workload: tells the optimizer.
+        before: the placement of the table now.
+        after: the placement that it gets.
+        table: the table.
+        workload: names the optimizer, which decides the state of a row.
     """
     old, new = rectangles(before.shards), rectangles(after.shards)
     same_rank = np.array([[a.rank == b.rank for b in before.shards] for a in after.shards])
@@ -65,10 +66,10 @@ def received_bytes(
 
 
 class MoveBudget:
-    """Bytes each placed option receives from a plan in use, and whether that is within a limit."""
+    """Counts the bytes that leave a plan in use for a placed option, and compares with a limit."""
 
     def __init__(self, limit: MoveLimit, workload: Workload, topology: Topology) -> None:
-        """Keep the shards that ranks hold."""
+        """Keep the shards that ranks hold under the plan in use."""
         self.max_bytes = np.inf if limit.max_bytes is None else limit.max_bytes * _ROUNDING
         self.max_tables = np.inf if limit.max_tables is None else limit.max_tables
         self._tables = workload.tables
@@ -80,23 +81,23 @@ class MoveBudget:
         self._table_of = {t.name: i for i, t in enumerate(workload.tables)}
 
     def piece_bytes(self, option: ShardingOption) -> FloatArray:
-        """Bytes received for each piece on each place: ``[pieces, W]``, ``[pieces, H]``, ``[1]``.
+        """Bytes that ranks receive for each piece of an option on each place.
 
-        By spread: ranks, hosts, uniform.
+        ``[pieces, W]`` for spread ranks, ``[pieces, H]`` for hosts, and ``[1]`` for uniform.
         """
         if option not in self._known:
             self._known[option] = self._piece_bytes(option)
         return self._known[option]
 
     def table_bytes(self, option: ShardingOption, places: tuple[int, ...]) -> float:
-        """Bytes received by all ranks for one placed table."""
+        """Bytes that all ranks together receive for one placed table."""
         received = self.piece_bytes(option)
         if option.is_uniform:
             return float(received[0])
         return float(received[np.arange(len(places)), list(places)].sum())
 
     def keeps(self, moved_bytes: FloatArray) -> BoolArray:
-        """Whether bytes per table ``[..., T]`` are within the limit, ``[...]``."""
+        """``[...]`` whether plans keep the limit, from bytes received for each table ``[..., T]``."""
         few = (moved_bytes > MOVED_BYTES).sum(axis=-1) <= self.max_tables
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
@@ -118,7 +119,7 @@ class MoveBudget:
         return np.asarray(np.einsum("pihi->ph", blocks))
 
     def _missing(self, table: int, shards: Sequence[Shard]) -> FloatArray:
-        """Bytes that each rank would receive to hold each shard, ``[shards, W]``."""
+        """``[shards, W]`` bytes that each rank would receive to hold each shard."""
         new = rectangles(shards)
         cells = ((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).astype(float)
         missing = np.repeat(cells[:, None], self._world_size, axis=1)
@@ -128,6 +129,6 @@ class MoveBudget:
 
 
 def _held(plan: Plan, table: str) -> tuple[IntArray, IntArray]:
-    """(rectangles, ranks) of a table's shards."""
+    """(rectangles ``[N, 4]``, ranks ``[N]``) of a table's shards in a plan."""
     shards = plan.placement(table).shards
     return rectangles(shards), np.array([s.rank for s in shards], dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Rules on where tables go together: groups and counts as arrays, for every search alike.
+"""Rules on groups and counts of tables, as arrays that every search uses.
 
-A rule sees a plan as ``counts[t, r]``, the shards of table t on rank r. Two forms carry them all:
+A rule sees a plan as ``counts[t, r]``, the number of shards of table t on rank r. Every rule is one
+of two kinds:
 
-- a *cap* bounds, on each rank or host, the shards or the distinct tables of its members. Keeping
+- a *cap* limits, on each rank or host, the shards or the distinct tables of its members. Keeping
   tables apart is a cap of one distinct table;
-- a *union* lets its members use one rank or host in all.
+- a *union* allows all its members together only one rank or host.
 
-A limit on what moves away from a plan in use (:mod:`planner.rules.moved_bytes`) is checked
-beside them.
+A limit on what moves (:mod:`planner.rules.moved_bytes`) is checked with them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Relocation = Sequence[tuple[int, ShardingOption, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cap:
-    """At most ``most`` shards, or distinct tables, of the members (``[T]``) on each place."""
+    """Each place may hold at most ``most`` shards (or distinct tables) of the members ``[T]``."""
 
     members: BoolArray
     level: Level
@@ -48,7 +48,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Union:
-    """All shards of the members (``[T]``) on one place."""
+    """All shards of the members ``[T]`` have to be on one place."""
 
     members: BoolArray
     level: Level
@@ -56,10 +56,10 @@ class Union:
 
 
 class PlacementRules:
-    """The group rules of a problem, for one order of its tables.
+    """The rules of a problem that couple tables, with the tables in the workload's order.
 
     Attributes:
-        budget: the limit on what moves, None without one.
+        budget: the limit on what moves; None without one.
     """
 
     def __init__(self, constraints: Constraints, names: Sequence[str], topology: Topology) -> None:
@@ -77,7 +77,7 @@ class PlacementRules:
 
     @classmethod
     def of(cls, problem: PlanningProblem) -> PlacementRules:
-        """All rules of a problem, with the limit on what moves."""
+        """The rules of a problem, including its limit on what moves."""
         names = [t.name for t in problem.workload.tables]
         rules = cls(problem.constraints, names, problem.topology)
         limit = problem.move_limit
@@ -90,9 +90,10 @@ class PlacementRules:
         return bool(self.caps or self.unions or self.budget)
 
     def tied(self, level: Level) -> list[BoolArray]:
-        """Tables ``[T]`` that have to share one rank, or one host: each group of two and more.
+        """Groups of at least two tables, each ``[T]``, that have to share one rank (or one host).
 
-        Rules that have a table in common tie all of their tables, and one rank is one host.
+        Rules with a table in common make one group. Tables on one rank are also on one host, so the
+        groups of hosts include the rules on ranks.
         """
         groups: list[BoolArray] = []
         for union in self.unions:
@@ -104,7 +105,7 @@ class PlacementRules:
         return [g for g in groups if g.sum() > 1]
 
     def table_counts(self, option: ShardingOption, places: tuple[int, ...]) -> IntArray:
-        """Shards of one placed table on each rank, ``[W]``."""
+        """``[W]`` how many shards of one placed table each rank has."""
         if option.is_uniform:
             return np.ones(self.world_size, dtype=np.int64)
         if option.spread is Spread.RANKS:
@@ -113,32 +114,33 @@ class PlacementRules:
         return np.repeat(blocks, self.local_world_size)
 
     def at(self, level: Level, counts: IntArray) -> IntArray:
-        """Counts ``[..., W]`` per rank, or summed per host."""
+        """Counts ``[..., W]`` as they are for ranks; for hosts summed over their ranks."""
         if level is Level.RANK:
             return counts
         return np.asarray(counts.reshape(*counts.shape[:-1], self.num_hosts, -1).sum(axis=-1))
 
     def excess(self, counts: IntArray) -> IntArray:
-        """Shards or tables beyond the rules over all places, ``[...]`` of ``[..., T, W]``."""
+        """``[...]`` shards or tables beyond the rules, summed over places; from ``[..., T, W]``."""
         total = np.zeros(counts.shape[:-2], dtype=np.int64)
         for rule in self._rules:
             total = total + self._excess_of(rule, counts)
         return total
 
     def broken(self, counts: IntArray) -> tuple[str, ...]:
-        """The rules in words that a plan with counts ``[T, W]`` does not keep."""
+        """The rules, in words, that a plan with counts ``[T, W]`` breaks."""
         over = (rule.text for rule in self._rules if self._excess_of(rule, counts).item() > 0)
         return tuple(over)
 
     def possible(self, table: int, option: ShardingOption) -> bool:
         """Whether an option of a table can be part of a plan that keeps the rules.
 
-        False also for several column pieces on one rank, where one piece does the same.
+        It is False as well where a rule would put several column pieces on one rank, because the
+        option with one piece does the same.
         """
         return self.obstacle(table, option) is None
 
     def obstacle(self, table: int, option: ShardingOption) -> str | None:
-        """The rule that an option cannot keep wherever it goes, None if there is none."""
+        """A rule, in words, that an option breaks on all places; None if there is no such rule."""
         pieces, local = option.num_pieces, self.local_world_size
         for cap in self.caps:
             if not cap.members[table]:
@@ -166,7 +168,7 @@ class PlacementRules:
         return [*self.caps, *self.unions]
 
     def _excess_of(self, rule: Cap | Union, counts: IntArray) -> IntArray:
-        """Shards, tables or places beyond one rule, ``[...]`` of ``[..., T, W]``."""
+        """``[...]`` shards, tables or places beyond one rule, from counts ``[..., T, W]``."""
         inside = self.at(rule.level, counts[..., rule.members, :])
         if isinstance(rule, Cap):
             held = (inside > 0) if rule.distinct else inside
@@ -184,12 +186,12 @@ class PlacementRules:
 
 
 class Usage:
-    """What the tables placed so far take of every rule; changes as tables come and go.
+    """How much of every rule the placed tables use; it is updated when tables come and go.
 
     Attributes:
-        placed: option and places of each table; None for one without a place.
+        placed: option and places of each table; None for a table without a place.
         counts: ``[T, W]`` shards of each table on each rank.
-        moved: ``[T]`` bytes received for each table.
+        moved: ``[T]`` bytes that ranks receive for each table.
     """
 
     def __init__(self, rules: PlacementRules, placed: Sequence[Placed | None]) -> None:
@@ -204,7 +206,7 @@ class Usage:
                 self.put(table, item)
 
     def put(self, table: int, placed: Placed | None) -> None:
-        """Place a table anew, or take it away."""
+        """Place a table anew, or take it out of the plan (None)."""
         self.placed[table] = placed
         self._set(table, 0 if placed is None else self.rules.table_counts(*placed))
         if self.rules.budget is not None:
@@ -212,9 +214,9 @@ class Usage:
             self.moved[table] = received
 
     def hold(self, table: int, counts: IntArray) -> None:
-        """Count shards ``[W]`` of a table on each rank, also of a cut that no option is.
+        """Set the shards ``[W]`` of a table on each rank, which need not be those of an option.
 
-        What the table moves is left as it is.
+        The bytes received for the table stay as they are.
         """
         self._set(table, counts)
 
@@ -232,7 +234,7 @@ class Usage:
         return budget is None or bool(budget.keeps(self.moved))
 
     def allows(self, move: Relocation) -> bool:
-        """Whether the rules hold after a move."""
+        """Whether every rule would hold after a move; the usage itself stays as it is."""
         before = [(table, self.placed[table]) for table, _, _ in move]
         for table, option, places in move:
             self.put(table, (option, places))
@@ -242,7 +244,7 @@ class Usage:
         return kept
 
     def ranks_for(self, table: int) -> BoolArray:
-        """Ranks that may take one more shard of the table, ``[W]``; what moves is not looked at."""
+        """``[W]`` ranks that may take one more shard of a table; the limit on moves is ignored."""
         rules = self.rules
         allowed = np.ones(rules.world_size, dtype=bool)
         for cap, load in zip(rules.caps, self._loads, strict=True):
@@ -258,7 +260,7 @@ class Usage:
         return allowed
 
     def hosts_for(self, table: int) -> BoolArray:
-        """Hosts that may take one more block of the table, a shard on each rank, ``[H]``."""
+        """``[H]`` hosts that may take one more block of a table, which is a shard on each rank."""
         rules, local = self.rules, self.rules.local_world_size
         ranks = self.ranks_for(table).reshape(rules.num_hosts, local)
         allowed: BoolArray = np.asarray(ranks.all(axis=-1), dtype=bool)
@@ -268,7 +270,7 @@ class Usage:
         return allowed
 
     def relocations(self, tables: IntArray, pieces: IntArray, rank: int) -> BoolArray:
-        """Where each shard on ``rank``, given by table and piece, may go, ``[S, W]``."""
+        """``[S, W]`` ranks that each shard on ``rank``, named by table and piece, may move to."""
         allowed = np.ones((len(tables), self.rules.world_size), dtype=bool)
         for table in np.unique(tables) if self.rules.caps or self.rules.unions else ():
             before = self.counts[table].copy()
@@ -290,13 +292,13 @@ class Usage:
         others: tuple[IntArray, IntArray],
         there: IntArray,
     ) -> BoolArray:
-        """Which exchanges of a shard on ``rank`` keep the rules, ``[A, B]``.
+        """``[A, B]`` whether a shard on ``rank`` and one elsewhere may change places.
 
         Args:
-            mine: table and piece of each shard on ``rank``.
-            rank: where they are.
-            others: table and piece of each shard elsewhere.
-            there: the rank of each of those.
+            mine: ``[A]`` table and ``[A]`` piece of each shard on ``rank``.
+            rank: the rank of these shards.
+            others: ``[B]`` table and ``[B]`` piece of each shard elsewhere.
+            there: ``[B]`` the rank of each shard elsewhere.
         """
         allowed = np.ones((len(mine[0]), len(others[0])), dtype=bool)
         for cap, load in zip(self.rules.caps, self._loads, strict=True):
@@ -319,6 +321,8 @@ class Usage:
     def _swaps_under(
         self, cap: Cap, load: IntArray, mine: IntArray, rank: int, others: IntArray, there: IntArray
     ) -> BoolArray:
+        # ``far`` are the places of the others, ``[B]``; ``more_far`` and ``more_here`` are what the
+        # place of the other and the own place gain of the cap by each exchange, ``[A, B]``.
         step = self._step(cap.level)
         here, far = rank // step, there // step
         counts = self.rules.at(cap.level, self.counts)
@@ -339,7 +343,7 @@ class Usage:
     def _affords(
         self, one: FloatArray, change: FloatArray, two: FloatArray | float, other: FloatArray
     ) -> BoolArray:
-        """Whether tables that moved ``one`` and ``two`` bytes may move so many more."""
+        """Whether two tables that moved ``one`` and ``two`` bytes may each move that much more."""
         budget = self.rules.budget
         if budget is None:
             return np.ones(change.shape, dtype=bool)
@@ -351,7 +355,7 @@ class Usage:
         return np.asarray(few & ((self.moved.sum() + grown <= budget.max_bytes) | (grown <= 0)))
 
     def _received(self, tables: IntArray, pieces: IntArray) -> FloatArray:
-        """Bytes received for each shard on each rank, ``[S, W]``."""
+        """``[S, W]`` bytes that each rank would receive to hold each shard."""
         received = np.zeros((len(tables), self.rules.world_size))
         budget = self.rules.budget
         for i, (table, piece) in enumerate(zip(tables, pieces, strict=True)):
@@ -375,7 +379,7 @@ class Usage:
         return 1 if level is Level.RANK else self.rules.local_world_size
 
     def _spread(self, level: Level, places: BoolArray) -> BoolArray:
-        """A mask of places as a mask of ranks."""
+        """A mask of places, ranks or hosts, as a mask of ranks ``[W]``."""
         return np.repeat(places, self._step(level))
 
 

@@ -1,4 +1,4 @@
-"""Rules that no plan can keep, whatever its memory, told after a search found nothing."""
+"""Rules that no plan can keep, whatever memory there is; named when a search finds no plan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planner.rules.placement_rules import Cap, PlacementRules
 def unmet_rules(
     rules: PlacementRules, options: Sequence[Sequence[ShardingOption]]
 ) -> tuple[str, ...]:
-    """One line for each limit that the tables exceed even where each takes as little as it can.
+    """One line for each limit that tables exceed even with their smallest options.
 
     Args:
-        rules: with their members in the order of the tables.
-        options: of each table.
+        rules: the rules of the problem.
+        options: the options of each table, in the order of the rules' tables.
     """
     lines = []
     for cap in rules.caps:
@@ -39,7 +39,7 @@ def rule_names(rules: PlacementRules) -> tuple[str, ...]:
 
 
 def _taken(cap: Cap, option: ShardingOption, rules: PlacementRules) -> int:
-    """Places that an option takes of a limit on tables at least, or its shards."""
+    """How much an option uses of a cap at least: places if tables count, otherwise shards."""
     local = rules.local_world_size
     if option.is_uniform:
         return rules.num_hosts if cap.distinct and cap.level is Level.HOST else rules.world_size

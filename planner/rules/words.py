@@ -1,4 +1,4 @@
-"""Constraints in words, each so that people find it again in the file that holds it."""
+"""Constraints in words, close enough to the constraint file that people find them there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableCo
 T = TypeVar("T", bound=StrEnum)
 
 _USUAL_COLUMNS = 4
-"""The least width of column pieces where no rule gives one."""
+"""The least width of column pieces if no rule gives one."""
 
 
 def general_words(constraints: Constraints) -> dict[str, str]:
-    """What limits all tables alike, by its field: ``all tables: not grid_shard``, or kernels."""
+    """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
     found = {}
     if set(constraints.sharding_types) != set(ShardingType):
         found["sharding_types"] = f"all tables: {_of(constraints.sharding_types, ShardingType)}"
@@ -27,7 +27,7 @@ def general_words(constraints: Constraints) -> dict[str, str]:
 
 
 def table_words(rule: TableConstraint) -> str:
-    """``user: row_wise, table_wise; fused; ranks 0, 1``."""
+    """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
     parts = []
     if rule.sharding_types:
         parts.append(_of(rule.sharding_types, ShardingType))
@@ -47,31 +47,31 @@ def table_words(rule: TableConstraint) -> str:
 
 
 def together_words(group: TableGroup) -> str:
-    """``together [user, item] on one rank``."""
+    """A rule that keeps tables together, such as ``together [user, item] on one rank``."""
     return f"together {_patterns(group.patterns)} on one {group.level.value}"
 
 
 def apart_words(group: TableGroup) -> str:
-    """``apart [user, item] on different hosts``."""
+    """A rule that keeps tables apart, such as ``apart [user, item] on different hosts``."""
     return f"apart {_patterns(group.patterns)} on different {group.level.value}s"
 
 
 def count_words(limit: CountLimit) -> str:
-    """``max_tables_per_rank 2 of [user, item]``; without the names where all tables count."""
+    """A limit such as ``max_tables_per_rank 2 of [user, item]``; no names if all tables count."""
     what = "shards" if limit.counts_shards else "tables"
     whose = "" if limit.patterns == ("*",) else f" of {_patterns(limit.patterns)}"
     return f"max_{what}_per_{limit.level.value} {limit.most}{whose}"
 
 
 def memory_words(limit: MemoryLimit) -> str:
-    """``device_memory 12 GiB on ranks 0, 1``; without the places where all are meant."""
+    """A limit such as ``device_memory 12 GiB on ranks 0, 1``; no places if it holds for all."""
     what = "device" if limit.level is Level.RANK else "host"
     where = f" on {limit.level.value}s {_listed(limit.places)}" if limit.places else ""
     return f"{what}_memory {units.format_bytes(limit.most_bytes)}{where}"
 
 
 def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
-    """Every rule that a table is under, in words: its own, those of all tables, and memory."""
+    """Every rule that holds for a table, in words: its own, those of all tables, and memory."""
     return (
         *map(table_words, constraints.for_table(table)),
         *general_words(constraints).values(),
@@ -83,7 +83,7 @@ def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
 
 
 def _of(chosen: Sequence[T], kinds: type[T]) -> str:
-    """The chosen ones of a kind, or those that are missing where these are fewer."""
+    """The chosen members of an enumeration; the missing ones after "not" if they are fewer."""
     missing = [kind.value for kind in kinds if kind not in chosen]
     if 0 < len(missing) < len(set(chosen)):
         return f"not {', '.join(missing)}"

@@ -1,1 +1,1 @@
-"""The space of plans, what is made small over it, and how much work a search may do."""
+"""The space of plans, the value that a search minimises, and how much work a search may do."""

@@ -1,8 +1,8 @@
 """How a time limit and a budget of work are shared out between listing, search and baselines.
 
 Without a time limit a search has a budget of work (:mod:`planner.space.effort`) that follows from
-the problem's size, so that it ends at the same point on every machine. A time limit is by the
-clock.
+the problem's size, so that it ends at the same point on every machine. A time limit is measured by
+the clock, so that with one the result can differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from planner.space.evaluation import Budget, SearchSpace
 
 _WORK_S_PER_TABLE: Final = 0.16
 _LEAST_WORK_S, _MOST_WORK_S = 0.6, 8.0
-"""Nominal seconds of a search: per table, at least and at most, up to :data:`_LARGE`."""
+"""Nominal seconds of a search: for each table, at least, and at most (up to :data:`_LARGE`)."""
 _LARGE: Final = 110_000
-"""Tables times ranks, 856 x 128, beyond which the first bound and the first plans alone take most
-of these seconds, so that none would be left to improve a plan."""
+"""Tables times ranks (856 x 128). In larger problems the first bound and the first plans alone take
+most of these seconds, so that the search gets more of them to improve a plan."""
 _MOST_TIMES: Final = 5.0
-"""As many times as long takes the search of the largest problems."""
+"""The search of the largest problems gets this many times the usual seconds."""
 _LEAST_LIMITED_WORK_S: Final = 4.0
-"""Nominal seconds at least where a limit on what moves leaves the choice to chains of moves."""
+"""Nominal seconds at least if there is a limit on what moves: plans then improve only by chains of
+moves, which take longer to find."""
 _WORK_SHARE: Final = 0.7
 """Nominal seconds of a search for each second of a time limit."""
 _BASELINE_WORK_S: Final = 1.0
 """Nominal seconds of one baseline."""
 _BASELINE_LIMIT_S: Final = 1.0
 _BASELINE_SHARE: Final = 0.02
-"""Most time of one baseline, in seconds and as a share of the limit."""
+"""The most time that one baseline gets: in seconds, and as a share of the time limit."""
 _LEAST_SEARCH_SHARE: Final = 0.2
-"""The search gets at least this share of the limit, however long the rest takes."""
+"""The search gets at least this share of the time limit, however long the rest takes."""
 
 
 def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None) -> float:
-    """Nominal seconds that a search may take unless told otherwise.
+    """Nominal seconds that a search may take if the user gives no budget of work.
 
-    About eight seconds of one core of a machine of 2023 for fifty tables and more, less for fewer.
-    Where tables times ranks are very many, it grows with their square root, up to five times. With
-    a time limit it is most of that, so that the clock cuts only on slower machines.
+    They grow with the number of tables to 8 nominal seconds for fifty tables and more; a nominal
+    second is about a second on one core of a machine of 2023. If tables times ranks exceed
+    :data:`_LARGE`, they grow further with the square root of that product, up to five times. With a
+    time limit they are 0.7 times the limit, so that only a slower machine reaches the limit first.
 
     Args:
-        num_tables: of the workload.
-        world_size: ranks.
-        time_limit_s: the limit by the clock that was asked for; None for none.
+        num_tables: number of tables of the workload.
+        world_size: number of ranks.
+        time_limit_s: seconds by the clock that the user allows; None for no limit.
     """
     if time_limit_s is not None:
         return _WORK_SHARE * time_limit_s
@@ -62,8 +64,8 @@ class Deadline:
     Args:
         limit_s: seconds by the clock; None for no limit.
         kept_s: seconds of the limit that are needed after everything else.
-        num_plans: plans that are priced in full after the search.
-        num_baselines: baseline strategies that run after it.
+        num_plans: number of plans that are priced in full after the search.
+        num_baselines: number of baseline strategies that run after the search.
     """
 
     def __init__(
@@ -84,9 +86,10 @@ class Deadline:
         return self.limit_s - self._kept_s - (time.perf_counter() - self._started)
 
     def for_search(self, price_one: Callable[[], object]) -> float | None:
-        """What is left for the search once the pricing of all plans is kept back; None: no limit.
+        """Seconds that the search may take by the clock; None without a time limit.
 
-        Prices one plan to see how long that takes.
+        From the time that is left, this keeps back what the baselines and the pricing of all plans
+        will take. It prices one plan to see how long pricing takes.
         """
         if self.limit_s is None:
             return None
@@ -98,7 +101,7 @@ class Deadline:
         return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
 
     def for_baseline(self, space: SearchSpace, left: int) -> Budget:
-        """Budget of the next of ``left`` baselines."""
+        """The budget of the next baseline, if ``left`` baselines have still to run."""
         most = priced_plans(_BASELINE_WORK_S, space.pipeline)
         limit_s = None
         if self.limit_s is not None:
@@ -108,22 +111,24 @@ class Deadline:
 
 
 def priced_plans(work_s: float, pipeline: CostPipeline) -> int:
-    """Nominal seconds in priced plans, which is how a search counts its work; at least 1.
+    """How many plans can be priced in ``work_s`` nominal seconds, at least 1.
+
+    Searches and users count work in priced plans.
 
     Args:
         work_s: nominal seconds.
-        pipeline: what prices a plan.
+        pipeline: prices the plans; more ranks and more columns of work take longer.
     """
     plan_s = priced_s(1, pipeline.topology.world_size * pipeline.num_features)
     return max(round(work_s / plan_s), 1)
 
 
 def default_evaluations(space: SearchSpace, time_limit_s: float | None) -> int:
-    """The budget of a search that was given none, in priced plans.
+    """The budget of work of a search for which the user gave none, in priced plans.
 
     Args:
-        space: what is searched.
-        time_limit_s: the limit by the clock that was asked for; None for none.
+        space: the plans that are searched.
+        time_limit_s: seconds by the clock that the user allows; None for no limit.
     """
     work_s = default_work_s(space.num_tables, space.world_size, time_limit_s)
     if time_limit_s is None and space.rules.budget is not None:

@@ -1,12 +1,12 @@
 """How much work a search has done, counted so that it is the same on every machine.
 
-A search that ended by the clock would find other plans on a busy machine than on an idle one. So
-each part of it says what it has done, in seconds of a machine that does not exist: nominal seconds,
-from counts of what was computed. The costs below were fitted to processor seconds of one core; only
-their ratios matter for where a search ends.
+A search that ended by the clock would find other plans on a busy machine than on an idle one.
+Therefore each part of a search counts what it has computed, and turns the counts into nominal
+seconds by the costs below. These costs were fitted to processor seconds of one core of a machine of
+2023; only their ratios decide where a search ends.
 
-Users count in priced plans: work worth ``n`` of them has been done when the nominal seconds of
-pricing ``n`` plans one by one have been spent.
+Users count work in priced plans: work of ``n`` priced plans has been done when the nominal seconds
+of pricing ``n`` plans one by one have been spent.
 """
 
 from __future__ import annotations
@@ -16,33 +16,41 @@ from typing import Final
 
 _PRICE_CALL_S: Final = 1.1e-3
 _PRICE_ENTRY_S: Final = 2e-8
-"""Pricing plans: per call, and per entry of work."""
+"""Pricing plans: for each call, and for each number in the work arrays of the plans."""
 _PROGRAM_S: Final = 2.2e-3
 _PROGRAM_ENTRY_S: Final = 6e-7
 _PIVOT_ROW_S: Final = 5.5e-8
-"""Linear programs: each, per coefficient, and per pivot and row; building and reading included."""
+"""Linear programs: for each program, for each coefficient, and for each pivot times the rows. They
+include building the program and reading its solution."""
 _NODE_S: Final = 1e-3
-"""The same of mixed-integer programs, per node, beside its pivots."""
+"""Mixed-integer programs: for each node of the search tree, in addition to its pivots."""
 _INSERTION_S: Final = 2.5e-4
 _INSERTION_ENTRY_S: Final = 4e-7
-"""Putting a table where it fits best: each, and per load of every rank."""
+"""Putting one table where it fits best: for each time, and for each number that is compared."""
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
-"""Placing the options of all tables: per table, and per table and rank."""
+"""Placing given options: for each table, and for each table on each rank."""
 _NEIGHBOURS_S: Final = 6e-4
 _NEIGHBOURS_ENTRY_S: Final = 4e-7
-"""Looking at all moves from some ranks: each time, and per load of every rank."""
+"""Looking at all moves from some ranks: for each time, and for each number that is compared."""
 _LEAST_LEFT_SHARE: Final = 0.1
-"""Share of what was planned that a search counts on until a limit ends it."""
+"""A search goes on counting on this share of its planned work until its limit is reached."""
 
 
 def priced_s(count: int, entries: int) -> float:
-    """Nominal seconds of pricing ``count`` plans with ``entries`` of work each, at once."""
+    """Nominal seconds of pricing ``count`` plans in one call, with ``entries`` numbers each."""
     return _PRICE_CALL_S + _PRICE_ENTRY_S * count * entries
 
 
 def program_s(entries: int, rows: int, pivots: int, nodes: int = 0) -> float:
-    """Nominal seconds of building, solving and reading a program."""
+    """Nominal seconds of building and solving a program, and of reading its solution.
+
+    Args:
+        entries: coefficients that are not zero.
+        rows: constraints of the program.
+        pivots: pivots of the simplex method.
+        nodes: nodes of the search tree; 0 for a linear program.
+    """
     return _PROGRAM_S + _PROGRAM_ENTRY_S * entries + _PIVOT_ROW_S * pivots * rows + _NODE_S * nodes
 
 
@@ -62,26 +70,27 @@ def neighbours_s(entries: int) -> float:
 
 
 class Meter:
-    """Adds up nominal seconds, against a limit.
+    """Adds up the nominal seconds of a search, and compares them with a limit.
 
     Attributes:
-        most_s: the limit; infinite for none.
-        planned_s: what the search can count on, of which its parts get their shares: the limit, or
-            less where a time limit is likely to end it sooner.
-        spent_s: so far.
+        most_s: the limit; infinite without one.
+        planned_s: what the search plans with, and what it shares out among its parts: the limit, or
+            less if a time limit is likely to end the search sooner.
+        spent_s: what has been spent so far.
     """
 
     def __init__(self, most_s: float = math.inf, time_limit_s: float | None = None) -> None:
-        """Nothing is spent yet; a nominal second takes about a second by the clock."""
+        """Start with nothing spent. A nominal second is taken for a second by the clock."""
         self.most_s = most_s
         self.planned_s = most_s if time_limit_s is None else min(most_s, time_limit_s)
         self.spent_s = 0.0
 
     @property
     def left_s(self) -> float:
-        """Nominal seconds that the search can count on.
+        """Nominal seconds that the search can still plan with.
 
-        On a machine that does more by the clock than was planned, that is a small share of it.
+        A fast machine has spent all planned seconds before the time limit. It then plans with a
+        small share of them at a time, until the time limit or the limit of work ends the search.
         """
         planned_s = max(self.planned_s - self.spent_s, _LEAST_LEFT_SHARE * self.planned_s)
         return max(min(planned_s, self.most_s - self.spent_s), 0.0)
@@ -92,5 +101,5 @@ class Meter:
         return self.spent_s >= self.most_s
 
     def spend(self, seconds: float) -> None:
-        """Add what has been done."""
+        """Add the nominal seconds of what has been done."""
         self.spent_s += seconds

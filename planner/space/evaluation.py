@@ -1,7 +1,8 @@
 """The search space as arrays, and the one place that prices points of it.
 
-A point is an :class:`Assignment`: per table an option and the places of its shards. Its work is the
-sum of its tables' rows, so neighbours cost one addition; its value is a function of the work.
+A point is an :class:`Assignment`: for each table an option and the places of its pieces. The work
+of a point is the sum of the rows of its tables, so a change of one table takes one subtraction and
+one addition. The value of a point is a function of its work.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 ROUNDING: Final = 1.0 + 1e-9
-"""Proofs allow memory this much more than its limit: sums of many shards are rounded."""
+"""Proofs allow this many times the limit of a memory, because sums of many shards are rounded."""
 
 FITTING: Final = 1.0 + 1e-12
-"""Plans may fill this share of it, so that what fits to the byte fits however it is summed."""
+"""Plans may fill this many times a limit, so that rounding never refuses an exact fit."""
 
 _MOST_ENTRIES: Final = 400_000
-"""Entries of work priced at a time; more fall out of the caches and take gigabytes."""
+"""Numbers of work priced in one call; more do not fit into processor caches, and take gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Index of the option, and places (ranks or hosts) of its pieces, for each table in order."""
+    """For each table in order: index of its option, and places (ranks or hosts) of its pieces."""
 
     options: tuple[int, ...]
     places: tuple[tuple[int, ...], ...]
@@ -61,8 +62,8 @@ class Assignment:
 class Budget:
     """How long a search may go on; None means no limit.
 
-    ``max_evaluations`` is work worth the pricing of so many plans (:mod:`planner.space.effort`), so
-    that a search ends at the same point on any machine. ``time_limit_s`` is by the clock.
+    ``time_limit_s`` are seconds by the clock. ``max_evaluations`` counts work in priced plans
+    (:mod:`planner.space.effort`), so that a search ends at the same point on any machine.
     """
 
     time_limit_s: float | None = None
@@ -73,19 +74,19 @@ class SearchSpace:
     """Options and places of every table, with their work.
 
     Attributes:
-        tables: options that fit on empty devices, per table.
-        first: ``[T + 1]`` index of each table's first option in the flat arrays.
-        pool: ``[M, F]`` distinct work rows; ``rows[i]`` indexes them for flat option i with shape
-            ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread, all from ``pool_first[i]`` on.
-        pool_device, pool_host: ``[M]`` bytes of each distinct row.
-        is_uniform, is_on_hosts: ``[n]`` whether a flat option loads every rank, or whole hosts.
-        pieces: ``[n]`` places to choose for it; 0 for uniform ones.
-        largest_device: ``[n]`` device bytes of its largest shard.
-        mean_work: ``[n, F]`` work of each flat option once placed, averaged over ranks.
+        tables: for each table the options that fit on empty devices.
+        first: ``[T + 1]`` number of each table's first option in the flat list of all options.
+        pool: ``[M, F]`` distinct rows of work. ``rows[i]`` numbers those of flat option i, in shape
+            ``[W]``, ``[pieces]`` or ``[pieces, L]`` for its spread, from ``pool_first[i]`` on.
+        pool_device, pool_host: ``[M]`` bytes of each row of ``pool``.
+        is_uniform, is_on_hosts: ``[n]`` whether an option loads every rank, or whole hosts.
+        pieces: ``[n]`` how many places have to be chosen for an option; 0 for uniform ones.
+        largest_device: ``[n]`` device bytes of an option's largest shard.
+        mean_work: ``[n, F]`` work of an option, averaged over all ranks.
         device, host: ``[F]`` bytes per unit of work.
-        rules: what tables have to keep together; false if there is nothing.
+        rules: rules on groups, counts and moves; false if there are none.
         listing: the options as they were listed.
-        known: a plan that was found while options were listed, for a search to begin with.
+        known: a plan that was found while options were listed; a search can begin with it.
     """
 
     def __init__(self, problem: PlanningProblem, pipeline: CostPipeline, listing: Listing) -> None:
@@ -139,7 +140,7 @@ class SearchSpace:
     def placed_rows(
         self, table: int, index: int, places: tuple[int, ...]
     ) -> tuple[IntArray, FloatArray]:
-        """(ranks, work rows) of one table; a rank may appear more than once."""
+        """(ranks, work rows) of one table on its places; a rank may appear more than once."""
         flat = int(self.first[table]) + index
         work = self.pool[self.rows[flat]]
         spread = self.options[flat].spread
@@ -152,7 +153,7 @@ class SearchSpace:
     def work_without(
         self, work: FloatArray, table: int, index: int, places: tuple[int, ...]
     ) -> FloatArray:
-        """Work of a plan ``[W, F]`` less that of one of its tables."""
+        """Work of a plan ``[W, F]`` without that of one of its tables."""
         rest = work.copy()
         ranks, rows = self.placed_rows(table, index, places)
         np.subtract.at(rest, ranks, rows)
@@ -164,7 +165,7 @@ class SearchSpace:
         return (np.array(hosts, dtype=np.int64)[:, None] * self.local_world_size + local).ravel()
 
     def work(self, assignment: Assignment) -> FloatArray:
-        """Work of an assignment from scratch, ``[W, F]``."""
+        """Work of an assignment, summed anew over its tables, ``[W, F]``."""
         work = np.zeros((self.world_size, self.pipeline.num_features))
         ranks: list[IntArray] = []
         rows: list[IntArray] = []
@@ -186,7 +187,7 @@ class SearchSpace:
         return work
 
     def usage(self, assignment: Assignment) -> Usage:
-        """What an assignment takes of the rules on groups, counts and moves."""
+        """What an assignment uses of the rules on groups, counts and moves."""
         options = (self.option(t, i) for t, i in enumerate(assignment.options))
         return Usage(self.rules, list(zip(options, assignment.places, strict=True)))
 
@@ -219,9 +220,9 @@ class SearchSpace:
     def plan(self, assignment: Assignment) -> Plan:
         """The plan of an assignment.
 
-        Where one sharding type stands for another and splits no columns, tables go by the plain
-        name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``. That leaves
-        the price as it is, for no other table has the plain name then.
+        If no table splits columns under a sharding type that stands for another one, the plan has
+        the plain name: ``table_wise`` for ``column_wise``, ``table_row_wise`` for ``grid_shard``.
+        All such tables change their name together, so that the price stays the same.
         """
         names = self._names(assignment)
         return Plan(
@@ -234,7 +235,7 @@ class SearchSpace:
         )
 
     def assignment(self, plan: Plan) -> Assignment:
-        """The point of the space that a plan is; the inverse of :meth:`plan`.
+        """The assignment that gives a plan; the inverse of :meth:`plan`.
 
         Raises:
             InvalidInputError: the plan cuts a table in a way that is not in the space.
@@ -250,7 +251,7 @@ class SearchSpace:
         return Assignment(options=tuple(options), places=tuple(places))
 
     def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
-        """Option index and places of a placement; None if no option is cut like it."""
+        """Index of the option, and places, of a placement; None if no option is cut like it."""
         kind = placement.sharding_type
         listed = self.listing.names.listed(kind)
         for index, option in enumerate(self.tables[table].options):
@@ -312,7 +313,7 @@ class SearchSpace:
 
 
 def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
-    """Whether two placements are the same but for the name of their sharding type."""
+    """Whether two placements are the same except for the name of their sharding type."""
     return (one.shards, one.kernel, one.cache_load_factor_ratio) == (
         other.shards,
         other.kernel,
@@ -321,7 +322,7 @@ def _is_alike(one: TablePlacement, other: TablePlacement) -> bool:
 
 
 def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
-    """``[T, size]``; tables without a limit share one tuple, which is read once."""
+    """``[T, size]`` True for allowed places; tables often share a tuple, which is read once."""
     rows: dict[int, BoolArray] = {}
     for places in allowed:
         if id(places) not in rows:
@@ -332,7 +333,7 @@ def _mask(allowed: Sequence[tuple[int, ...]], size: int) -> BoolArray:
 
 
 class Evaluator:
-    """Prices work and assignments, counts both, and knows when the budget is spent."""
+    """Prices work and assignments, counts the work of a search, and ends it with its budget."""
 
     def __init__(
         self,
@@ -373,11 +374,11 @@ class Evaluator:
 
     @property
     def work(self) -> int:
-        """What has been done, in priced plans."""
+        """The work that the search has done, in priced plans."""
         return round(self.meter.spent_s / self._plan_s)
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Objective of many plans, infinite where memory does not suffice."""
+        """``[...]`` values of plans with work ``[..., W, F]``; infinite if memory is too small."""
         count = int(np.prod(work.shape[:-2]))
         self.num_evaluations += count
         self.meter.spend(priced_s(count, self._plan_entries))
@@ -391,7 +392,7 @@ class Evaluator:
         return np.where(fits, self.objective.values(work), np.inf)
 
     def value(self, assignment: Assignment) -> float:
-        """Objective of one assignment, remembered; infinite if it breaks a rule."""
+        """Value of one assignment, computed once; infinite if it breaks a rule or does not fit."""
         if assignment not in self._known:
             kept = self.space.keeps_rules(assignment)
             value = float(self.values(self.space.work(assignment)))

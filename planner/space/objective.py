@@ -1,4 +1,4 @@
-"""What a search makes small: the interface of an objective."""
+"""The interface of an objective: the value that a search minimises."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
-"""Builds what counts and prices the work of plans."""
+"""Makes the pipeline that counts and prices the work of plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,28 +42,31 @@ class JudgedWork:
 
 
 class AbstractObjective(ABC):
-    """What is minimised: a value of a plan's work, with phases that bound it from below.
+    """The value that a search minimises, as a function of a plan's work, and bounds from below.
 
-    Phases are convex and homogeneous in one rank's work and have tangents. With ``z[k]`` the
-    largest phase k over the ranks, the value is at least ``base + slopes @ z`` for each cut.
+    Bounds use phases, such as the forward lookup. A phase is a number of each rank: a convex and
+    homogeneous function of the rank's work, which has tangents. Let ``z[k]`` be the largest phase k
+    over all ranks. A cut then says that the value is at least ``base + slopes @ z``.
     """
 
     name: ClassVar[str]
-    """What the result calls it."""
+    """The name of the objective in results."""
 
     @abstractmethod
     def values(self, work: FloatArray) -> FloatArray:
-        """Objective of each plan, ``[...]`` from work ``[..., W, F]``."""
+        """The value of each plan, ``[...]``, from work ``[..., W, F]``."""
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
-        """Values that hold whichever of their names tables go by: at most ``values``, ``[...]``.
+        """Values ``[...]`` that no plan with the same shards is below: at most ``values``.
 
-        A sharding type may stand for others with collectives of their own. Models under which two
-        collectives may take less than one have to be replaced by others that are nowhere above.
+        In a search one sharding type can stand for several that give the same shards, and each of
+        them has collectives of its own. Some cost models price two collectives below one collective
+        with all the bytes. Such a model is replaced here by one that does not, and that is nowhere
+        above it.
 
         Args:
-            work: of the plans.
-            values: what :meth:`values` says of them.
+            work: ``[..., W, F]`` of the plans.
+            values: ``[...]`` from :meth:`values`.
         """
         del work
         return values
@@ -75,24 +78,24 @@ class AbstractObjective(ABC):
     @property
     @abstractmethod
     def weights(self) -> FloatArray:
-        """``[K]`` how much each phase can weigh; those of weight 0 are never looked at."""
+        """``[K]`` weight of each phase in the value; bounds leave out phases of weight 0."""
 
     @property
     def slowness(self) -> FloatArray | None:
-        """``[W, K]`` how many times as long phases take on each rank as on the fastest device.
+        """``[W, K]`` time of each phase on each rank, divided by its time on the fastest device.
 
-        None where ranks are alike.
+        None if all ranks are equally fast.
         """
         return None
 
     @property
     def parts(self) -> BoolArray:
-        """``[K]`` phases whose load is part of another one's, so that few tangents say enough."""
+        """``[K]`` True for phases whose load is part of another phase's: few tangents suffice."""
         return np.zeros(len(self.weights), dtype=bool)
 
     @property
     def hidden(self) -> BoolArray:
-        """``[K]`` phases that add no time as a rule, because steps beside them take longer.
+        """``[K]`` True for phases that usually add no time, because steps beside them take longer.
 
         A linear program looks at such a phase only after a solution in which it does add time,
         because every phase makes the program larger.
@@ -101,16 +104,16 @@ class AbstractObjective(ABC):
 
     @property
     def prices(self) -> FloatArray | None:
-        """``[F]`` what a unit of work adds to its rank's share of the value.
+        """``[F]`` what a unit of each column of work adds to its rank's share of the value.
 
-        None unless phases are linear and the value is their weighted sum; then no rank's priced
-        work exceeds the value.
+        The value is then at least ``work[r] @ prices`` for every rank r. None unless phases are
+        linear in work and the value is their weighted sum.
         """
         return None
 
     @property
     def sees_types(self) -> bool:
-        """Whether :meth:`cut` says more where it is told the sharding types of a plan."""
+        """Whether :meth:`cut` is stronger if it knows the sharding types of a plan."""
         return type(self).cut is not AbstractObjective.cut
 
     @abstractmethod
@@ -118,9 +121,13 @@ class AbstractObjective(ABC):
         """A cut that holds for every plan."""
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
-        """The least value that bounds know of plans with the phases of this one, from ``[W, F]``.
+        """The highest bound that its phases allow for a plan with work ``[W, F]``.
 
-        None where the objective is a function of its phases alone, so that it is the value itself.
+        None if the objective depends on its phases alone, because the value is this bound then.
+
+        Args:
+            work: ``[W, F]`` of the plan.
+            types: the sharding types of the plan.
         """
         del work, types
         return None
@@ -131,13 +138,13 @@ class AbstractObjective(ABC):
         types: frozenset[ShardingType],
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
-        """A cut that holds for plans with exactly these types, best at ``phases`` (``[K]``).
+        """A cut that holds for all plans with these sharding types.
 
         None if there is nothing better than :meth:`always`.
 
         Args:
-            phases: where the cut should be high.
-            types: that every one of the plans has.
+            phases: ``[K]`` largest phases for which the cut should be as high as possible.
+            types: the sharding types that every one of the plans has.
             optional: further types that each of the plans may have or not.
         """
         del phases, types, optional
@@ -146,7 +153,7 @@ class AbstractObjective(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cut:
-    """``value >= base + slopes @ z`` with z the phases' maxima over ranks."""
+    """Says ``value >= base + slopes @ z``, with ``z`` the largest phases over ranks, ``[K]``."""
 
     base: float
     slopes: FloatArray
@@ -159,10 +166,10 @@ class AbstractNamedObjective(AbstractObjective):
     """
 
     unit: ClassVar[str] = ""
-    """Of its values."""
+    """The unit of its values."""
 
     wants_every_kernel: ClassVar[bool] = False
-    """Whether kernels in host memory matter where device memory is far from full."""
+    """Whether to list kernels in host memory even if device memory is far from full."""
 
     @classmethod
     @abstractmethod
@@ -175,9 +182,9 @@ class AbstractNamedObjective(AbstractObjective):
 
     @classmethod
     def priced_by(cls, make_pipeline: MakePipeline) -> MakePipeline:
-        """What has to count the work of plans for it; the pipeline that is asked for, if any does.
+        """What makes the pipeline that counts work for this objective.
 
         Args:
-            make_pipeline: what the caller asks for.
+            make_pipeline: what the caller wants; it is returned if any pipeline will do.
         """
         return make_pipeline
