@@ -1,1 +1,1 @@
-"""What each table may do: its cuts, kernels and limits, with the work of each."""
+"""The options of each table: its cuts, its kernels, their limits, and their work."""

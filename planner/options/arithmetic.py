@@ -1,7 +1,8 @@
-"""What arithmetic alone rules out, before any option is listed.
+"""Refuses problems that sums of bytes alone show to have no plan, before options are listed.
 
-Three sums: what a rank needs besides tables, what all tables take in their smallest form, and what
-the smallest cut of a table puts on one rank. None of them can refuse a problem that has a plan.
+There are three sums: what a rank needs besides tables, what all tables take in their smallest form,
+and what the smallest cut of a table puts on one rank. Each is a lower bound, so that no problem
+that has a plan is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from planner.problem import PlanningProblem
 
 _ROUNDING: Final = 1.0 + 1e-9
 _MANY_VECTORS: Final = 256
-"""From so many vectors on, a dot interaction is named as what may be too large."""
+"""If a dot interaction has at least this many vectors, the error names it as a likely cause."""
 
 
 def refuse_hopeless(
@@ -36,10 +37,11 @@ def refuse_hopeless(
     Args:
         problem: tables, topology and constraints.
         pipeline: knows the limits of memory.
-        limits: constraints of every table.
+        limits: what constraints leave to every table.
 
     Raises:
-        InfeasibleError: with the rule, the bytes, and what to change.
+        InfeasibleError: a sum exceeds its limit; the message says which, with the bytes, and what
+            to change.
     """
     limits_bytes = pipeline.device_limits
     # Without tables every rank has to hold the dense part; with them one rank is enough.
@@ -109,7 +111,7 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
 def _check_table(
     limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
-    """Refuse a table of which even the smallest cut is too much for a device, or for a host."""
+    """Refuse a table if the shards of its smallest cut fit into no device and no host."""
     if problem.workload.trained_bytes(limit.table) <= device:
         return
     host = float(pipeline.host_limits.max())
@@ -134,7 +136,7 @@ def _check_table(
 
 
 def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProblem) -> float:
-    """Bytes that some rank holds at least if the table is cut so: weights and optimizer state."""
+    """Bytes of weights and optimizer state that some rank holds at least under a sharding type."""
     topology, table = problem.topology, limit.table
     local, ranks = topology.local_world_size, len(limit.ranks)
     row_parts, places = {
@@ -152,7 +154,7 @@ def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProble
 def _check_totals(
     limits: Sequence[TableLimits], problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
-    """Refuse more bytes than all devices have, or than all devices and hosts have together."""
+    """Refuse tables with more bytes than all devices, or than all devices and hosts together."""
     world = problem.topology.world_size
     on_device = everywhere = 0.0
     for limit in limits:

@@ -1,4 +1,4 @@
-"""What a given plan does that the constraints of a problem do not allow."""
+"""The constraints of a problem that a given plan breaks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from planner.rules.words import memory_words
 
 _SHOWN: Final = 3
 _ROUNDING: Final = 1e-9
-"""Share of a limit on memory by which sums of bytes may be off."""
+"""Share of a limit on memory by which a sum of bytes may exceed it because of rounding."""
 
 
 def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
-    """One line for each table that is not as its constraints ask, and for each broken rule.
+    """One line for each table that breaks its constraints, and for each broken rule.
 
-    A search never gives such a plan; plans that somebody else made are priced as they are. Tables
-    beyond the third are counted in a last line.
+    A search never returns such a plan, but a plan that somebody else made is priced as it is. The
+    first three tables are named; a last line counts the others.
     """
     constraints, topology = problem.constraints, problem.topology
     lines = []
@@ -45,7 +45,7 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
 
 
 def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """For each limit on memory that a plan does not keep, the first place that holds more."""
+    """For each limit on memory that a plan breaks, a line with the first place that holds more."""
     topology = problem.topology
     work = CostPipeline(problem.workload, topology).plan_work(plan)
     held = ledger(work, problem.workload, topology)

@@ -16,7 +16,7 @@ BoolArray = NDArray[np.bool_]
 def constraint_problems(
     constraints: Constraints, names: Sequence[str], topology: Topology
 ) -> list[str]:
-    """Rules that name nothing, name too little, or name what does not exist, one line each."""
+    """One line for each rule that matches no table, too few tables, or names a missing place."""
     places = {Level.RANK: topology.world_size, Level.HOST: topology.num_hosts}
     problems = []
     for word, groups in (("together", constraints.together), ("apart", constraints.apart)):
@@ -40,15 +40,16 @@ def constraint_problems(
 def contradictions(
     constraints: Constraints, names: Sequence[str], allowed: BoolArray, topology: Topology
 ) -> list[str]:
-    """Rules that cannot hold at once, one line each.
+    """One line for each set of rules that cannot hold at the same time.
 
-    Every table needs one place at least, so tables kept apart (or limited in number) need a
-    matching of tables to places; tables kept together need a place that all of them may use.
+    Every table needs at least one place. Tables that are kept apart (or limited in number) need
+    enough different places between them; tables that are kept together need a place that all of
+    them may use.
 
     Args:
         constraints: the rules.
-        names: of the tables.
-        allowed: ``[T, W]`` ranks that each table may use by its own limits.
+        names: the names of the tables.
+        allowed: ``[T, W]`` ranks that each table may use under its own limits.
         topology: ranks and hosts.
     """
     reach = {
@@ -99,7 +100,7 @@ def _only(pattern: str) -> TableGroup:
 def _against_each_other(
     constraints: Constraints, names: Sequence[str], topology: Topology
 ) -> Iterator[str]:
-    """Two tables both together and apart; more together than a limit lets one place hold."""
+    """Lines for tables kept together that another rule keeps apart, or limits to fewer."""
     for group in constraints.together:
         members = [n for n in names if group.matches(n)]
         for other in constraints.apart:
@@ -135,9 +136,12 @@ def _caps(
 
 
 def _unmatched(reach: BoolArray, most: int) -> list[int]:
-    """Rows of ``[m, places]`` that cannot all be placed, ``most`` to a place; empty if they can.
+    """Rows of ``reach [m, places]`` that do not all find a place with ``most`` rows in each.
 
-    Augmenting paths, breadth first; the rows met by a failed one are the proof (Hall).
+    The list is empty if they do. Rows get their places one after the other; for each row a
+    breadth-first search looks for an augmenting path, on which rows before it change their places.
+    Where there is none, the rows that the search has met have too few places between them (Hall's
+    theorem), and they are returned.
     """
     on_place: list[list[int]] = [[] for _ in range(reach.shape[1])]
     place_of: dict[int, int] = {}

@@ -1,16 +1,16 @@
 """Ways to cut a table, without kernels and places.
 
-Some sharding types are several names for one thing: a whole table on one rank is ``table_wise``,
-``column_wise`` with one piece, and ``table_column_wise`` with one piece; each name has collectives
-of its own. Two collectives never take less than one with the bytes of both, so where every table
-may go by the most general name of such a group, only that one is listed (:func:`names_to_list`);
-bounds hold for the other names as well, because they price the group by a subadditive model.
-Otherwise every name is listed for every table that may have it.
+Some sharding types can give the same shards: a whole table on one rank is ``table_wise``,
+``column_wise`` with one piece, and ``table_column_wise`` with one piece. Each of these names has
+collectives of its own, and two collectives never take less time than one with the bytes of both.
+If every table may have the most general name of such a group, only that name is listed
+(:func:`names_to_list`). Bounds hold for the other names as well, because they price the group by a
+subadditive model. Otherwise every name is listed for every table that may have it.
 
-Also left out are more column pieces than there are ranks (or hosts), and pieces of unequal widths,
-which TorchRec trains and cannot load from a checkpoint (:mod:`planner.options.unequal_pieces`). A
-table that may use only some ranks has as many pieces as any other: two of them on one rank cost
-other than one.
+Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
+and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint
+(:mod:`planner.options.unequal_pieces`). A table that may use only some of the ranks is cut into as
+many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ PLAIN_NAMES: Final = {
     ShardingType.COLUMN_WISE: ShardingType.TABLE_WISE,
     ShardingType.GRID_SHARD: ShardingType.TABLE_ROW_WISE,
 }
-"""What people call a general type that splits no columns."""
+"""For each general type its plain name, which it has in a plan if it splits no columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Sharding types by which cuts are listed.
+    """The sharding types under which cuts are listed.
 
     Attributes:
-        stands_for: (left out, listed) pairs of types: one type and the other that stands for it.
+        stands_for: pairs of a type that is not listed, and the type that is listed in its place.
     """
 
     stands_for: tuple[tuple[ShardingType, ShardingType], ...] = ()
 
     @property
     def left_out(self) -> frozenset[ShardingType]:
-        """Types that another one stands for."""
+        """The types that are not listed because another one stands for them."""
         return frozenset(left_out for left_out, _ in self.stands_for)
 
     def listed(self, sharding_type: ShardingType) -> ShardingType:
@@ -56,16 +56,16 @@ class Names:
 
     @property
     def plain(self) -> dict[ShardingType, ShardingType]:
-        """Plain name in the plan of each listed type, for plans in which it splits no columns."""
+        """The plain name of each listed type, for plans in which that type splits no columns."""
         names = self.stands_for
         return {k: plain for k, plain in PLAIN_NAMES.items() if (plain, k) in names}
 
 
 def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[ShardingType]]) -> Names:
-    """Which names of one thing are listed.
+    """Choose which of several sharding types that give the same shards are listed.
 
     Args:
-        limits: of every table.
+        limits: what constraints leave to every table.
         alike: groups of types that cost the same for the same shards, the most general one first.
     """
     stands_for: dict[ShardingType, ShardingType] = {}
@@ -78,17 +78,20 @@ def names_to_list(limits: Sequence[TableLimits], alike: Sequence[Sequence[Shardi
 
 
 def _covers(limit: TableLimits, general: ShardingType, other: ShardingType) -> bool:
-    """Whether a table may have every kernel of one type with the other type too."""
+    """Whether ``general`` leaves a table every kernel that ``other`` leaves it."""
     return set(limit.kernels.get(other, ())) <= set(limit.kernels.get(general, ()))
 
 
 def table_cuts(
     problem: PlanningProblem, limit: TableLimits, names: Names, *, every: bool = False
 ) -> Iterator[ColumnSplit]:
-    """Sharding types with column widths (see the module for what is left out).
+    """Sharding types with column widths; the module says which cuts are left out.
 
-    With ``every``, TorchRec's own column cut is listed even if it has more pieces than there are
-    ranks.
+    Args:
+        problem: tables and ranks.
+        limit: what constraints leave to the table.
+        names: the sharding types under which cuts are listed.
+        every: whether to list TorchRec's own column cut even if it has more pieces than ranks.
     """
     topology, whole = problem.topology, (limit.table.embedding_dim,)
     allowed = [t for t in ShardingType if limit.allows(t) and t not in names.left_out]

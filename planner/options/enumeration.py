@@ -1,11 +1,11 @@
-"""Problem in, options out: every way to cut each table that could be part of the best plan.
+"""From a problem to the options of its tables: every option that can be part of the best plan.
 
-Names that another one stands for are left out, see :mod:`planner.options.cuts`. Kernels that keep
-weights in host memory are left out of large problems, as long as device memory is far from full,
-and for the smallest tables where it is not: a table is never looked up faster from host memory, so
-they could only help where device memory binds.
-A bound without any limit on memory then holds for them too, unless other tables are listed with
-such kernels: see :attr:`Listing.bounds_hold_beyond`.
+Sharding types that another one stands for are left out; see :mod:`planner.options.cuts`. In large
+problems kernels that keep weights in host memory are left out too: for all tables if device memory
+is far from full, and otherwise for the smallest ones. No table is looked up faster from host
+memory, so these kernels help only where device memory is short. A bound that ignores memory then
+holds for them as well, unless other tables are listed with such kernels; see
+:attr:`Listing.bounds_hold_beyond`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ __all__ = [
 ]
 
 _EVERY: Final = 1000
-"""Up to this many options beside the first of each table every kernel is listed whatever memory
-there is."""
+"""Every kernel is listed, whatever memory there is, if tables have at most this many options in
+addition to the first of each table."""
 
 _SMALL_RATIO: Final = 1e-3
-"""The smallest tables that together take this share of all device memory are not worth moving."""
+"""The smallest tables that together take this share of device memory are not worth moving."""
 
 _WHOLE_RATIO: Final = 0.5
-"""A table of up to this share of the smallest device's memory fits into it whole, with buffers."""
+"""A table that takes at most this share of the smallest device fits there, with its buffers."""
 
 _MANY: Final = 100_000
-"""From so many options on, host kernels are listed for uncut columns and one cache size alone."""
+"""With more options than this, kernels in host memory are listed only for tables whose columns are
+not cut, and only with one cache size."""
 
 _COUNTED: Final = 200
-"""Tables whose options are counted to tell how many there are in all."""
+"""The options of about this many tables are counted, to estimate how many there are in all."""
 
 _ONE_FACTOR: Final = 0.2
-"""The cache size listed where there is to be one: TorchRec's own."""
+"""The cache load factor that is listed if there is to be only one: TorchRec's default."""
 
 
 _Choice = tuple[ShardingType, tuple[int, ...], ComputeKernel, float | None]
@@ -62,7 +63,7 @@ _Choice = tuple[ShardingType, tuple[int, ...], ComputeKernel, float | None]
 
 
 class HostMenu(Enum):
-    """Which kernels in host memory a table is listed with, beside those it needs."""
+    """The kernels in host memory that a table is listed with, in addition to those it needs."""
 
     NONE = "none"
     UNCUT = "uncut columns, one cache size"
@@ -71,17 +72,19 @@ class HostMenu(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listing:
-    """Options of every table, in the workload's order, and what they stand for.
+    """Options of every table, in the workload's order, and what was left out.
 
     Attributes:
-        tables: options, some of them perhaps too large for any rank.
-        names: sharding types that are listed under another name.
-        left_out_tables: tables without the host kernels that they may have. Bounds hold for these
-            kernels too if they leave memory out, and if no table is listed with such a kernel
-            (:attr:`bounds_hold_beyond`).
-        is_crowded: device memory is scarce, and the tables left out are the smallest.
-        has_uncut_alone: host kernels are listed for uncut columns and one cache size alone.
-        is_pruned: options were dropped that are in no better plan than one already known.
+        tables: the options of each table; some can be too large for every rank.
+        names: which sharding types stand for others.
+        left_out_tables: tables that are listed without the kernels in host memory that they may
+            have. A bound that ignores memory holds for these kernels too, if
+            :attr:`bounds_hold_beyond`.
+        is_crowded: whether device memory is scarce; the tables left out are then the smallest.
+        has_uncut_alone: whether kernels in host memory are listed only for uncut columns and only
+            with one cache size.
+        is_pruned: whether options were dropped because no plan with them is better than a plan that
+            is already known.
     """
 
     tables: tuple[TableOptions, ...]
@@ -93,19 +96,19 @@ class Listing:
 
     @property
     def bounds_hold_beyond(self) -> bool:
-        """Whether no kernel that was left out can make a plan faster where memory does not bind.
+        """Whether no kernel that was left out can make a plan faster if memory is ignored.
 
-        Looked up from device memory beside all other tables, a table adds no more time than by a
-        call of its own from host memory. Where other tables have to be looked up from host memory,
-        one more may add less to their fused call than to a call from device memory: it needs no
-        launch, and what it writes to device memory is hidden behind the link to the host.
+        A table that is looked up from device memory, together with the other tables there, adds no
+        more time than in a call of its own from host memory. But if other tables are looked up from
+        host memory, one more can add less to their fused call than to the call from device memory:
+        it needs no launch, and its writes to device memory are hidden by the link to the host.
         """
         listed = {o.kernel for table in self.tables for o in table.options}
         return not self.left_out_tables or listed.isdisjoint(HOST_KERNELS)
 
     @property
     def has_every_kernel(self) -> bool:
-        """Whether nothing was left out that might fit where the listed options do not."""
+        """Whether no option was left out that could fit where the listed options do not."""
         return not self.left_out_tables and not self.has_uncut_alone
 
 
@@ -119,21 +122,21 @@ def enumerate_options(
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Listing:
-    """Options of every table.
+    """List the options of every table, with their work.
 
     Args:
         problem: tables, topology and constraints.
-        pipeline: prices the options.
-        limits: of every table, if they are known.
-        every_kernel: list all host kernels even where device memory is far from full.
-        every_name: list a cut under every sharding type that has it.
-        progress: told how many of how many tables are priced, again and again.
-        should_stop: asked again and again; True ends the listing.
+        pipeline: counts the work of the options.
+        limits: what constraints leave to every table; found if not given.
+        every_kernel: list all kernels in host memory even if device memory is far from full.
+        every_name: list a cut under every sharding type that gives it.
+        progress: called again and again with how many of how many tables are listed.
+        should_stop: called again and again; True ends the listing.
 
     Raises:
-        InvalidInputError: constraints that match no table, name ranks that do not exist, or leave a
+        InvalidInputError: constraints match no table, name ranks that do not exist, or leave a
             table without any option.
-        StoppedError: ``should_stop`` said so.
+        StoppedError: ``should_stop`` was True.
     """
     limits = limits or table_limits(problem)
     names = Names() if every_name else listed_names(pipeline, limits)
@@ -172,12 +175,12 @@ def enumerate_options(
 
 
 def listed_names(pipeline: CostPipeline, limits: Sequence[TableLimits]) -> Names:
-    """Sharding types by which cuts are listed."""
+    """The sharding types under which cuts are listed."""
     return names_to_list(limits, pipeline.alike_types)
 
 
 def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names: Names) -> float:
-    """How many options there are with every kernel, from some of the tables if they are many."""
+    """About how many options there are with every kernel, estimated from some of the tables."""
     some = limits[:: max(len(limits) // _COUNTED, 1)]
     count = 0
     for limit in some:
@@ -193,11 +196,12 @@ def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
 def _menus_by_size(
     sizes: Sequence[float], pipeline: CostPipeline, wide: HostMenu
 ) -> list[HostMenu]:
-    """Where device memory is scarce: no host kernels for tables that are too small to matter.
+    """The menu of each table if device memory is scarce: none for tables too small to matter.
 
-    They are the smallest ones, and few enough that all of them together free next to no memory: a
-    bound that holds for their host kernels too allows as much memory more than there is. On a
-    thousand ranks that share is more than a device holds, so that each of them has to fit as well.
+    These are the smallest tables, as many as together free next to no device memory. A bound that
+    shall hold for their kernels in host memory too allows that much more memory than there is. On a
+    thousand ranks :data:`_SMALL_RATIO` is more than one device holds, so that each of these tables
+    has to fit into a device by itself as well.
     """
     limits, order = np.maximum(pipeline.device_limits, 0.0), np.argsort(sizes, kind="stable")
     together = np.cumsum(np.asarray(sizes)[order])
@@ -218,7 +222,7 @@ def _require_options(
     names: Names,
     found: tuple[TableOptions, ...],
 ) -> None:
-    """Refuse group rules under which some table can only break them."""
+    """Refuse rules on groups and counts that leave a table without any option."""
     problems = []
     for limit, options in zip(limits, found, strict=True):
         if not options.options:
@@ -281,7 +285,7 @@ class _Pricing:
         )
 
     def _choices(self, limit: TableLimits, menu: HostMenu) -> list[_Choice]:
-        """What a table may do; tables with as many columns and the same limits share it."""
+        """The choices of a table; tables with equal columns and limits share one list."""
         key = (
             *(limit.table.embedding_dim, limit.min_column_width, tuple(limit.kernels.items())),
             *(limit.cache_load_factors, limit.names_load_factors, menu),
@@ -298,10 +302,10 @@ def _with_given(
     names: Names,
     found: TableOptions,
 ) -> TableOptions:
-    """With the option of the plan in use, if the constraints allow it and it is not listed.
+    """The options, with that of the plan in use added if it is allowed and not listed yet.
 
-    It goes by every name that means the same shards, and each by the name that stands for it, so
-    that its table shares the collectives of the others.
+    It is added under every sharding type that gives the same shards. Each type is replaced by the
+    one that stands for it, so that the table shares the collectives of the others.
     """
     if problem.move_limit is None:
         return found
@@ -329,9 +333,10 @@ def _with_given(
 
 
 def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
-    """The type, then others that cut and place a table as it does.
+    """The sharding type, then the others that cut and place a table in the same way.
 
-    On hosts of one rank a grid has column pieces of one block; on one host all pieces are on it.
+    On hosts of one rank, a piece of a grid is not cut by rows. On a single host, the pieces of
+    ``table_column_wise`` may be on all ranks.
     """
     grid = topology.local_world_size == 1
     near = topology.num_hosts == 1
@@ -342,7 +347,7 @@ def _same_shards(kind: ShardingType, topology: Topology) -> list[ShardingType]:
 
 
 def _is_allowed(option: ShardingOption, limit: TableLimits) -> bool:
-    """Whether constraints on the table itself allow an option that is not in the menu."""
+    """Whether the constraints on a table allow an option that was not listed for it."""
     factor, widths = option.cache_load_factor_ratio, option.column_widths
     kernel = option.kernel in limit.kernels.get(option.sharding_type, ())
     wide = len(widths) == 1 or min(widths) >= limit.min_column_width
@@ -362,7 +367,7 @@ def _choices(
 
 
 def _made(limit: TableLimits, choices: Iterable[_Choice]) -> Iterator[ShardingOption]:
-    """The options of a table that break no rule by themselves."""
+    """The options of a table, without those that break a rule wherever they are placed."""
     for sharding_type, widths, kernel, factor in choices:
         option = ShardingOption(
             table=limit.table.name,
@@ -378,7 +383,7 @@ def _made(limit: TableLimits, choices: Iterable[_Choice]) -> Iterator[ShardingOp
 def _is_in(
     menu: HostMenu, limit: TableLimits, widths: tuple[int, ...], factor: float | None
 ) -> bool:
-    """Whether a host kernel is listed for a cut."""
+    """Whether a menu has a kernel in host memory for a cut and a cache load factor."""
     if menu is HostMenu.UNCUT:
         return len(widths) == 1 and (limit.names_load_factors or factor in (None, _ONE_FACTOR))
     return menu is HostMenu.EVERY
@@ -387,7 +392,7 @@ def _is_in(
 def kernel_choices(
     limit: TableLimits, sharding_type: ShardingType
 ) -> Iterator[tuple[ComputeKernel, float | None]]:
-    """Kernels a table may have with a sharding type, with their cache load factors."""
+    """The kernels that a table may have with a sharding type, with their cache load factors."""
     for kernel in limit.kernels[sharding_type]:
         if kernel is ComputeKernel.FUSED_UVM_CACHING:
             yield from ((kernel, factor) for factor in limit.cache_load_factors)

@@ -1,4 +1,4 @@
-"""Samples of a step over all ranks, and what is left of them for a micro-batch of one rank."""
+"""From the samples of a step over all ranks to those of one micro-batch of one rank."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from planner.errors import InvalidInputError
 
 
 def rank_batch(samples: int, workload: Workload, num_ranks: int) -> int:
-    """Samples of a rank at a time where a step has so many over all ranks and micro-batches.
+    """Samples of one micro-batch of one rank, if a step has ``samples`` over all ranks.
 
     Raises:
-        InvalidInputError: they cannot be shared evenly.
+        InvalidInputError: ranks and micro-batches cannot share the samples evenly.
     """
     if not is_shared_evenly(samples, workload, num_ranks):
         count = workload.gradient_accumulation
@@ -21,6 +21,6 @@ def rank_batch(samples: int, workload: Workload, num_ranks: int) -> int:
 
 
 def is_shared_evenly(samples: int, workload: Workload, num_ranks: int) -> bool:
-    """Whether every rank has as many of the samples of a step in each of its micro-batches."""
+    """Whether ranks and micro-batches can share the samples of a step evenly."""
     parts = num_ranks * workload.gradient_accumulation
     return samples >= parts and samples % parts == 0

@@ -1,11 +1,16 @@
-"""Plans under which TorchRec computes other means than the module does.
+"""Plans under which TorchRec computes other means than the module that is not sharded.
 
-Row-wise shards of a mean-pooled table send sums, and TorchRec divides the whole output of the
-module by the lengths of its bags: also the columns of tables that are not cut by rows, whose means
-are then divided twice. Sums of tables that are not cut by rows are divided as well, and means of
-``grid_shard`` are not divided unless another table is. With weights a row-wise mean is divided by
-the sum of the weights, and every other mean by the number of indices. What is divided is decided
-by feature: one that a sum-pooled table shares with another table is divided in the wrong places.
+Row-wise shards of a mean-pooled table send sums. TorchRec then divides the whole output of the
+module by the lengths of its bags. This goes wrong in several ways:
+
+- The columns of mean-pooled tables that are not cut by rows are divided too, a second time.
+- Those of sum-pooled tables that are not cut by rows are divided although they are sums.
+- The sums of ``grid_shard`` are not divided unless another table of the module is.
+- With weights, a row-wise mean is divided by the sum of the weights, and every other mean by the
+  number of indices.
+- TorchRec decides by feature what is divided. A feature that a sum-pooled table shares with another
+  table is divided in the wrong places.
+
 (TorchRec 1.8, ``_create_mean_pooling_divisor`` of ``embeddingbag.py``; seen in runs.)
 """
 
@@ -19,17 +24,18 @@ from costmodels.workload import DataType, Pooling, Table, Workload
 from planner.options.torchrec_rules import SUMS_ROWS
 
 _DIVIDED: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
-"""Types for which TorchRec knows that a mean was sent as a sum."""
+"""The sharding types for which TorchRec divides sums to make means of them."""
 
 NOT_DIVIDED: Final = tuple(t for t in ShardingType if t not in _DIVIDED)
-"""The others, and ``grid_shard``."""
+"""The other sharding types. Their shards send means, except those of ``grid_shard``, which send
+sums."""
 
 
 def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
-    """Why a plan changes what a module computes; nothing if it does not.
+    """Why a plan changes what a module computes; empty if it does not.
 
     Args:
-        tables: of one module, each with its sharding type.
+        tables: the tables of one module, each with its sharding type.
     """
     chosen = list(tables)
     means = [(t, kind) for t, kind in chosen if t.pooling is Pooling.MEAN]
@@ -48,7 +54,7 @@ def module_problem(tables: Iterable[tuple[Table, ShardingType]]) -> str:
 
 
 def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
-    """One line for each module of which a plan changes what it computes."""
+    """One line for each module that computes something else under a plan."""
     types = {p.table: p.sharding_type for p in plan.placements}
     found = [
         module_problem([(t, types[t.name]) for t in tables if t.name in types])
@@ -58,10 +64,10 @@ def pooling_problems(plan: Plan, workload: Workload) -> list[str]:
 
 
 def rows_change(tables: Iterable[Table]) -> str:
-    """Why a module computes other numbers although all its tables are cut by rows; else nothing.
+    """Why a module computes other numbers even if all its tables are cut by rows; else empty.
 
     Args:
-        tables: of the module.
+        tables: the tables of the module.
     """
     chosen = list(tables)
     means = [t for t in chosen if t.pooling is Pooling.MEAN]
@@ -80,7 +86,7 @@ def rows_change(tables: Iterable[Table]) -> str:
 
 
 def _shared_with_sums(tables: Iterable[Table]) -> list[str]:
-    """Features that several tables of a module read, one of them to take sums."""
+    """Features that several tables of a module read, of which at least one pools by sum."""
     readers: dict[str, list[Table]] = {}
     for table in tables:
         for feature in table.features:

@@ -1,4 +1,4 @@
-"""What options take of memory: per unit of work, where none fits, and when memory is scarce."""
+"""The memory of options: which ones fit, and whether device memory is scarce."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _CROWDED_RATIO: Final = 0.7
-"""Host kernels are listed from this share of the device memory on; below it, tables fit without."""
+"""If tables take more than this share of device memory, kernels in host memory are listed; if they
+take less, tables fit without such kernels."""
 
 _ROUNDING: Final = 1.0 + 1e-12
 
 _AT_ONCE: Final = 256
-"""Tables whose work is joined at a time."""
+"""The work of this many tables is joined in one array, so that arrays stay small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableOptions:
-    """Options of one table with their work, and where its shards may go.
+    """Options of one table with their work, and the ranks and hosts that its shards may use.
 
-    ``works[i]`` is that of ``options[i]``, see :class:`planner.options.work.OptionWork`.
+    ``works[i]`` is the work of ``options[i]``, as in
+    :class:`costmodels.shard_work.option_work.OptionWork`.
     """
 
     table: str
@@ -43,7 +45,7 @@ class TableOptions:
 
 
 def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]:
-    """(device, host) bytes per unit of each work column; memory is linear in work.
+    """Device and host bytes per unit of each work column; memory is linear in work.
 
     Returns:
         Two arrays ``[features]``: a work row ``y`` takes ``device @ y`` and ``host @ y`` bytes.
@@ -61,12 +63,12 @@ def memory_coefficients(pipeline: CostPipeline) -> tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceBytes:
-    """Device bytes of the options of each table, ``[T]``.
+    """Extremes over the options of each table, ``[T]`` device bytes.
 
     Attributes:
-        least: of all shards together, for the option with the fewest.
-        least_shard: of the largest shard, for the option where that is smallest.
-        most_shard: of the largest shard of any option.
+        least: all shards together, for the option with the fewest bytes.
+        least_shard: the largest shard, for the option whose largest shard is smallest.
+        most_shard: the largest shard of all options.
     """
 
     least: FloatArray
@@ -75,7 +77,7 @@ class DeviceBytes:
 
     @staticmethod
     def of(found: Sequence[TableOptions], pipeline: CostPipeline) -> DeviceBytes:
-        """Of tables with one option at least, many tables at a time."""
+        """Compute the bytes of tables, each of which has at least one option."""
         sizes = np.zeros((3, len(found)))
         for part in _parts(found):
             tables = found[part]
@@ -92,7 +94,7 @@ class DeviceBytes:
 
 
 def _parts(tables: Sequence[TableOptions]) -> Iterator[slice]:
-    """Neighbours that are looked at together."""
+    """Slices of neighbouring tables whose work is joined."""
     for begin in range(0, len(tables), _AT_ONCE):
         yield slice(begin, begin + _AT_ONCE)
 
@@ -103,10 +105,11 @@ def crowded(
     sizes: DeviceBytes,
     pipeline: CostPipeline,
 ) -> bool:
-    """Whether device memory could keep tables from their fastest option.
+    """Whether device memory is so scarce that tables may not get their fastest option.
 
-    Looked at: all ranks together, the largest shard, the ranks that tables are tied to, and those
-    that tables kept together share.
+    It is if tables, in their smallest form, take more than :data:`_CROWDED_RATIO` of all ranks
+    together, of the ranks that constraints leave to them, or of the rank or host that a rule keeps
+    them on; or if a single shard takes half of that share of a device.
     """
     limits, total = pipeline.device_limits, sizes.least
     if limits.min() <= 0:
@@ -131,20 +134,25 @@ def crowded(
 
 
 def surely_crowded(table_bytes: Sequence[float], device_limits: FloatArray) -> bool:
-    """Whether tables make device memory scarce wherever they are, before any option is listed."""
+    """Whether device memory is scarce for certain, judged before options are listed.
+
+    Args:
+        table_bytes: bytes that each table takes at least.
+        device_limits: ``[W]`` bytes that devices have for tables.
+    """
     return sum(table_bytes) > _CROWDED_RATIO * float(np.maximum(device_limits, 0.0).sum())
 
 
 def drop_unfit(
     tables: Sequence[TableOptions], pipeline: CostPipeline, device: FloatArray, host: FloatArray
 ) -> tuple[TableOptions, ...]:
-    """Without the options that do not fit even on empty devices and hosts.
+    """The tables without the options that do not fit even on empty devices and hosts.
 
     Args:
-        tables: all options of each.
-        pipeline: knows the limits.
-        device: device bytes per unit of work, from :func:`memory_coefficients`.
-        host: host bytes per unit of work.
+        tables: all options of each table.
+        pipeline: knows the limits of memory.
+        device: ``[F]`` device bytes per unit of work, from :func:`memory_coefficients`.
+        host: ``[F]`` host bytes per unit of work.
     """
     kept: list[TableOptions] = []
     for part in _parts(tables):
@@ -177,9 +185,10 @@ def _fitting(
 
 
 def _fit_anywhere(device: FloatArray, host: FloatArray, pipeline: CostPipeline) -> bool:
-    """Whether the smallest device holds the largest shard, and the smallest host one per rank.
+    """Whether every option fits on empty devices and hosts.
 
-    Then every option fits on empty devices and hosts.
+    It does if the smallest device holds the largest shard, and the smallest host holds the largest
+    shard of each of its ranks.
     """
     limit, host_limit = pipeline.device_limits.min(), pipeline.host_limits.min()
     together = host.max() * pipeline.topology.local_world_size

@@ -1,9 +1,9 @@
-"""Rules under which no plan is left that TorchRec runs as another model, or cannot run.
+"""Narrower rules, under which TorchRec runs every plan and computes what the module computes.
 
-Two kinds of plans are in the way: mean-pooled tables of a module of which some are cut by rows
-(:mod:`planner.options.mean_pooling`), and unpooled tables of a module in column pieces of several
-widths (:mod:`planner.options.unpooled_widths`). Rules are given as one :class:`TableConstraint` for
-each table, in the workload's order.
+They exclude two kinds of plans: those that cut some of the mean-pooled tables of a module by rows
+and others not (:mod:`planner.options.mean_pooling`), and those that cut unpooled tables of a module
+into column pieces of several widths (:mod:`planner.options.unpooled_widths`). Rules are one
+:class:`TableConstraint` for each table, in the workload's order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Rules = tuple[TableConstraint, ...]
 
 
 def rules_of(problem: PlanningProblem) -> Rules:
-    """What the constraints of a problem leave each table: its types with their kernels, and widths.
+    """What the constraints of a problem leave each table: sharding types, kernels and widths.
 
     Raises:
-        InvalidInputError: as of :func:`planner.options.table_limits.table_limits`.
+        InvalidInputError: in the cases of :func:`planner.options.table_limits.table_limits`.
     """
     return tuple(
         TableConstraint(
@@ -40,7 +40,7 @@ def rules_of(problem: PlanningProblem) -> Rules:
 
 
 def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> TableConstraint | None:
-    """The rule of a table without some sharding types; None if nothing is left."""
+    """The rule of a table without some sharding types; None if no type is left."""
     gone = set(dropped)
     left = tuple(t for t in rule.sharding_types if t not in gone)
     pairs = tuple(pair for pair in rule.pairs if pair[0] in left)
@@ -48,9 +48,11 @@ def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> Tab
 
 
 def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
-    """Rules under which no mean is cut by rows, or all tables of its module are.
+    """Rules that treat the mean-pooled tables of a module alike.
 
-    A module that has only the other way gets that one; a module that has neither keeps its rules.
+    With ``by_rows``, all tables of such a module are cut by rows; otherwise none of them is. A
+    module whose rules do not allow this gets the other of the two, and a module whose rules allow
+    neither keeps its rules.
     """
     found = dict(zip((t.name for t in workload.tables), rules, strict=True))
     for tables in tables_by_module(workload).values():
@@ -71,7 +73,7 @@ def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
 
 
 def uncut_columns(workload: Workload, rules: Rules, modules: Iterable[str]) -> Rules:
-    """Rules under which the unpooled tables of some modules keep all their columns together."""
+    """Rules under which the columns of the unpooled tables of some modules are not cut."""
     chosen = set(modules)
     return tuple(
         replace(rule, min_column_width=table.embedding_dim)
@@ -82,16 +84,17 @@ def uncut_columns(workload: Workload, rules: Rules, modules: Iterable[str]) -> R
 
 
 def wider_pieces(workload: Workload, rules: Rules, plan: Plan, modules: Iterable[str]) -> Rules:
-    """Rules under which the unpooled tables of some modules come closer to pieces of one width.
+    """Rules that bring the pieces of the unpooled tables of some modules closer to one width.
 
-    Tables that the plan cuts get its widest pieces or wider ones. Tables that it leaves whole are
-    not called ``column_wise``, so that they do not share the exchange of the others.
+    Tables that the plan cuts may only have pieces at least as wide as the widest piece of the plan.
+    Tables that it leaves whole lose ``column_wise``, so that they do not share the exchange of the
+    others.
 
     Args:
         workload: the tables, with the module of each.
-        rules: the plan was made under.
-        plan: has pieces of several widths in these modules.
-        modules: paths of the modules.
+        rules: the rules under which the plan was made.
+        plan: a plan with pieces of several widths in these modules.
+        modules: the paths of the modules.
     """
     placements = {p.table: p for p in plan.placements}
     found = {t.name: rule for t, rule in zip(workload.tables, rules, strict=True)}

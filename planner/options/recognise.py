@@ -1,4 +1,4 @@
-"""A placement that somebody made, as an option of ours and its places."""
+"""Recognises the option in a placement that somebody else made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from costmodels.workload import Table
 def option_of(
     placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
 ) -> ShardingOption | None:
-    """The option that a placement is, whatever its places; None for a tiling that is no option."""
+    """The option that a placement has, whatever its places; None if no option cuts a table so."""
     option = ShardingOption(
         table=table.name,
         sharding_type=placement.sharding_type,

@@ -1,4 +1,4 @@
-"""What users are told of a plan that TorchRec cannot run, or runs as another model."""
+"""Warnings for plans that TorchRec cannot run, or under which it computes another model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from planner.options.unpooled_widths import width_problems
 
 
 def runtime_warnings(plan: Plan, workload: Workload) -> tuple[str, ...]:
-    """One line for each module, and one for checkpoints.
+    """One line for each module that a plan breaks, and one if checkpoints cannot be loaded.
 
-    None under the pipeline of HugeCTR, which is no TorchRec.
+    There are no lines under HugeCTR's pipeline, because these are limits of TorchRec.
 
     Args:
-        plan: of the workload.
+        plan: a plan of the workload.
         workload: the tables, with the module of each.
     """
     if workload.pipeline is Pipeline.HUGECTR:

@@ -1,4 +1,4 @@
-"""What the constraints leave of each table's options, and where its shards may go."""
+"""What constraints leave to each table: its options, and the ranks that its shards may use."""
 
 from __future__ import annotations
 
@@ -23,16 +23,23 @@ from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
-"""Shares of a cached table that may be kept on the device."""
+"""Shares of a table that a cache may keep on the device, if no constraint names others."""
 
 HOST_KERNELS: Final = (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
-    """The constraints of one table put together.
+    """All constraints on one table put together.
 
-    ``names_load_factors``: the constraints name the cache load factors, and no other is allowed.
+    Attributes:
+        table: the table.
+        kernels: the sharding types that are left, each with its kernels.
+        min_column_width: the least width of column pieces.
+        ranks, hosts: the places that shards may use.
+        cache_load_factors: the cache load factors to list.
+        names_load_factors: whether constraints name these, so that no others are allowed.
+        obstacle: says which rule an option breaks on all places; None if it breaks none.
     """
 
     table: Table
@@ -45,11 +52,11 @@ class TableLimits:
     obstacle: Callable[[ShardingOption], str | None]
 
     def allows(self, sharding_type: ShardingType) -> bool:
-        """Whether the type is left."""
+        """Whether constraints leave the sharding type."""
         return bool(self.kernels.get(sharding_type))
 
     def needs_host(self, sharding_type: ShardingType) -> bool:
-        """Whether the type is left with kernels alone that keep weights in host memory."""
+        """Whether the sharding type is left only with kernels that keep weights in host memory."""
         return all(kernel in HOST_KERNELS for kernel in self.kernels.get(sharding_type, ()))
 
 
@@ -57,8 +64,8 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
     """The limits of every table, in the workload's order.
 
     Raises:
-        InvalidInputError: constraints that match no table, name ranks that do not exist, leave a
-            table without any option, or contradict each other.
+        InvalidInputError: constraints match no table, name ranks that do not exist, leave a table
+            without any option, or contradict each other.
     """
     names = [t.name for t in problem.workload.tables]
     problems = _unmatched(problem)
@@ -166,7 +173,7 @@ def _places(
     rank_limits: tuple[tuple[int, ...], ...],
     host_limits: tuple[tuple[int, ...], ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ranks that all limits leave, and hosts of which they leave every rank."""
+    """The ranks that all limits leave, and the hosts of which they leave every rank."""
     hosts = set(range(num_hosts)).intersection(*host_limits)
     ranks = set(range(num_hosts * local_world_size)).intersection(*rank_limits)
     left = sorted(r for r in ranks if r // local_world_size in hosts)

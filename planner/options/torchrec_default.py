@@ -1,14 +1,14 @@
-"""The plan that TorchRec's planner makes by itself, without torch.
+"""The plan that TorchRec's planner makes with its defaults, computed without torch.
 
-``EmbeddingShardingPlanner`` of torchrec 1.8 with its defaults: a grid search where there are few
-proposals, two greedy walks, and one proposal for each sharding type that all tables have. Each
-proposal is placed by ``GreedyPerfPartitioner`` and rated by its own estimates
-(:mod:`costmodels.torchrec_estimates`); the best rating wins. TorchRec's planner is told the pooling
-factors, and of the constraints those it knows: sharding types, kernels and the least column width.
-Slow tests hold these plans equal to those of TorchRec.
+It follows ``EmbeddingShardingPlanner`` of torchrec 1.8. A proposal is one option for each table.
+The planner makes all proposals if there are few (a grid search), those of two greedy walks, and one
+for each sharding type that all tables have. It places each of them by ``GreedyPerfPartitioner`` and
+rates it by its own estimates (:mod:`costmodels.torchrec_estimates`); the best rating wins. The
+planner gets the pooling factors, and those constraints that it knows: sharding types, kernels and
+the least column width. Slow tests check that these plans are equal to those of TorchRec.
 
-A proposal whose shards cannot rate better than the best so far, however they are placed, is passed
-over: what TorchRec proposes next does not depend on ratings.
+A proposal that cannot rate better than the best one so far, wherever its shards are placed, is not
+placed. The result stays the same, because TorchRec's next proposal does not depend on ratings.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from planner.options.torchrec_menu import DEFAULT_TYPES, DefaultOption, Shard, d
 from planner.problem import PlanningProblem
 
 _MOST_GRID: Final = 10_000
-"""TorchRec's grid search looks at no more proposals."""
+"""TorchRec's grid search runs only if there are at most this many proposals."""
 _MOST_PLACED: Final = 400_000
-"""Shards placed before the walk is cut; TorchRec itself goes on, for minutes."""
+"""When this many shards have been placed, the walk ends here; TorchRec itself goes on, for minutes.
+"""
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecDefault:
-    """What TorchRec's planner returns; ``plan`` is None where it finds none that fits.
+    """What TorchRec's planner returns.
 
-    ``is_cut``: the walk was cut, so that TorchRec itself may find a better plan by its rating.
+    Attributes:
+        plan: its plan; None if it finds no plan that fits.
+        rating_s: seconds of the slowest rank by TorchRec's estimates, which is its rating.
+        is_cut: whether the walk was ended early, so that TorchRec itself may find a plan that it
+            rates better.
     """
 
     plan: Plan | None
@@ -47,7 +52,14 @@ class TorchrecDefault:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Proposal:
-    """An option of every table, with the sums that say whether placing it can pay."""
+    """One option of every table, with sums that say whether the proposal can be the best.
+
+    Attributes:
+        options: the options of each table, in the order of the walk.
+        at: which of its options each table has.
+        total_s: seconds of all shards.
+        device_bytes: device bytes of all shards.
+    """
 
     options: Sequence[Sequence[DefaultOption]]
     at: list[int]
@@ -56,7 +68,7 @@ class _Proposal:
 
     @classmethod
     def of(cls, options: Sequence[Sequence[DefaultOption]], at: list[int]) -> _Proposal:
-        """The proposal with the options at these places of each table's list."""
+        """The proposal in which each table has the option at this place in its list."""
         chosen = [own[i] for own, i in zip(options, at, strict=True)]
         return cls(
             options=options,
@@ -66,7 +78,7 @@ class _Proposal:
         )
 
     def advance(self, table: int) -> None:
-        """Take the next option of a table."""
+        """Give a table the next option in its list."""
         before = self.options[table][self.at[table]]
         self.at[table] += 1
         after = self.options[table][self.at[table]]
@@ -80,10 +92,10 @@ class _NoRoomError(Exception):
 
 @lru_cache(maxsize=2)
 def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
-    """The plan of TorchRec's planner for a workload on a system, by TorchRec's own estimates.
+    """The plan that TorchRec's planner makes for a workload on a system.
 
-    Rules that TorchRec does not know are not kept: named ranks, groups, counts, and limits on what
-    moves.
+    The plan can break rules that TorchRec does not have: named ranks, groups, counts, and limits on
+    what moves.
 
     Args:
         problem: workload, system and constraints.
@@ -92,7 +104,7 @@ def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
 
 
 class _Walk:
-    """Proposals in TorchRec's order, and the best of them."""
+    """Goes through the proposals in TorchRec's order and keeps the best one."""
 
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
@@ -105,7 +117,7 @@ class _Walk:
         self._placed = 0
 
     def best(self) -> TorchrecDefault:
-        """Try every proposal until too many shards were placed."""
+        """Try proposals until there are no more, or too many shards have been placed."""
         if min(self._limits) < 0 or not all(self._options):
             return TorchrecDefault(plan=None)
         is_cut = False
@@ -135,14 +147,14 @@ class _Walk:
                 yield _Proposal.of(alike, [0] * len(alike))
 
     def _may_be_best(self, proposal: _Proposal) -> bool:
-        """Whether the mean over ranks is below the best rating, and all shards together fit."""
+        """Whether a proposal can be the best: its mean over ranks, and all its bytes together."""
         known = math.inf if self._best is None else self._best[0]
         least = proposal.total_s / self._machine.world_size
         fits = proposal.device_bytes <= self._room * (1 + _ROUNDING)
         return fits and least <= known * (1 + _ROUNDING)
 
     def _try(self, proposal: Sequence[DefaultOption]) -> None:
-        """Place a proposal if it can be the best, and keep it if it is."""
+        """Place a proposal, unless one of its shards alone is too slow; keep the best."""
         known = math.inf if self._best is None else self._best[0]
         if max(o.largest_s for o in proposal) > known * (1 + _ROUNDING):
             return
@@ -175,7 +187,10 @@ class _Walk:
 
 
 def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
-    """The table that takes most memory goes to its next option, the first of them in a tie."""
+    """Start with the first option of each table; then the largest table takes its next one.
+
+    The largest table is the one whose present option takes most memory; the first one in a tie.
+    """
     proposal = _Proposal.of(options, [0] * len(options))
     at = proposal.at
     nothing = (0.0, 0.0, 0.0, 0.0)
@@ -199,20 +214,24 @@ def _greedy(options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
 
 
 class _Placing:
-    """Ranks as they fill up: uniform tables first, then by decreasing memory."""
+    """Places one proposal as ``GreedyPerfPartitioner`` does.
+
+    Tables that load all ranks come first, and then the others in order of decreasing memory.
+    """
 
     def __init__(self, machine: TorchrecMachine, limits: Sequence[float]) -> None:
         self._local = machine.group_size
         self._room = list(limits)
         self._host_room = list(machine.ddr_limits_bytes)
         self.seconds = [0.0] * machine.world_size
-        self._heap: list[tuple[float, int, int]] = []  # of all ranks; empty once it is out of date
+        # (seconds, rank in its host, rank) of all ranks; empty when seconds have changed since.
+        self._heap: list[tuple[float, int, int]] = []
 
     def place(self, proposal: Sequence[DefaultOption]) -> list[tuple[int, ...]]:
-        """Ranks, or hosts, of every table's pieces.
+        """Ranks (or hosts) of the pieces of every table.
 
         Raises:
-            _NoRoomError: a shard fits nowhere.
+            _NoRoomError: a shard fits on no rank.
         """
         places: list[tuple[int, ...]] = [()] * len(proposal)
         others = []
@@ -247,7 +266,7 @@ class _Placing:
             self._take(shard, rank)
 
     def _on_ranks(self, option: DefaultOption, ranks: range) -> tuple[int, ...]:
-        """Each shard on the rank of least seconds that has room."""
+        """Put each shard on the rank with the fewest seconds among those with room for it."""
         everywhere = len(ranks) == len(self.seconds)
         heap = self._heap if everywhere else []
         self._heap = []
@@ -271,7 +290,7 @@ class _Placing:
         return tuple(places)
 
     def _on_a_host(self, option: DefaultOption) -> tuple[int, ...]:
-        """The host of least seconds in all on which every shard finds room."""
+        """Put all shards on the host with the fewest seconds among those where they fit."""
         hosts = range(len(self.seconds) // self._local)
         loads = [sum(self.seconds[h * self._local : (h + 1) * self._local]) for h in hosts]
         for host in sorted(hosts, key=lambda h: loads[h]):

@@ -1,4 +1,4 @@
-"""Every option that TorchRec's default planner looks at, in its own estimates."""
+"""Every option that TorchRec's default planner looks at, priced by TorchRec's estimates."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ DEFAULT_TYPES: Final = (
     ShardingType.ROW_WISE,
     ShardingType.TABLE_ROW_WISE,
 )
-"""In the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
+"""Sharding types in the order of TorchRec's enumerator, which leaves out ``grid_shard``."""
 
 
 _Item = TypeVar("_Item")
 
 
 class Shard(NamedTuple):
-    """One shard of an option, or each of several equal ones, as TorchRec estimates it."""
+    """Seconds, device bytes and host bytes of one shard, as TorchRec estimates them."""
 
     seconds: float
     hbm: float
@@ -48,10 +48,17 @@ class Shard(NamedTuple):
 class DefaultOption:
     """One option of a table with the seconds and bytes of its shards.
 
-    ``runs`` lists neighbouring shards that are equal once, with their number: a table that is cut
-    by rows over 1024 ranks has three runs. ``size`` is the largest shard and the sum on devices,
-    then the same in host memory; ``total_s`` and ``largest_s`` are of all shards and of the
-    costliest. Sums are taken shard by shard, as TorchRec does, so that they round alike.
+    Sums are taken shard by shard, as TorchRec does, so that they are rounded in the same way.
+
+    Attributes:
+        table: index of the table.
+        option: the option.
+        runs: each of the different shards, with the number of neighbours that are equal to it. A
+            table that is cut by rows over 1024 ranks has at most three runs.
+        num_shards: number of all shards.
+        size: device bytes of the largest shard and of all shards, then the same of host bytes.
+        total_s: seconds of all shards together.
+        largest_s: seconds of the slowest shard.
     """
 
     table: int
@@ -63,7 +70,7 @@ class DefaultOption:
     largest_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """What the walks compare."""
+        """Compute what walks compare: the number of shards, their bytes and their seconds."""
         shards, counts = zip(*self.runs, strict=True)
         columns = tuple(zip(*shards, strict=True))
         most = Shard(*map(max, columns))
@@ -79,12 +86,16 @@ class DefaultOption:
 
 
 def _repeated(runs: Iterable[tuple[_Item, int]]) -> Iterator[_Item]:
-    """Every item as often as it is to be repeated."""
+    """Each item, repeated as often as its number says."""
     return itertools.chain.from_iterable(itertools.starmap(itertools.repeat, runs))
 
 
 class _Cut(NamedTuple):
-    """How an option cuts its table: widths of columns, and rows with the shards that have them."""
+    """How an option cuts its table.
+
+    ``widths`` are those of column pieces; ``rows`` has pairs of the rows of a shard and the number
+    of neighbouring shards with as many.
+    """
 
     table: int
     name: str
@@ -94,12 +105,12 @@ class _Cut(NamedTuple):
     rows: tuple[tuple[int, int], ...]
 
     def sizes(self) -> Iterator[tuple[int, int, int]]:
-        """Columns, rows and number of neighbouring shards that are alike."""
+        """(columns, rows, number) of each run of neighbouring shards of equal size."""
         return ((width, rows, count) for width in self.widths for rows, count in self.rows)
 
 
 _Figures = dict[tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], Shard]]
-"""For each type and kernel: (table, columns, rows) of a shard to its seconds and bytes."""
+"""For each sharding type and kernel: from (table, columns, rows) of a shard to its figures."""
 
 
 def _option(cut: _Cut, figures: _Figures) -> DefaultOption:
@@ -123,7 +134,7 @@ def default_options(
 
     Args:
         problem: workload, system and constraints.
-        machine: the system as TorchRec sees it.
+        machine: the system as TorchRec's topology describes it.
     """
     cuts = [list(_cuts(problem, i, t)) for i, t in enumerate(problem.workload.tables)]
     figures = _figures(problem, machine, itertools.chain(*cuts))
@@ -157,7 +168,7 @@ def _cuts(problem: PlanningProblem, index: int, table: Table) -> Iterator[_Cut]:
 
 
 def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """Rows of the parts that a table is cut into, and how many neighbours have as many."""
+    """(rows, number of neighbouring parts with as many) for a table cut into ``parts`` by rows."""
     _, rows = row_block_columns(num_embeddings, parts)
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     counts = np.diff(first, append=parts)
@@ -165,7 +176,7 @@ def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
 
 
 def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[_Cut]) -> _Figures:
-    """Seconds, device bytes and host bytes of every shard, one pass per type and kernel."""
+    """Price every shard; all shards of one sharding type and kernel are priced in one call."""
     groups: dict[tuple[ShardingType, ComputeKernel], list[tuple[int, int, int]]] = {}
     for cut in cuts:
         shards = groups.setdefault((cut.kind, cut.kernel), [])

@@ -1,8 +1,8 @@
-"""What TorchRec 1.8 can run: legal options per table, and every layout trap of a plan.
+"""What TorchRec 1.8 can run: the legal options of a table, and the rules on the shards of a plan.
 
-TorchRec checks little of a plan it is given. A wrong one passes its validators and fails deep
-inside the sharded module, hangs a collective, or trains on the wrong rows. The rules here are those
-of its runtime (``torchrec/distributed/sharding/*.py``), stated without importing it.
+TorchRec checks little of a plan that it is given. A wrong plan passes its checks and then fails
+deep inside the sharded module, lets a collective hang, or trains on the wrong rows. The rules here
+are those of its runtime (``torchrec/distributed/sharding/*.py``), which is not imported.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError
 
 COLUMN_MULTIPLE: Final = 4
-"""Columns of a fused shard come in fours (FBGEMM, ``construct_split_state``)."""
+"""The columns of a fused shard are a multiple of this (FBGEMM, ``construct_split_state``)."""
 
 SUMS_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-"""Types whose partial sums of pooled vectors are added by a reduce-scatter. FBGEMM's codecs that
-scale rows (int8, fp8 with rows, mx4) have no sum, and fail in it (``comm_ops.py`` gives them no
-context there)."""
+"""Types whose partial sums of pooled vectors are added up by a reduce-scatter. FBGEMM's codecs that
+scale rows (int8, fp8 with rows, mx4) cannot be added up, and TorchRec fails with them
+(``comm_ops.py`` gives them no context there)."""
 
 KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
     "cuda": (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING),
     "cpu": (ComputeKernel.FUSED,),
 }
-"""Kernels of sharded tables. On cpu TorchRec takes the UVM kernels as well, as plain fused ones."""
+"""Kernels of sharded tables. On cpu TorchRec accepts the UVM kernels too, and runs them as fused."""
 
 SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
     "cuda": (
@@ -51,7 +51,7 @@ SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
     "cpu": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE),
 }
 """Sharding types of unpooled tables (``EmbeddingCollectionSharder.sharding_types``). FBGEMM's dense
-kernel pools on cpu whatever it is told, so replicated unpooled tables fail there in the forward."""
+kernel always pools on cpu, so that replicated unpooled tables fail there in the forward pass."""
 
 
 def legal_types_and_kernels(
@@ -60,16 +60,16 @@ def legal_types_and_kernels(
     """Sharding types that TorchRec trains for a table, each with its kernels.
 
     Args:
-        table: shape and pooling decide: unpooled tables have fewer types, a table whose dimension
-            is no multiple of 4 has no fused kernel and can only be replicated, and partial sums of
-            row blocks cannot travel in codecs such as int8.
+        table: unpooled tables have fewer types; a table whose dimension is not a multiple of 4 has
+            no fused kernel and can only be replicated; partial sums of row blocks cannot travel in
+            codecs such as int8.
         device: ``cuda`` or ``cpu``.
 
     Returns:
-        Kernels by type; empty if TorchRec cannot train the table on that device.
+        Kernels of each type; empty if TorchRec cannot train the table on that device.
 
     Raises:
-        InvalidInputError: unknown device.
+        InvalidInputError: the device is neither of the two.
     """
     fused = _fused_kernels(device)
     types = SEQUENCE_TYPES[device] if table.pooling is Pooling.NONE else tuple(ShardingType)
@@ -86,11 +86,11 @@ def legal_types_and_kernels(
 def layout_problems(
     plan: Plan, workload: Workload, topology: Topology, *, device: str = "cuda"
 ) -> list[str]:
-    """Everything that would keep TorchRec from running a plan, one line per broken rule.
+    """One line for each rule that keeps TorchRec from running a plan.
 
     Args:
         plan: the plan to check.
-        workload: the tables it should place.
+        workload: the tables that it should place.
         topology: ranks and how they are grouped into hosts and domains.
         device: ``cuda`` or ``cpu``.
 
@@ -99,7 +99,7 @@ def layout_problems(
         that TorchRec runs.
 
     Raises:
-        InvalidInputError: unknown device.
+        InvalidInputError: the device is neither ``cuda`` nor ``cpu``.
     """
     _fused_kernels(device)
     problems = _table_problems(plan, workload)
@@ -117,7 +117,7 @@ def _cannot_sum(table: Table) -> bool:
 
 
 def unsummed_words(table: Table) -> str:
-    """Why a table cannot be cut by rows, if its codecs are the reason; else nothing."""
+    """Why a table cannot be cut by rows, if its codecs are the reason; otherwise empty."""
     codecs = table.codecs.reduce_scatter
     if codecs is None or not _cannot_sum(table):
         return ""
@@ -160,9 +160,10 @@ def _table_problems(plan: Plan, workload: Workload) -> list[str]:
 
 
 def _group_size(plan: Plan, topology: Topology) -> int:
-    """Ranks that TorchRec counts as one node: a host, or a domain if the plan is cut for those.
+    """The number of ranks that TorchRec treats as one node: a host, or a domain of several hosts.
 
-    TorchRec takes the domain when TORCHREC_RESOLVED_POD_SIZE says so; one plan uses one of the two.
+    It is the domain if the plan is cut for domains, which TorchRec runs when the environment
+    variable ``TORCHREC_RESOLVED_POD_SIZE`` is set. All tables of a plan use the same one.
     """
     for placement in plan.placements:
         first = [s for s in placement.shards if s.col_offset == 0]
@@ -193,7 +194,7 @@ def _placement_problems(
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
-    """Rules on type, kernel and widths; that dense goes with data_parallel a placement checks."""
+    """Rules on type, kernel and widths; dense with data_parallel is checked by the placement."""
     problems = []
     kernel = placement.kernel
     replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
@@ -277,7 +278,7 @@ def _column_wise(p: TablePlacement, table: Table, world: int, group: int) -> lis
 
 
 def _unequal_problems(p: TablePlacement) -> list[str]:
-    """Pieces of a table on one rank are one tensor there (``TableBatchedEmbeddingSlice``)."""
+    """Unequal pieces on one rank, where TorchRec joins them (``TableBatchedEmbeddingSlice``)."""
     widths: dict[int, set[int]] = {}
     for shard in p.shards:
         widths.setdefault(shard.rank, set()).add(shard.num_cols)

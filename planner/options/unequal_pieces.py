@@ -1,9 +1,9 @@
-"""Column pieces of one table that differ in width: they train, but no checkpoint loads into them.
+"""Column pieces of one table that differ in width: they train, but cannot load a checkpoint.
 
-When TorchRec loads a state, it takes the width of a table's first piece for that of all its pieces
-(1.8, ``_pre_load_state_dict_hook`` of ``embeddingbag.py`` and ``embedding.py``). On ranks with a
-piece of another width the job then ends with an error about shapes. (Seen in runs.) TorchRec's own
-planner cuts columns into equal pieces only.
+When TorchRec loads a state, it takes the width of a table's first piece for the width of all its
+pieces (1.8, ``_pre_load_state_dict_hook`` of ``embeddingbag.py`` and ``embedding.py``; seen in
+runs). On ranks with a piece of another width the job then ends with an error about shapes.
+TorchRec's own planner cuts columns only into equal pieces.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from costmodels.sharding import Plan, ShardingType
 
 _NAMED = 5
-"""Tables that the warning names."""
+"""The warning names this many tables."""
 
 
 def checkpoint_problem(plan: Plan) -> str:
-    """Which tables could not be loaded from a checkpoint; nothing if all could.
+    """Which tables could not be loaded from a checkpoint; empty if all could.
 
     Args:
         plan: any plan.

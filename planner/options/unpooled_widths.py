@@ -1,10 +1,10 @@
 """Column pieces of unpooled tables that TorchRec's runtime cannot look up or exchange together.
 
-The ``column_wise`` tables of one ``EmbeddingCollection`` share an exchange, for which TorchRec
-takes the width of the vectors on a rank for that of all ranks (``comm_ops.py``,
-``alltoall_sequence``), and on each rank a fused lookup, which FBGEMM has for one width only. With
-pieces of two widths the job fails when it is sharded or in its first forward pass. (TorchRec 1.8;
-seen in runs.)
+The ``column_wise`` tables of one ``EmbeddingCollection`` share one exchange, and on each rank one
+fused lookup. In the exchange, TorchRec takes the width of a rank's vectors for the width on all
+ranks (``comm_ops.py``, ``alltoall_sequence``); FBGEMM's unpooled lookup has only one width. With
+pieces of two widths the job therefore fails when the model is sharded, or in its first forward
+pass. (TorchRec 1.8; seen in runs.)
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from costmodels.workload import Pooling, Workload
 
 
 def width_problems(plan: Plan, workload: Workload) -> dict[str, str]:
-    """One line for each module, by its path, whose pieces have several widths.
+    """From the path of each module whose pieces have several widths to a line about it.
 
     Args:
-        plan: of the workload.
+        plan: a plan of the workload.
         workload: the tables, with the module of each.
     """
     unpooled = {t.name: t.module for t in workload.tables if t.pooling is Pooling.NONE}

@@ -1,4 +1,4 @@
-"""Work of options as the search sees it: priced for many tables at a time."""
+"""The work of all options, counted for many tables in one call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from planner.errors import StoppedError
 __all__ = ["ListingProgress", "OptionWork", "priced"]
 
 ListingProgress = Callable[[int, int], None]
-"""Told how many of how many tables are priced."""
+"""Called with how many of how many tables are done."""
 
 _AT_ONCE: Final = 4096
-"""Options priced at a time; more would take gigabytes where no two ranks are alike."""
+"""How many options are counted in one call; more would take gigabytes if all ranks differ."""
 
 
 def priced(
@@ -26,16 +26,16 @@ def priced(
     progress: ListingProgress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[tuple[OptionWork, ...]]:
-    """The work of every option of every table.
+    """Count the work of every option of every table.
 
     Args:
-        pipeline: prices them.
-        options: of each table.
-        progress: told of tables done and tables in all, after each part.
-        should_stop: asked before each part.
+        pipeline: counts the work.
+        options: the options of each table.
+        progress: called after each part with the number of tables done and of all tables.
+        should_stop: called before each part; True ends the counting.
 
     Raises:
-        StoppedError: ``should_stop`` said so.
+        StoppedError: ``should_stop`` was True.
     """
     works: list[tuple[OptionWork, ...]] = []
     for part in _parts(options):
@@ -50,7 +50,7 @@ def priced(
 
 
 def _parts(options: Sequence[Sequence[ShardingOption]]) -> Iterator[list[Sequence[ShardingOption]]]:
-    """Neighbouring tables with so many options together."""
+    """Parts of neighbouring tables, each with about :data:`_AT_ONCE` options."""
     part: list[Sequence[ShardingOption]] = []
     count = 0
     for table in options:

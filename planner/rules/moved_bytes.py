@@ -97,7 +97,7 @@ class MoveBudget:
         return float(received[np.arange(len(places)), list(places)].sum())
 
     def keeps(self, moved_bytes: FloatArray) -> BoolArray:
-        """``[...]`` whether plans keep the limit, from bytes received for each table ``[..., T]``."""
+        """``[...]`` whether plans keep the limit, from the bytes of each table ``[..., T]``."""
         few = (moved_bytes > MOVED_BYTES).sum(axis=-1) <= self.max_tables
         return np.asarray(few & (moved_bytes.sum(axis=-1) <= self.max_bytes))
 
