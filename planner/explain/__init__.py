@@ -1,4 +1,4 @@
-"""Why a plan is as it is: what each option would cost, what would help, what constraints cost."""
+"""Explains a plan: what other options would cost, which change would help, what rules cost."""
 
 from planner.explain.constraint_cost import ConstraintCost, constraint_costs, relaxed
 from planner.explain.explainer import Change, Explainer, OptionCost, TableExplanation

@@ -1,4 +1,4 @@
-"""What each constraint costs: planning again without it."""
+"""What each constraint costs, found by planning again without it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ _MORE_MEMORY_BYTES: Final = 2.0**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintCost:
-    """What dropping one constraint gains: time with it minus time without, from two searches.
+    """What dropping one constraint gains, as the difference of two searches.
 
-    ``kept_s`` is the time with all constraints, and ``time_s`` the one without this; each is None
-    where no plan fits. ``is_cut``: the clock ended one of the searches.
+    Attributes:
+        constraint: the constraint in words.
+        kept_s: seconds per iteration of the best plan with all constraints; None if none fits.
+        time_s: seconds per iteration of the best plan without this one; None if none fits.
+        gain_s: the first minus the second; None if one of them is missing.
+        is_cut: whether the clock ended one of the two searches.
     """
 
     constraint: str
@@ -47,14 +51,20 @@ def constraint_costs(
     progress: Callable[[str], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[ConstraintCost, ...]:
-    """What each constraint costs, by planning again without it; the dearest first.
+    """What each constraint costs, found by planning again without it; the costliest first.
 
-    One line gives every rank one GiB more than devices and limits on memory leave it: the price of
-    memory. Each gain is the difference of two searches, so gains below the optimality gap say
-    nothing.
+    One more line says what memory costs: there every rank has one GiB more than devices and limits
+    on memory leave it. Each gain is the difference of two searches, so that a gain below the
+    optimality gap says nothing.
+
+    Args:
+        problem: workload, system and constraints.
+        time_limit_s: seconds by the clock for each search; None for the usual budget of work.
+        progress: called with the name of each constraint that is done.
+        should_stop: called again and again; True ends the searches.
 
     Raises:
-        StoppedError: ``should_stop``, which is asked often, said so.
+        StoppedError: ``should_stop`` was True.
     """
 
     def searched(constraints: Constraints, topology: Topology, name: str) -> _Search:
@@ -86,7 +96,7 @@ def constraint_costs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """What a search came to. ``time_s`` is None where it found no plan."""
+    """What a search found: ``time_s`` is None if it found no plan that fits."""
 
     time_s: float | None
     is_cut: bool = False
@@ -104,7 +114,7 @@ def _cost(name: str, kept: _Search, free: _Search) -> ConstraintCost:
 
 
 def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
-    """Each constraint in words, with what is left when it is dropped."""
+    """Each constraint in words, with the constraints that are left when it is dropped."""
     found: list[tuple[str, Constraints]] = []
     for field, told in general_words(given).items():
         found.append((told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)})))

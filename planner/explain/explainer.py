@@ -1,4 +1,4 @@
-"""Why a plan is as it is: what each option of a table would cost, and which change would help."""
+"""Explains a plan: what each option of a table would cost, and which change would help."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
 
 _ROUNDING: Final = 1e-9
-"""Share of a plan's time by which two prices of one plan may differ."""
+"""Two times that differ by at most this share are taken for equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionCost:
-    """One option of a table, placed as well as the rest of the plan allows.
+    """One option of a table, on good places beside the rest of the plan.
 
     Attributes:
         placement: the option with its places.
-        lookup_forward_s, lookup_backward_s: of its largest shard alone on a device.
-        exchanged_bytes: forward output and indices that its shards send, over all ranks.
-        device_bytes: on the rank that holds most of it.
-        plan_time_s: iteration time of the whole plan with this option instead; None if nothing
-            fits, or TorchRec cannot run the pieces where they would be put.
-        is_chosen: whether it is the plan's own.
+        lookup_forward_s, lookup_backward_s: seconds to look up its largest shard alone.
+        exchanged_bytes: bytes of vectors and indices that all ranks exchange for it, forward.
+        device_bytes: bytes on the rank that holds most of the table.
+        plan_time_s: seconds per iteration of the whole plan with this option; None if it does not
+            fit in memory, or if TorchRec cannot run its pieces on these places.
+        is_chosen: whether the plan has this option.
     """
 
     placement: TablePlacement
@@ -52,16 +52,16 @@ class OptionCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableExplanation:
-    """Every option of one table, fastest plan first.
+    """Every option of one table; the option with the fastest plan comes first.
 
     Attributes:
-        table: its name.
-        plan_time_s: of the plan as it is.
-        options: those that some place is left for beside the rest of the plan.
-        rules: every constraint that the table is under, in words; they leave out options that are
-            not among these.
-        num_stuck: options that no single rule forbids, and to whose pieces groups and counts leave
-            no place beside the rest of the plan; they are not among ``options`` either.
+        table: the name of the table.
+        plan_time_s: seconds per iteration of the plan as it is.
+        options: the options that have places beside the rest of the plan.
+        rules: every constraint on the table, in words; options that one of them forbids are not
+            among ``options``.
+        num_stuck: how many further options have no places, because groups and counts leave none
+            beside the rest of the plan.
     """
 
     table: str
@@ -73,7 +73,14 @@ class TableExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The best that changing one table alone does. ``moved_bytes`` have to travel for it."""
+    """The best change of a single table.
+
+    Attributes:
+        table: the name of the table.
+        before, after: its placement in the plan, and after the change.
+        plan_time_s: seconds per iteration after the change.
+        moved_bytes: bytes that ranks have to receive for the change.
+    """
 
     table: str
     before: TablePlacement
@@ -86,11 +93,11 @@ class Explainer:
     """Answers questions about one plan of one problem.
 
     Raises:
-        InvalidInputError: the plan is not one of the problem.
+        InvalidInputError: the plan does not fit the tables or the ranks of the problem.
     """
 
     def __init__(self, problem: PlanningProblem, plan: Plan) -> None:
-        """Enumerate the options and price the plan."""
+        """List the options of all tables, and price the plan."""
         problem = problem.limited
         self.problem, self.plan = problem, plan
         self._counted_from = plan if problem.move_limit is None else problem.move_limit.present
@@ -106,15 +113,16 @@ class Explainer:
 
     @cached_property
     def estimate(self) -> IterationEstimate:
-        """The plan as it is."""
+        """The estimate of the plan as it is."""
         return self._pipeline.estimate(self.plan)
 
     def table(self, name: str) -> TableExplanation:
-        """Every option of a table with the rest of the plan left alone.
+        """Every option of a table, while the rest of the plan stays as it is.
 
-        An option goes by the sharding type with which the plan is fastest, of those that cut the
-        table in that way. The plan's own cut comes twice where its shards may be on other ranks.
-        Options that constraints on groups and counts forbid are left out.
+        If several sharding types cut the table in the same way, the option has the one with which
+        the plan is fastest. The cut that the plan has is listed twice if its shards may also be on
+        other ranks: as it is, and on the best other ranks. Options that constraints on groups and
+        counts forbid are left out.
 
         Raises:
             InvalidInputError: there is no such table.
@@ -147,12 +155,16 @@ class Explainer:
     def changes(
         self, *, limit: int = 10, progress: Callable[[str], None] | None = None
     ) -> tuple[Change, ...]:
-        """For each table on a critical rank the best single change, the fastest plans first.
+        """The best change of each table on a critical rank; the fastest plan comes first.
 
-        Of equal column pieces each goes where ranks receive least; with a plan in use in the
-        problem that is counted from there.
+        Equal column pieces are placed so that ranks receive the fewest bytes. If the problem has a
+        plan in use, the bytes count from that plan for this choice.
 
-        A plan at a local optimum has none that makes it faster; then these are the cheapest.
+        If no change makes the plan faster, these are the changes that slow it down least.
+
+        Args:
+            limit: how many changes to return at most.
+            progress: called with the name of each table that has been looked at.
         """
         found = []
         for name in self.critical_tables():
@@ -206,9 +218,10 @@ class Explainer:
         return np.asarray(self._pipeline.plan_work(kept))
 
     def _is_own(self, cost: OptionCost, own: TablePlacement) -> bool:
-        """Whether it is the plan as it is, but for the name of a sharding type that gains nothing.
+        """Whether an option is the plan as it is, up to a name of the type that gains nothing.
 
-        Pieces of one name share their collectives, so that another name can be faster.
+        Tables of one sharding type share collectives, so that another name for the same shards can
+        make the plan faster; such an option counts as a different one.
         """
         same = _held(cost.placement) == _held(own)
         return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
@@ -225,7 +238,7 @@ class Explainer:
         return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
 
     def _elsewhere(self, table: int, rest: FloatArray) -> list[OptionCost]:
-        """The plan's own cut of a table with its shards on other ranks, the best such way."""
+        """The cut that the plan has, with one shard on another place: the fastest such plan."""
         own = self._placements[self.space.tables[table].table]
         located = self.space.located(table, own)
         if located is None:
@@ -255,18 +268,18 @@ class Explainer:
 
 
 def _cut(placement: TablePlacement) -> tuple[object, ...]:
-    """What two placements share that cut a table alike, wherever the shards are and by any name."""
+    """A key that two placements share if they cut a table alike, under any name, on any ranks."""
     shards = sorted((s.row_offset, s.col_offset, s.num_rows, s.num_cols) for s in placement.shards)
     replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
     return placement.kernel, placement.cache_load_factor_ratio, replicated, tuple(shards)
 
 
 def _held(placement: TablePlacement) -> tuple[object, ...]:
-    """What each rank holds of a table: equal pieces that change places are the same plan."""
+    """A key of what each rank holds of a table; it ignores which of equal pieces that is."""
     shards = Counter((s.rank, s.num_rows, s.num_cols) for s in placement.shards)
     return _cut(placement), frozenset(shards.items())
 
 
 def _is_faster(one_s: float | None, other_s: float | None) -> bool:
-    """Whether one time is shorter by more than rounding; None is no time at all."""
+    """Whether one time is shorter by more than rounding; None stands for no plan that fits."""
     return one_s is not None and (other_s is None or one_s < other_s * (1 - _ROUNDING))

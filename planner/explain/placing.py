@@ -1,8 +1,8 @@
-"""Places for the shards of one table, with the rest of a plan left alone.
+"""Finds places for the shards of one table, while the rest of a plan stays as it is.
 
-An option whose shards have few places is tried in every way. Otherwise its shards are placed one
-after the other, each where it hurts least; other places for all of them together can then be a few
-per cent better.
+If there are few ways to place the shards of an option, all of them are tried. Otherwise the shards
+are placed one after the other, each where the plan is then fastest. Another placement of all shards
+together can be a few per cent faster than that.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from planner.space.evaluation import Evaluator, FloatArray, IntArray, SearchSpac
 
 _FEWEST: Final = 64
 _MOST_NUMBERS: Final = 2_000_000
-"""Plans priced at a time: as many as have so many figures of work together, and the fewest."""
+"""Plans are priced in groups with at most this many numbers of work, or of ``_FEWEST`` plans."""
 _FEW_WAYS: Final = 64
-"""Ways to place the pieces of an option up to which all are tried: 3 pieces on 6 ranks have 56."""
+"""If there are at most this many ways to place an option's pieces, all are tried. 3 equal pieces
+on 6 ranks have 56."""
 _OVERFULL_S: Final = 1e6
-"""Seconds that stand for a plan that does not fit into memory; no iteration takes as long."""
+"""Seconds that stand for a plan that does not fit in memory; no iteration takes as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """An option of a table on its places, with the rest of the plan.
+    """An option of a table on its places, together with the rest of the plan.
 
     Attributes:
-        places: ranks or hosts of its pieces, by the option's spread.
-        work: ``[W, F]`` of the whole plan.
-        value: seconds per iteration of the whole plan; infinite where it does not fit into memory,
-            or where TorchRec cannot run the pieces on these places.
+        places: ranks (or hosts, depending on the option's spread) of its pieces.
+        work: ``[W, F]`` work of the whole plan.
+        value: seconds per iteration of the whole plan; infinite if it does not fit in memory, or if
+            TorchRec cannot run the pieces on these places.
     """
 
     places: tuple[int, ...]
@@ -50,13 +51,13 @@ class Placed:
 
 @dataclass(slots=True, kw_only=True)
 class _Begun:
-    """An option of which the first pieces have their places.
+    """An option whose first pieces have places already.
 
     Attributes:
-        option: which.
-        pieces: their work, ``[pieces, F]`` or ``[pieces, L, F]``.
-        work: ``[W, F]`` of the plan with those that are placed.
-        places: of these.
+        option: the option.
+        pieces: work of all its pieces, ``[pieces, F]`` or ``[pieces, L, F]``.
+        work: ``[W, F]`` work of the plan with the pieces that are placed.
+        places: the places of these pieces.
         is_stuck: whether rules leave the next piece no place.
     """
 
@@ -68,19 +69,19 @@ class _Begun:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all pieces are placed; an option on all ranks has none to place."""
+        """Whether all pieces are placed; an option that loads all ranks has none to place."""
         return self.option.is_uniform or len(self.places) == len(self.pieces)
 
 
 def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan) -> TablePlacement:
-    """A placement whose equal column pieces change places, so that ranks receive fewest bytes.
+    """The placement with its equal column pieces exchanged so that ranks receive fewest bytes.
 
-    That leaves the price of a plan as it is.
+    The price of the plan stays the same.
 
     Args:
-        placement: of one table.
-        problem: its tables and ranks.
-        start: where ranks hold their shards before.
+        placement: the placement of one table.
+        problem: tables and ranks.
+        start: the plan that says what ranks hold before.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -102,9 +103,9 @@ def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan
 
 
 class Placer:
-    """Places options of one table after another beside the rest of one plan.
+    """Finds places for the options of a table beside the rest of one plan.
 
-    Constraints on places, groups and counts are kept: a place that would break one is not tried.
+    A place that would break a constraint on places, groups or counts is not tried.
     """
 
     def __init__(self, space: SearchSpace, evaluate: Evaluator, plan: Plan) -> None:
@@ -118,14 +119,15 @@ class Placer:
             self._usage.hold(index, self._own[-1])
 
     def best(self, table: int, rest: FloatArray) -> Iterator[Placed | None]:
-        """Each option of a table, its pieces one after the other where they hurt least.
+        """Place each option of a table, its pieces one after the other where the plan is fastest.
 
-        Options with few ways to place their pieces are tried in all of them beside that. Options
-        are placed side by side, because many plans priced at once take hardly longer than one. None
-        stands for an option to whose pieces rules leave no place.
+        If there are few ways to place an option's pieces, all of them are tried as well. All
+        options are placed at the same time, because pricing many plans in one call takes hardly
+        longer than pricing one. None stands for an option whose pieces have no places under the
+        rules.
 
         Args:
-            table: its number.
+            table: the number of the table.
             rest: ``[W, F]`` work of the plan without the table.
         """
         every = range(len(self._space.tables[table].options))
@@ -150,12 +152,12 @@ class Placer:
     def moved(
         self, table: int, index: int, own: tuple[int, ...], rest: FloatArray
     ) -> Iterator[Placed]:
-        """An option with one of its pieces on another place than its own, every such way.
+        """Every way to put one piece of an option on another place than it has.
 
         Args:
-            table: its number.
-            index: of the option among those of the table.
-            own: places of its pieces.
+            table: the number of the table.
+            index: the index of the option among those of the table.
+            own: the places that its pieces have.
             rest: ``[W, F]`` work of the plan without the table.
         """
         option, pieces = self._space.option(table, index), self._pieces(table, index)
@@ -171,7 +173,7 @@ class Placer:
         return self._priced(ways())
 
     def placement(self, table: int, index: int, places: tuple[int, ...]) -> TablePlacement:
-        """The placement that an option on these places is."""
+        """The placement of an option on these places."""
         space = self._space
         return place(
             space.option(table, index),
@@ -193,7 +195,7 @@ class Placer:
         return np.asarray(space.pool[space.rows[int(space.first[table]) + index]])
 
     def _places_left(self, table: int, spread: Spread, taken: Sequence[int]) -> list[int]:
-        """Places that constraints leave to one more piece beside those that have theirs."""
+        """The places that constraints leave to one more piece, beside the pieces already placed."""
         own, usage = self._space.tables[table], self._usage
         hosts = spread is Spread.HOSTS
         ranks = self._space.host_ranks(taken) if hosts else np.array(taken, dtype=np.int64)
@@ -203,7 +205,7 @@ class Placer:
         return [p for p in (own.hosts if hosts else own.ranks) if free[p]]
 
     def _begun(self, table: int, index: int, rest: FloatArray) -> _Begun:
-        """An option before its first piece."""
+        """An option before its first piece is placed."""
         option, pieces = self._space.option(table, index), self._pieces(table, index)
         if not option.is_uniform:
             return _Begun(option=option, pieces=pieces, work=rest)
@@ -212,10 +214,10 @@ class Placer:
         return _Begun(option=option, pieces=pieces, work=rest + pieces, is_stuck=stuck)
 
     def _every_way(self, table: int, begun: _Begun) -> list[tuple[int, ...]]:
-        """Places of an option's pieces in every way that may run; none where there are too many.
+        """Every way to place an option's pieces that can run; empty if there are too many ways.
 
-        Pieces of one width are alike, so that one of their orders stands for all. A single piece
-        needs no ways of its own, because it is tried on every place when it is placed.
+        Pieces of one width are equal, so that only one of their orders is listed. The list is empty
+        for a single piece too, because that is tried on every place when it is placed.
         """
         option = begun.option
         if option.is_uniform or len(option.column_widths) == 1:
@@ -236,16 +238,17 @@ class Placer:
         return [way for way in ways if option.may_be_at(way, self._local)]
 
     def _placed_at(self, begun: _Begun, places: Sequence[int], rest: FloatArray) -> _Begun:
-        """The same option with its pieces on these places."""
+        """The option with all its pieces on these places."""
         way = replace(begun, work=rest, places=(), is_stuck=False)
         for at in places:
             self._add(way, at)
         return way
 
     def _place_next(self, table: int, begun: list[_Begun]) -> None:
-        """Give the next piece of each option the place with the fastest plan.
+        """Put the next piece of each option on the place where the plan is then fastest.
 
-        Where none fits into memory, the emptiest.
+        If the plan fits in memory with none of them, the place that leaves memory least overfull is
+        taken.
         """
         allowed = []
         for one in begun:
@@ -263,7 +266,7 @@ class Placer:
                 self._add(one, places[int(own.argmin())])
 
     def _priced(self, begun: Iterable[_Begun]) -> Iterator[Placed]:
-        """Options with all their pieces, and what the plan with each of them is worth."""
+        """Options with all their pieces placed, and the time of the plan with each of them."""
         ahead, again = itertools.tee(begun)
         values = itertools.chain.from_iterable(self._values(b.work for b in ahead))
         for one, value in zip(again, values, strict=True):
@@ -272,9 +275,10 @@ class Placer:
             yield Placed(places=one.places, work=one.work, value=worth)
 
     def _values(self, plans: Iterable[FloatArray]) -> Iterator[FloatArray]:
-        """Seconds per iteration of plans ``[W, F]``, some at a time.
+        """Seconds per iteration of plans ``[W, F]``, priced in groups.
 
-        Of those that do not fit, more than any that fits, and the emptiest least.
+        A plan that does not fit gets more seconds than any that fits, and the more, the more bytes
+        are missing.
         """
         plans = iter(plans)
         for first in plans:
@@ -288,16 +292,16 @@ class Placer:
 
     @staticmethod
     def _at_once(work: FloatArray) -> int:
-        """Plans of which so much is held at a time."""
+        """How many plans are priced in one group."""
         return max(_FEWEST, _MOST_NUMBERS // work.size)
 
     def _add(self, begun: _Begun, at: int) -> None:
-        """Place the next piece of an option."""
+        """Put the next piece of an option on a place."""
         begun.work = self._added(begun, at)
         begun.places = (*begun.places, at)
 
     def _added(self, begun: _Begun, at: int) -> FloatArray:
-        """Work of the plan with the next piece of an option on a place."""
+        """``[W, F]`` work of the plan with the next piece of an option on a place."""
         step = self._local if begun.option.spread is Spread.HOSTS else 1
         changed = begun.work.copy()
         changed[at * step : (at + 1) * step] += begun.pieces[len(begun.places)]

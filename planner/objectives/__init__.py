@@ -1,4 +1,4 @@
-"""What can be made small: one file each, named as users type it, with dashes for underscores."""
+"""The objectives: one file each, named as users type it, with dashes for underscores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def objective_names() -> tuple[str, ...]:
-    """Names of all objectives, in alphabetical order; nothing is imported for it."""
+    """The names of all objectives in alphabetical order, found without importing them."""
     return tuple(name.replace("_", "-") for name in discovery.names(sys.modules[__name__]))
 
 
@@ -21,7 +21,7 @@ def objective_class(name: str) -> type[AbstractNamedObjective]:
     """The objective in ``planner/objectives/<name>.py``.
 
     Raises:
-        InvalidInputError: there is none; the message lists those there are.
+        InvalidInputError: there is no such file; the message lists the names of all objectives.
     """
     from planner.errors import InvalidInputError
     from planner.space.objective import AbstractNamedObjective
@@ -40,6 +40,6 @@ def objective_named(name: str, space: SearchSpace | JudgedWork) -> AbstractNamed
     """The objective of that name, for plans of ``space`` or for given work.
 
     Raises:
-        InvalidInputError: there is none of that name, or the problem lacks what it needs.
+        InvalidInputError: there is no objective of that name, or the problem lacks what it needs.
     """
     return objective_class(name).of(space)

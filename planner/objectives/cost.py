@@ -1,4 +1,4 @@
-"""Money for training: what a billion samples cost at the price of the devices."""
+"""The objective ``cost``: what a billion samples cost at the price of the devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 @final
 class Cost(AbstractNamedObjective):
-    """US dollars per billion samples: iteration time at the price of all devices."""
+    """US dollars per billion samples: the iteration time at the price of all devices.
+
+    It is the iteration time multiplied by a constant, so that every bound on the time gives one on
+    the cost. Phases stay in seconds; weights and cuts turn them into dollars.
+    """
 
     name = "cost"
     unit = "USD per 1e9 samples"
@@ -41,49 +45,49 @@ class Cost(AbstractNamedObjective):
 
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """Iteration time at the price of the devices of the topology."""
+        """The objective with the price of the devices of the topology."""
         pipeline = space.pipeline
         return cls(IterationTime.of(space), pipeline.workload, pipeline.topology)
 
     @property
     def weights(self) -> FloatArray:
-        """Those of the time, in dollars."""
+        """The weights of the iteration time, in dollars."""
         return self._time.weights * self._factor
 
     @property
     def slowness(self) -> FloatArray | None:
-        """Those of the time."""
+        """As for the iteration time."""
         return self._time.slowness
 
     @property
     def parts(self) -> BoolArray:
-        """Those of the time."""
+        """As for the iteration time."""
         return self._time.parts
 
     @property
     def hidden(self) -> BoolArray:
-        """Those of the time."""
+        """As for the iteration time."""
         return self._time.hidden
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Seconds turned into dollars."""
+        """``[...]`` iteration times, in dollars."""
         return self._time.values(work) * self._factor
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
-        """Those of the time, in dollars."""
+        """As for the iteration time, in dollars."""
         seconds = self._time.proven_values(work, values / self._factor)
         return np.minimum(values, seconds * self._factor)
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """Phases stay in seconds."""
+        """The tangents for the iteration time: phases stay in seconds."""
         return self._time.gradient(row)
 
     def always(self) -> Cut:
-        """That of the time, in dollars."""
+        """As for the iteration time, in dollars."""
         return self._in_usd(self._time.always())
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
-        """That of the time, in dollars."""
+        """As for the iteration time, in dollars."""
         found = self._time.separable_value(work, types)
         return None if found is None else found * self._factor
 
@@ -93,7 +97,7 @@ class Cost(AbstractNamedObjective):
         types: frozenset[ShardingType],
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
-        """That of the time, in dollars."""
+        """As for the iteration time, in dollars."""
         found = self._time.cut(phases, types, optional)
         return None if found is None else self._in_usd(found)
 
@@ -105,7 +109,7 @@ class Cost(AbstractNamedObjective):
         *,
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Box | None:
-        """That of the time, in dollars; phases stay in seconds."""
+        """As for the iteration time, in dollars; phases stay in seconds."""
         return self._time.box(types, low, high, optional=optional, per_second=self._factor)
 
     def _in_usd(self, cut: Cut) -> Cut:

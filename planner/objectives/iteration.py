@@ -1,4 +1,4 @@
-"""The time of an iteration as something to make small, with what is proven about it."""
+"""The objective ``iteration``: the iteration time, with bounds that hold for sets of plans."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 class IterationTime(AbstractNamedObjective):
     """Seconds per iteration.
 
-    An iteration is a longest path, so its time is at least the length of every path: some constants
-    plus some of the phases. :class:`costmodels.floors.floor.IterationFloor` has the paths that
-    every plan of a set of sharding types has; ``cut`` picks the longest one at given phases.
+    An iteration takes as long as the longest path through its steps, so that it takes at least as
+    long as any one path: some constants plus some of the phases.
+    :class:`costmodels.floors.floor.IterationFloor` has the paths that all plans with the same
+    sharding types have; :meth:`cut` picks the longest of them at given phases.
     """
 
     name = "iteration"
@@ -48,9 +49,9 @@ class IterationTime(AbstractNamedObjective):
         """Keep the pipeline that prices work.
 
         Args:
-            pipeline: the judge.
-            calls: sharding types with kernels that plans may have; all unless given.
-            space: the plans that are searched, if they are.
+            pipeline: counts and prices work.
+            calls: the pairs of sharding type and kernel that plans may have; all if not given.
+            space: the plans that are searched; None outside a search.
         """
         self._pipeline, self._space = pipeline, space
         every = itertools.product(ShardingType, ComputeKernel)
@@ -60,18 +61,19 @@ class IterationTime(AbstractNamedObjective):
 
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The time under the types and kernels that options of the space have."""
+        """The time of plans with the sharding types and kernels of the options in ``space``."""
         calls = [(o.sharding_type, o.kernel) for o in space.options]
         searched = space if isinstance(space, SearchSpace) else None
         return cls(space.pipeline, calls, searched)
 
     @property
     def weights(self) -> FloatArray:
-        """The pipeline's own; the forward lookup alone counts where caches may be fetched first.
+        """``[K]`` the pipeline's weights, and 1 for phases that can lengthen an iteration.
 
-        The all-reduce counts where tables may be replicated, exchanges of indices and fetches of
-        caches where tables may have them, even if compute can hide them: the more of them, the
-        sooner it cannot. The backward lookup alone counts where there is such a phase.
+        Such phases are: the all-reduce, if tables may be replicated; the exchanges of indices of
+        the types that tables may have; and the fetch of caches, if tables may be cached. Compute
+        can hide them, but only up to a point. The forward lookup without the fetch counts if tables
+        may be cached, and the backward lookup without decoding if there is such a phase.
         """
         weights = np.array(self._pipeline.phase_weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
@@ -83,27 +85,27 @@ class IterationTime(AbstractNamedObjective):
 
     @property
     def slowness(self) -> FloatArray | None:
-        """The pipeline's own."""
+        """``[W, K]`` as the pipeline says, with the fetch of caches if tables may be cached."""
         return self._pipeline.phase_slowness(fetches=self._fetches)
 
     @property
     def parts(self) -> BoolArray:
-        """Lookups alone are parts of those with the fetch and with the decoding."""
+        """True for lookups alone, which are parts of the lookups with fetch and with decoding."""
         return np.asarray(np.arange(len(self.weights)) >= FORWARD_ALONE)
 
     @property
     def hidden(self) -> BoolArray:
-        """Exchanges of indices and fetches that run beside the rest of the iteration."""
+        """True for exchanges of indices and fetches that run beside the rest of the iteration."""
         beside = [exchange_phase(kind, INDICES) for kind in EXCHANGING_TYPES] + [FETCH]
         unpaid = self._pipeline.phase_weights == 0
         return np.asarray(np.isin(np.arange(len(unpaid)), beside) & unpaid)
 
     def values(self, work: FloatArray) -> FloatArray:
-        """The whole pipeline, in closed form."""
+        """Seconds per iteration of each plan, in closed form."""
         return self._pipeline.iteration_times(work)
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
-        """By collectives of which two never take less than one."""
+        """``[...]`` times under a subadditive collective model, if they are below ``values``."""
         collective = self._pipeline.models.collective
         least = collective.subadditive()
         if least is collective:
@@ -117,15 +119,15 @@ class IterationTime(AbstractNamedObjective):
         return CostPipeline(own.workload, own.topology, models)
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """The pipeline's own tangents."""
+        """Tangents of the pipeline's phases."""
         return self._pipeline.phase_gradient(row)
 
     def always(self) -> Cut:
-        """The path through all compute and all exchanges."""
+        """The path through all compute and all exchanges, which every plan has."""
         return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.proven_weights)
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
-        """The shortest iteration with the largest phases of this plan."""
+        """The least time that bounds allow for the types and the largest phases of a plan."""
         if not types:
             return None
         floor = self._floor(types)
@@ -138,7 +140,7 @@ class IterationTime(AbstractNamedObjective):
         types: frozenset[ShardingType],
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
-        """The longest path at these phases, every duration by a line that is nowhere above it."""
+        """The longest path at these phases; lines from below replace the curves of durations."""
         if not types:
             return None
         floor = self._floor(types, optional)
@@ -158,17 +160,17 @@ class IterationTime(AbstractNamedObjective):
         optional: frozenset[ShardingType] = frozenset(),
         per_second: float = 1.0,
     ) -> Box | None:
-        """Plans with exactly these types and phases between the limits, each ``[K]``.
+        """The plans with exactly these types whose largest phases lie between two limits.
 
-        Without limits, from nothing to one second. None where a rank's exchange depends on what
-        others send, for its phases are no functions of the largest then.
+        None if the exchange of a rank depends on what other ranks send, because its time is then
+        not a function of the largest phases.
 
         Args:
-            types: the sharding types that some table has.
-            low: least maximum of each phase.
-            high: largest maximum of each phase.
+            types: the sharding types that the tables of these plans have.
+            low: ``[K]`` least value of each largest phase; 0 if not given.
+            high: ``[K]`` greatest value of each largest phase; one second more if not given.
             optional: further types that each of the plans may have or not.
-            per_second: turns seconds into the unit of an objective that is time at a price.
+            per_second: factor from seconds to the unit of an objective that is time at a price.
         """
         models = self._pipeline.models
         if not types or models.exchange is not None or not models.collective.full_duplex:
@@ -189,11 +191,12 @@ class IterationTime(AbstractNamedObjective):
         )
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
-        """What a further fused call on a rank costs at least.
+        """What each further fused call on a rank adds to its time at least.
 
-        Of the types that are on some ranks only, the slowest rank has one call, or is taken to have
-        none where tables cut by rows make ranks differ. Then calls are counted from the first one
-        on, which takes for granted that every rank makes the calls of the other types.
+        The floor counts some calls already: those of the types that load all ranks, and one call of
+        the types that are only on some ranks. If tables cut by rows make ranks differ, it counts
+        none of the latter. Then every call of theirs is a further one, provided that every rank
+        makes the calls of the types that load all ranks (:attr:`_calls_everywhere`).
         """
         seconds = np.zeros(len(floor.phases))
         none = Launches(calls=(), seconds=seconds, num_counted=0)
@@ -215,7 +218,7 @@ class IterationTime(AbstractNamedObjective):
 
     @cached_property
     def _calls_everywhere(self) -> bool:
-        """Whether every option that loads all ranks makes a fused call on each of them."""
+        """Whether every option that loads all ranks makes a fused call on each of the ranks."""
         space = self._space
         if space is None:
             return False

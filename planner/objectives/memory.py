@@ -1,4 +1,4 @@
-"""The fullest device."""
+"""The objective ``memory``: bytes on the fullest device."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 @final
 class FullestDevice(AbstractNamedObjective):
-    """Embedding bytes on the fullest device."""
+    """Bytes of tables and their buffers on the fullest device."""
 
     name = "memory"
     unit = "B"
     wants_every_kernel = True
 
     def __init__(self, pipeline: CostPipeline) -> None:
-        """Work out the bytes per unit of work."""
+        """Compute the bytes per unit of work."""
         self._device, _ = memory_coefficients(pipeline)
 
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """Bytes as the pipeline of the space counts them."""
+        """The objective with bytes as the pipeline of the space counts them."""
         return cls(space.pipeline)
 
     @property
     def weights(self) -> FloatArray:
-        """One phase: the bytes themselves."""
+        """``[1]``: there is one phase, the bytes of a rank."""
         return np.ones(1)
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Largest device."""
+        """``[...]`` bytes of the fullest device of each plan."""
         return np.asarray((work @ self._device).max(axis=-1))
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """Bytes are linear in work, so the same everywhere."""
+        """``[1, F]`` bytes per unit of work: the same everywhere, because bytes are linear."""
         del row
         return self._device[None, :]
 
     def always(self) -> Cut:
-        """The value is the phase."""
+        """A cut that is exact: the value is the largest phase."""
         return Cut(base=0.0, slopes=np.ones(1))

@@ -1,4 +1,4 @@
-"""The slowest rank of each phase, added up."""
+"""The objective ``phases``: the time of the slowest rank in each phase, added up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 @final
 class SynchronizedPhases(AbstractNamedObjective):
-    """The slowest rank's seconds in each phase that ranks wait for one another after, added up.
+    """The seconds of the slowest rank in each phase, added up over phases.
 
-    What does not depend on the plan is part of it; launches, overlap and start-up costs of the
-    collectives are not, so it is no more than the iteration time, but where batches are unequal and
-    all tables replicated (:func:`costmodels.floors.phases.lookups_add_up`). It is separable, and
-    its bound exact up to how shards share ranks.
+    Ranks wait for each other after every one of these phases. The sum includes the times that do
+    not depend on the plan. It leaves out kernel launches, overlap, and what collectives take
+    however few the bytes. It is therefore at most the iteration time, except if batches are unequal
+    and all tables are replicated (:func:`costmodels.floors.phases.lookups_add_up`). The objective
+    is a weighted sum of maxima over ranks, so that only the choice of ranks for shards separates
+    its bound from the best plan.
     """
 
     name = "phases"
@@ -30,28 +32,28 @@ class SynchronizedPhases(AbstractNamedObjective):
 
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """Phases as the pipeline of the space prices them."""
+        """The objective with phases as the pipeline of the space prices them."""
         return cls(space.pipeline)
 
     @property
     def weights(self) -> FloatArray:
-        """The pipeline's own."""
+        """``[K]`` the weights of the pipeline."""
         return np.asarray(self._pipeline.phase_weights, dtype=float)
 
     @property
     def slowness(self) -> FloatArray | None:
-        """The pipeline's own, with a cache fetch wherever it could be."""
+        """``[W, K]`` as the pipeline says, as if tables were cached."""
         return self._pipeline.phase_slowness(fetches=True)
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Base plus weighted phase maxima."""
+        """``[...]`` constant seconds plus the weighted largest phases of each plan."""
         phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
         return np.asarray(self._pipeline.base_s + phases @ self.weights)
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """The pipeline's own tangents."""
+        """Tangents of the pipeline's phases."""
         return self._pipeline.phase_gradient(row)
 
     def always(self) -> Cut:
-        """The value is this sum."""
+        """A cut that is exact: the value is this sum."""
         return Cut(base=float(self._pipeline.base_s), slopes=self.weights)

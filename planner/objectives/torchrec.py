@@ -1,4 +1,4 @@
-"""The rating that TorchRec's planner minimises."""
+"""The objective ``torchrec``: the rating that TorchRec's planner minimises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planner.torchrec_terms.maxima import ColumnMaxima
 
 @final
 class TorchrecRating(ColumnMaxima):
-    """The most that a rank's shards cost together (``NoopPerfModel``), in seconds."""
+    """Seconds of all shards of the rank that has most of them (TorchRec's ``NoopPerfModel``)."""
 
     name = "torchrec"
     by_phase = False

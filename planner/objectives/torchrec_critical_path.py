@@ -1,4 +1,4 @@
-"""The path that TorchRec's statistics print."""
+"""The objective ``torchrec-critical-path``: the path that TorchRec's statistics print."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from planner.torchrec_terms.maxima import ColumnMaxima
 class TorchrecCriticalPath(ColumnMaxima):
     """The critical path that TorchRec's statistics print, in seconds.
 
-    The most forward and the most backward compute of a rank, and the most forward and backward
-    exchange for each module and sharding type (``stats._calculate_critical_path``).
+    It adds up the largest forward compute and the largest backward compute over ranks, and for each
+    module and sharding type the largest forward and the largest backward exchange
+    (``stats._calculate_critical_path``).
     """
 
     name = "torchrec-critical-path"

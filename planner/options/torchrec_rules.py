@@ -39,7 +39,7 @@ KERNELS_BY_DEVICE: Final[dict[str, tuple[ComputeKernel, ...]]] = {
     "cuda": (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING),
     "cpu": (ComputeKernel.FUSED,),
 }
-"""Kernels of sharded tables. On cpu TorchRec accepts the UVM kernels too, and runs them as fused."""
+"""Kernels of sharded tables. On cpu TorchRec accepts UVM kernels too, and runs them as fused."""
 
 SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
     "cuda": (

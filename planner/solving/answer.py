@@ -93,9 +93,9 @@ def answer(
 
 
 def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str, ...]:
-    """A warning where a plan leaves less free than the workload's reserve.
+    """A warning if a plan leaves less memory free than the workload's reserve.
 
-    TorchRec's objectives keep TorchRec's own reservation free instead.
+    This happens under TorchRec's objectives, which keep TorchRec's own reservation free instead.
     """
     if best.memory.fits or not isinstance(objective, ColumnMaxima):
         return ()
@@ -106,7 +106,7 @@ def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str,
 
 
 def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> SearchOutcome:
-    """The outcome, with tables of its best plan left whole where that is as fast."""
+    """The outcome, with tables of its best plan left whole if the plan is then as fast."""
     best = outcome.assignments[0]
     simpler = simplified(evaluate.space, evaluate, best)
     if simpler == best:
@@ -153,8 +153,7 @@ def answer_without_tables(
 
     Raises:
         InvalidInputError: the objective is about tables, or there are scenarios or a limit on
-        moves,
-            which are about tables too.
+            moves, which are about tables too.
         InfeasibleError: the dense part and the reserve do not fit into some device.
     """
     if search.objective not in _WITHOUT_TABLES:

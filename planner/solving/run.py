@@ -88,7 +88,12 @@ class Run:
         return answer(self.settings.strategy, outcome, points, evaluate, self.settings.seed)
 
     def again(self, narrower: PlanningProblem, *, started: float) -> PlanningResult | None:
-        """The same for a problem with narrower rules in the time that is left; None if none is."""
+        """The result of another search under narrower rules; None if there is no time left for it.
+
+        Args:
+            narrower: the problem with the narrower rules.
+            started: when the first search began, by ``time.perf_counter``.
+        """
         limit_s = self.settings.time_limit_s
         left_s = None if limit_s is None else limit_s - (time.perf_counter() - started)
         is_over = left_s is not None and left_s <= _LEAST_S

@@ -1,9 +1,10 @@
-"""Plans that TorchRec runs, and runs as the model says, where the best plan of all is not one.
+"""Finds a plan that TorchRec runs correctly if the best plan of the search is not one.
 
-Which plans these are depends on several tables of a module together, so the search does not know of
-it. Where its plan is not runnable, the problem is searched again under narrower rules
+TorchRec cannot run some plans, and under others it computes something else than the model does.
+This depends on several tables of a module together, and the search does not know of it. If the plan
+of the search is such a plan, the problem is searched again under narrower rules
 (:mod:`planner.options.narrowing`), and the best plan of these searches is the answer. The bound of
-the first search holds for it too, for its plans are among those of the first search.
+the first search holds for it as well, because all these plans are also plans of the first search.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from planner.search.base import OPTIMALITY_GAP
 from planner.support.status import Status
 
 _WIDTH_SEARCHES: Final = 3
-"""Searches at most for pieces of one width; each makes the narrowest pieces wider."""
+"""At most this many searches for pieces of one width; each makes the narrowest pieces wider."""
 _LINE: Final = (
     "left out: plans that TorchRec cannot run or runs as another model (mean-pooled tables of a "
     "module cut by rows beside others that are not, unpooled ones in columns of several widths); "
@@ -35,15 +36,15 @@ Search = Callable[[PlanningProblem], PlanningResult | None]
 
 
 def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) -> PlanningResult:
-    """The first result if TorchRec runs its plan as the model says, else the best one found anew.
+    """The first result if TorchRec runs its plan correctly, otherwise the best of further searches.
 
-    The first result, with its warnings, if no other plan is found. Runners-up that TorchRec would
-    not run are left out of either.
+    If these find no such plan, the first result is returned with its warnings. Otherwise
+    runners-up that TorchRec does not run correctly are left out.
 
     Args:
-        problem: what was searched.
-        first: the result, of all plans.
-        search: solves a problem with narrower rules; None where there is no time for it.
+        problem: the problem that was searched.
+        first: the result of the search over all plans.
+        search: solves a problem with narrower rules; it returns None if there is no time for it.
     """
     workload = problem.workload
     if runs(first.plan, workload):
@@ -61,7 +62,7 @@ def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) ->
 
 
 def runs(plan: Plan, workload: Workload) -> bool:
-    """Whether TorchRec runs a plan, and as the model says; other programs than it run all plans."""
+    """Whether TorchRec runs a plan correctly; HugeCTR, which is not TorchRec, runs every plan."""
     if workload.pipeline is Pipeline.HUGECTR:
         return True
     return not (pooling_problems(plan, workload) or width_problems(plan, workload))
@@ -76,7 +77,12 @@ def _with_runners_up_that_run(result: PlanningResult) -> PlanningResult:
 def _searched_anew(
     problem: PlanningProblem, first: PlanningResult, search: Search
 ) -> Iterator[PlanningResult]:
-    """Results under narrower rules: both ways to pool means, and then pieces of one width."""
+    """Results under narrower rules.
+
+    If means are pooled wrongly, there is one search with no mean cut by rows, and one with all
+    tables of their modules cut by rows. From each result, further searches then look for pieces of
+    one width.
+    """
     workload, rules = problem.workload, rules_of(problem)
     ways = [rules]
     if pooling_problems(first.plan, workload):
@@ -100,7 +106,7 @@ def _searched_anew(
 def _of_one_width(
     found: PlanningResult, rules: Rules, again: Callable[[Rules], PlanningResult | None]
 ) -> Iterator[PlanningResult]:
-    """Results with whole columns, and with wider and wider pieces until all have one width."""
+    """Results with uncut columns, and with wider and wider pieces until all have one width."""
     workload = found.problem.workload
     modules = width_problems(found.plan, workload)
     if not modules:
@@ -120,6 +126,6 @@ def _of_one_width(
 
 
 def _seconds(first: PlanningResult, others: list[PlanningResult]) -> float:
-    """Seconds of all searches together."""
+    """The seconds of all searches together."""
     anew = sum(other.solver.seconds for other in others if other is not first)
     return first.solver.seconds + anew

@@ -1,1 +1,1 @@
-"""Plans on TorchRec's own terms: its estimates, its options, its ratings."""
+"""Plans judged as TorchRec judges them: by its estimates, over its options, with its ratings."""

@@ -1,7 +1,8 @@
-"""Plans on TorchRec's terms: the rating its planner minimises, and the path its statistics print.
+"""What TorchRec's two objectives have in common: they are sums of maxima over ranks.
 
-Both are separable: a largest sum over ranks, or a sum of such. The phases are columns of the work
-rows of :class:`planner.torchrec_terms.pipeline.TorchrecPipeline`, so bounds and moves are exact.
+Each is a weighted sum over columns of the work of
+:class:`planner.torchrec_terms.pipeline.TorchrecPipeline`, of which the largest rank counts. The
+phases are these columns themselves, so that cuts have no error.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ _SAME_RATIO: Final = 1e-12
 
 
 class ColumnMaxima(AbstractNamedObjective):
-    """``sum_k weight[k] max_r work[r, column k]``; infinite where a rank's DDR is overfull.
+    """``sum_k weight[k] max_r work[r, column k]``; infinite if the DDR of a rank is overfull.
 
-    Host limits are checked per host by every search, which is weaker than TorchRec's per rank.
+    Searches check host memory for each host, which is weaker than TorchRec's limit for each rank,
+    so that this objective checks the latter.
     """
 
     name = "torchrec"
     unit = "s"
     by_phase: ClassVar[bool]
-    """Whether forward, backward and exchanges have columns of their own."""
+    """Whether forward compute, backward compute and exchanges have columns of their own."""
 
     @classmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:
-        """The columns that differ in this space."""
+        """The objective over the columns that differ between options of the space."""
         return cls(space)
 
     @classmethod
     def priced_by(cls, make_pipeline: MakePipeline) -> MakePipeline:
-        """TorchRec's own estimates."""
+        """What makes a pipeline with TorchRec's estimates; the caller's own if it is one."""
         known = make_pipeline if isinstance(make_pipeline, TorchrecPricing) else TorchrecPricing()
         return replace(known, by_phase=cls.by_phase)
 
     def __init__(self, space: SearchSpace | JudgedWork) -> None:
-        """Columns of which one is a multiple of another on every shard count as one phase.
+        """Choose the columns; one that is a multiple of another on all shards joins its phase.
 
         Raises:
             InvalidInputError: the work is not in TorchRec's estimates.
@@ -67,32 +69,32 @@ class ColumnMaxima(AbstractNamedObjective):
 
     @property
     def weights(self) -> FloatArray:
-        """How often the largest of each column counts."""
+        """``[K]`` how often the largest rank of each column counts."""
         return self._weights
 
     def values(self, work: FloatArray) -> FloatArray:
-        """Seconds."""
+        """``[...]`` seconds of each plan."""
         largest = work[..., TIMES + self._columns].max(axis=-2) @ self._weights
         fits = (work[..., DDR] <= self._ddr_limits).all(axis=-1)
         return np.asarray(np.where(fits, largest, np.inf))
 
     def gradient(self, row: FloatArray) -> FloatArray:
-        """Columns are linear in work, so the same everywhere."""
+        """``[K, F]``: the same everywhere, because columns are linear in work."""
         del row
         return self._gradient
 
     @property
     def prices(self) -> FloatArray:
-        """All phases by weight."""
+        """``[F]`` the sum of all columns by weight."""
         return np.asarray(self._weights @ self._gradient)
 
     def always(self) -> Cut:
-        """The value is the sum of the phases."""
+        """A cut that is exact: the value is the weighted sum of the largest phases."""
         return Cut(base=0.0, slopes=self._weights)
 
 
 def _phases(times: FloatArray) -> tuple[np.ndarray, FloatArray]:
-    """Columns to look at, and their weights; those that are multiples of one another are merged."""
+    """The columns to use, with their weights; columns that are multiples of another are merged."""
     kept: list[int] = []
     weights: list[float] = []
     for column in np.flatnonzero(times.any(axis=0)):

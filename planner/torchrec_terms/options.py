@@ -1,7 +1,7 @@
-"""Every option that TorchRec's enumerator would try, as columns that are priced all at once.
+"""Every option that TorchRec's enumerator would try, priced as columns of numbers.
 
-With its host kernels those are a hundred options per table. Prices of all of them take milliseconds
-as arrays; only the few that are worth it are made into options with their work.
+With kernels in host memory these are about a hundred options for each table. As arrays, all of them
+are priced in milliseconds. Only the few that can be in a good plan are made into options with work.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Kind = tuple[ShardingType, ComputeKernel, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OptionColumns:
-    """Seconds and bytes of each option, ``[n]``; those of a table are neighbours.
+    """Seconds and bytes of each option, ``[n]``; the options of a table are neighbours.
 
     Attributes:
-        total_s, largest_s: of all shards together, and of the costliest.
-        device_bytes, fullest_bytes: of all shards together, and of the largest.
-        host_bytes: of the largest shard.
+        total_s, largest_s: seconds of all shards together, and of the slowest one.
+        device_bytes, fullest_bytes: device bytes of all shards together, and of the largest one.
+        host_bytes: host bytes of the largest shard.
     """
 
     total_s: FloatArray
@@ -43,7 +43,7 @@ class OptionColumns:
 
     @staticmethod
     def empty(count: int) -> OptionColumns:
-        """Columns to fill."""
+        """Columns of zeros for ``count`` options."""
         columns = np.zeros((5, count))
         return OptionColumns(
             total_s=columns[0],
@@ -58,15 +58,15 @@ class EveryOption:
     """All options of a problem without rules between tables, in the workload's order.
 
     Attributes:
-        first: ``[T + 1]`` first option of each table.
-        columns: what they cost.
+        first: ``[T + 1]`` number of the first option of each table.
+        columns: seconds and bytes of each option.
     """
 
     def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
-        """List and price them.
+        """List and price the options.
 
         Raises:
-            InvalidInputError: as :func:`planner.options.table_limits.table_limits`.
+            InvalidInputError: in the cases of :func:`planner.options.table_limits.table_limits`.
         """
         self._pipeline = pipeline
         self._limits = table_limits(problem)
@@ -86,18 +86,18 @@ class EveryOption:
         self.columns = self._price()
 
     def chosen(self, keep: BoolArray) -> Listing:
-        """The options marked in ``keep [n]``, with their work."""
+        """The options for which ``keep [n]`` is True, with their work."""
         spans = enumerate(itertools.pairwise(self.first.tolist()))
         tables = tuple(self._table(t, np.flatnonzero(keep[a:b]) + a) for t, (a, b) in spans)
         return Listing(tables=tables, names=self._names, is_pruned=not keep.all())
 
     def each_table(self, values: FloatArray) -> FloatArray:
-        """Least value of each table's options, at each of its options: ``[n]`` to ``[n]``."""
+        """For each option the least of ``values [n]`` over all options of its table, ``[n]``."""
         least = np.minimum.reduceat(values, self.first[:-1])
         return np.asarray(np.repeat(least, np.diff(self.first)))
 
     def cheapest(self, values: FloatArray) -> IntArray:
-        """Row ``[T]`` of the least of each table's options; of the first of them in a tie."""
+        """``[T]`` number of the option with the least value of each table; the first in a tie."""
         return np.asarray(
             self._places[
                 np.arange(len(self._places)),
@@ -128,7 +128,10 @@ class EveryOption:
     # -- prices -----------------------------------------------------------------------------------
 
     def _price(self) -> OptionColumns:
-        """One pass per sharding type and kernel; pieces of a cut have two widths at most."""
+        """Price all options of one sharding type and kernel in one call.
+
+        The pieces of a cut have at most two widths, which are priced one after the other.
+        """
         tables = self._pipeline.torchrec_tables
         names = [limit.table.name for limit in self._limits]
         every = TorchrecTable.stacked([tables[name] for name in names])
@@ -158,7 +161,7 @@ class EveryOption:
         width: FloatArray,
         count: FloatArray,
     ) -> None:
-        """Add ``count`` pieces ``width`` wide of each option ``where``."""
+        """Add ``count`` pieces of ``width`` columns to the sums of each option in ``where``."""
         sharding_type, kernel, factor = kind
         machine = self._pipeline.machine
         topology = self._pipeline.topology

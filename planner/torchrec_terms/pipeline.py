@@ -1,4 +1,4 @@
-"""Work rows in TorchRec's own estimates, so that every search can plan on TorchRec's terms."""
+"""Counts work in TorchRec's estimates, so that every search can minimise TorchRec's ratings."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ FloatArray = NDArray[np.float64]
 HBM: Final = 0
 DDR: Final = 1
 TIMES: Final = 2
-"""First of the columns that are seconds."""
+"""The first column of seconds."""
 FORWARD: Final = TIMES
 BACKWARD: Final = TIMES + 1
 UNIFORM_COMMS: Final = TIMES + 2
-"""Both exchanges of types that load all ranks alike: the largest sum is the sum of the largest."""
+"""Both exchanges of the types that load all ranks. The rank with the most of one of them has the
+most of all, so that the largest sum is the sum of the largest, and one column is enough."""
 COMMS: Final = TIMES + 3
-"""First of the columns of the other exchanges: forward and backward of each module and type."""
+"""The first column of the other exchanges: forward and backward of each module and type."""
 
 _KINDS: Final = tuple(t for t in ShardingType if SPREAD[t] is not Spread.UNIFORM)
 
 
 @dataclass(frozen=True, slots=True)
 class TorchrecPricing:
-    """Makes the pipeline; see :class:`TorchrecPipeline` for the fields."""
+    """Makes a :class:`TorchrecPipeline`, which explains the fields."""
 
     by_phase: bool = False
     torchrec_figures: bool = False
@@ -67,11 +68,12 @@ class TorchrecPricing:
 
 
 class TorchrecPipeline(CostPipeline):
-    """Counts the work of a search in TorchRec's estimates; plans are still reported in ours.
+    """Counts the work of a search in TorchRec's estimates; reports still use this package's own.
 
-    Work columns are device bytes, host bytes, then seconds: one column with all of them, or, with
-    ``by_phase``, forward compute, backward compute, and forward and backward exchange of each
-    module and sharding type. Memory limits are those TorchRec's planner leaves for tables.
+    The columns of work are device bytes, host bytes, and seconds. There is one column of seconds,
+    or, with ``by_phase``, columns for forward compute, backward compute, and the forward and
+    backward exchange of each module and sharding type. The limits on memory are what TorchRec's
+    planner leaves for tables.
     """
 
     def __init__(
@@ -91,14 +93,17 @@ class TorchrecPipeline(CostPipeline):
         Args:
             workload: the tables.
             topology: the system.
-            models: price the plans that are found.
-            by_phase: keep the phases of TorchRec's critical path apart.
-            torchrec_figures: TorchRec's default bandwidths and memories, not the system's.
-            is_reserved: the system's memory is what a storage reservation has left, and only the
-                workload's ``reserved_bytes`` come off it; else TorchRec's default reservation does.
-            machine: bandwidths and groups as TorchRec's topology has them, in place of those of the
+            models: the models that price the plans that are found.
+            by_phase: whether the phases of TorchRec's critical path have columns of their own.
+            torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
+                system's.
+            is_reserved: whether a storage reservation has already been taken off the system's
+                memory. Then only the workload's ``reserved_bytes`` are taken off; otherwise
+                TorchRec's default reservation is.
+            machine: bandwidths and groups of TorchRec's topology, which replace those of the
                 system; memories are always the system's.
-            inputs: of tables, by name, as TorchRec counts them; the workload's for the others.
+            inputs: TorchRec's counts of the inputs of some tables, by name; tables that are not
+                named have those of the workload.
         """
         super().__init__(workload, topology, models)
         self.by_phase = by_phase
@@ -118,14 +123,14 @@ class TorchrecPipeline(CostPipeline):
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Device bytes TorchRec leaves for tables, ``[W]``."""
+        """Device bytes that TorchRec's planner leaves for tables, ``[W]``."""
         if self.is_reserved:
             return self.topology.hbm_capacities() - self.workload.reserved_bytes
         return np.array(self.machine.device_limits_bytes(self.workload))
 
     @cached_property
     def host_limits(self) -> FloatArray:
-        """Host bytes of all ranks of a host together, ``[H]``; TorchRec limits each rank."""
+        """Host bytes of all ranks of each host together, ``[H]``; TorchRec limits each rank."""
         limits = np.array(self.machine.ddr_limits_bytes)
         return np.asarray(limits.reshape(self.topology.num_hosts, -1).sum(axis=-1))
 
@@ -141,7 +146,10 @@ class TorchrecPipeline(CostPipeline):
 
     @property
     def alike_types(self) -> tuple[tuple[ShardingType, ...], ...]:
-        """TorchRec prices rows over a host of one rank unlike a whole table on it."""
+        """Groups of types that TorchRec prices alike for the same shards.
+
+        On hosts of one rank, TorchRec prices ``table_row_wise`` unlike a whole table on that rank.
+        """
         ranks = (
             ShardingType.COLUMN_WISE,
             ShardingType.TABLE_WISE,
@@ -153,16 +161,16 @@ class TorchrecPipeline(CostPipeline):
         return ranks, hosts
 
     def option_work(self, option: ShardingOption) -> FloatArray:
-        """Rows of the shards: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` by spread."""
+        """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
         if option.is_uniform:
             return self._uniform_work(option)
         pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
         return np.array([pieces[width] for width in option.column_widths])
 
     def torchrec_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan in the columns that searches see, ``[W, num_features]``.
+        """Work of a plan in TorchRec's estimates, as searches see it, ``[W, num_features]``.
 
-        :meth:`plan_work` counts in ours, in which plans are reported.
+        :meth:`plan_work` counts in this package's own columns, which reports use.
         """
         work = np.zeros((self.topology.world_size, self.num_features))
         for placement in plan.placements:
@@ -187,7 +195,7 @@ class TorchrecPipeline(CostPipeline):
         return self._blocks(option, sizes, table.embedding_dim)
 
     def _piece(self, option: ShardingOption, width: int) -> FloatArray:
-        """One column piece: ``[F]`` on a rank, ``[L, F]`` on a host."""
+        """Work of one column piece: ``[F]`` on a rank, or ``[L, F]`` on a host."""
         table = self._tables[option.table]
         if option.spread is Spread.RANKS:
             return self._row(option, table.num_embeddings, width)

@@ -1,18 +1,20 @@
-"""The space of plans on TorchRec's terms: every option that can be part of the best plan.
+"""The space of plans for TorchRec's objectives: every option that can be part of the best plan.
 
-A bound has to hold over all that TorchRec's enumerator would try, with its host kernels, and those
-are a hundred options per table. Most can be ruled out before their work is counted. With ``c`` the
-seconds of all shards of an option, ``b`` their device bytes, ``B`` the device bytes of all ranks
-together and any price ``y >= 0`` of a byte, a plan's value on W ranks, as TorchRec's rating or as
-its critical path, is at least
+A bound has to hold over all options that TorchRec's enumerator would try. With kernels in host
+memory these are about a hundred for each table. Most of them are ruled out here, before their work
+is counted, by comparing a lower bound with the value of a plan that is quick to find.
 
-- ``L(y) = (sum over tables of the least c + y b, - y B) / W``, for it is the mean over ranks where
-  all bytes together fit (weak duality), and
-- the cost of any one shard.
+The bound: for an option, let ``c`` be the seconds of all its shards and ``b`` their device bytes.
+Let ``B`` be the device bytes of all W ranks together, and ``y >= 0`` any price of a byte, in
+seconds. The value of a plan, as TorchRec's rating or as its critical path, is then at least
 
-So an option whose ``c + y b`` is above its table's least by more than ``W`` times what a known
-plan is above ``L(y)`` is in no better plan, and neither is one with a shard costlier than that
-plan. What is left holds every plan that is no worse than the known one, that one included.
+- ``L(y) = (sum over tables of the least c + y b, minus y B) / W``. The value is at least the mean
+  of ``c`` over ranks, and the bytes of a plan that fits are at most ``B`` (weak duality);
+- the seconds of any single shard.
+
+An option is therefore in no plan better than a known one of value v if its ``c + y b`` is more than
+``W (v - L(y))`` above the least of its table, or if one of its shards takes longer than v. The
+options that are left include all those of the known plan, and of every plan that is as good.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ from planner.torchrec_terms.pipeline import TorchrecPipeline
 
 _POWER: Final = 16.0
 _CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""Costliest shard allowed, as a share of the mean load of a rank."""
+"""Quick plans avoid shards that take longer than this share of the mean load of a rank."""
 _DEARER: Final = (1.0, 1.02, 1.1, 1.5, 4.0, 30.0)
-"""Prices of a byte, in the best price for the bound, tried until a plan fits."""
+"""Quick plans are made at these prices of a byte, until one fits; as multiples of the price at
+which the bound is highest."""
 _SHARES: Final = (0.0, 0.1, 1.0, 10.0)
-"""The same where the best price is none: costs of filling all devices, in mean loads."""
+"""The prices if the bound is highest at price 0: what filling all devices costs, divided by the
+seconds of all shards at price 0."""
 _CLOSE: Final = 1.003
-"""A quick plan within this factor of the bound is good enough."""
+"""A quick plan is good enough if its value is at most this many times the bound."""
 _STEPS: Final = 40
 _ROUNDING: Final = 1e-9
 
@@ -50,16 +54,18 @@ _ROUNDING: Final = 1e-9
 def torchrec_space(
     problem: PlanningProblem, pipeline: TorchrecPipeline, *, every_kernel: bool = False
 ) -> SearchSpace:
-    """Every option that can be part of a plan no worse than a quick one.
+    """The space of every option that can be part of a plan at least as good as a quick one.
+
+    If rules couple tables, or no quick plan is found, no option is ruled out in this way.
 
     Args:
-        problem: the question.
+        problem: workload, system and constraints.
         pipeline: counts work in TorchRec's estimates, for one of its objectives.
-        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`, where no plan is
-            found that rules options out.
+        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`; used if no
+            options are ruled out.
 
     Raises:
-        InvalidInputError: as :func:`planner.options.enumeration.enumerate_options`.
+        InvalidInputError: in the cases of :func:`planner.options.enumeration.enumerate_options`.
     """
     if not problem.has_rules:
         left = _Pruning(problem, pipeline).left()
@@ -71,7 +77,7 @@ def torchrec_space(
 
 
 class _Quick(NamedTuple):
-    """A plan in the space that it was made in, and its value."""
+    """The value of a plan, and the plan with the space whose options it numbers."""
 
     value: float = math.inf
     plan: tuple[SearchSpace, Assignment] | None = None
@@ -81,7 +87,7 @@ _value = attrgetter("value")
 
 
 class _Pruning:
-    """Rules options out by a quick plan and a bound."""
+    """Rules options out by comparing a quick plan with the bound ``L(y)`` of the module."""
 
     def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
         self._problem = problem
@@ -89,13 +95,16 @@ class _Pruning:
         self._every = EveryOption(problem, pipeline)
         self._columns = self._every.columns
         self._ranks = problem.topology.world_size
-        # At least a byte, for prices of a byte: more room than there is only weakens the bound.
+        # At least one byte, because prices are divided by it; more room only weakens the bound.
         self._room = max(float(pipeline.device_limits.sum()), 1.0)
         self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
         self._fits &= self._columns.host_bytes <= max(pipeline.machine.ddr_limits_bytes)
 
     def left(self) -> SearchSpace | None:
-        """What is not ruled out: everything if no plan is found; None if no plan can fit."""
+        """The space of options that are not ruled out; None if no plan can fit.
+
+        If no quick plan is found, its value is infinite, and every option is left.
+        """
         if not np.logical_or.reduceat(self._fits, self._every.first[:-1]).all():
             return None
         price = self._best_price()
@@ -118,12 +127,15 @@ class _Pruning:
         return np.asarray(self._columns.total_s + price * self._columns.device_bytes)
 
     def _bound(self, price: float) -> float:
-        """``L(y)`` of the module, in seconds."""
+        """``L(y)`` in seconds."""
         least = np.minimum.reduceat(self._priced(price), self._every.first[:-1]).sum()
         return (float(least) - price * self._room) / self._ranks
 
     def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
-        """Row of the cheapest option of each table that fits, and that is small if one is."""
+        """``[T]`` number of each table's cheapest option among those that fit on a device.
+
+        An option with a shard of more than ``largest_s`` seconds is taken only if no other fits.
+        """
         prices = self._priced(price)
         far = float(prices.max()) * len(prices) + 1.0
         shown = np.where(self._columns.largest_s <= largest_s, prices, prices + far)
@@ -131,7 +143,11 @@ class _Pruning:
         return self._every.cheapest(shown)
 
     def _best_price(self) -> float | None:
-        """Seconds per byte at which ``L`` is greatest; None where no price makes tables fit."""
+        """Seconds per byte at which ``L`` is greatest; None if the smallest options do not fit.
+
+        ``L`` is concave. It rises with the price as long as the cheapest options take more bytes
+        than there are, and falls from there on, so that bisection finds the price.
+        """
         bytes_ = self._columns.device_bytes
 
         def overfull(rows: IntArray) -> bool:
@@ -157,7 +173,7 @@ class _Pruning:
         return high
 
     def _quick_plan(self, price: float) -> _Quick:
-        """A plan that is quick to find; of infinite value if none fits."""
+        """The best of some plans that are quick to make; its value is infinite if none fits."""
         best, bound = _Quick(), self._bound(price)
         for tried in self._prices(price):
             mean = max(self._bound(tried), bound)
@@ -178,7 +194,7 @@ class _Pruning:
         return best
 
     def _prices(self, price: float) -> Iterator[float]:
-        """Prices of a byte at which options are chosen, the least first."""
+        """Prices of a byte at which quick plans are made, the least first."""
         full = self._bound(0.0) * self._ranks / self._room
         if price > 0:
             yield from (factor * price for factor in _DEARER)
@@ -197,7 +213,7 @@ def _placed(model: LinearModel, choice: IntArray) -> _Quick:
 
 
 def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assignment:
-    """The plan of another space with the indices of this one, which has all of its options."""
+    """A plan of the space ``other``, numbered as in ``space``, which has all its options."""
     options = [other.option(t, i) for t, i in enumerate(plan.options)]
     found = tuple(t.options.index(o) for t, o in zip(space.tables, options, strict=True))
     return replace(plan, options=found)
