@@ -1,4 +1,4 @@
-"""What-if: the best plan on every point of a grid of systems, sizes, batches and pipelines."""
+"""Finds the best plan on every point of a grid of systems, sizes, batches and pipelines."""
 
 from planner.sweep.economics import Economics, Operation
 from planner.sweep.grid import Grid, Point

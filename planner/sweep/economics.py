@@ -1,4 +1,4 @@
-"""What a throughput costs once machines fail and checkpoints are written."""
+"""What training costs if machines fail and checkpoints are written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _BILLION: Final = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """How a job is run.
+    """How often a job fails, and how fast it writes checkpoints.
 
     Attributes:
         mtbf_s: mean time between failures (or spot interruptions) of one host; infinite for none.
-        restart_s: from a failure to the first new iteration.
-        snapshot_bytes_per_s: per rank, device to host memory: the job stands still meanwhile.
-        persist_bytes_per_s: per rank, host memory to storage, in the background.
+        restart_s: seconds from a failure to the first new iteration.
+        snapshot_bytes_per_s: copies of each rank from device to host memory; training waits.
+        persist_bytes_per_s: writes of each rank from host memory to storage, in the background.
     """
 
     mtbf_s: float = math.inf
@@ -29,7 +29,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Economics:
-    """What comes of it. ``availability_ratio`` is the share of paid time that trains."""
+    """Availability and cost of a job.
+
+    Attributes:
+        availability_ratio: share of the paid time in which the job trains.
+        checkpoint_interval_s: seconds between two checkpoints.
+        usd_per_hour: price of all ranks; None if it is unknown.
+        usd_per_billion_samples: cost of training, with the time that failures and checkpoints take.
+    """
 
     availability_ratio: float
     checkpoint_interval_s: float
@@ -46,20 +53,22 @@ def economics(
     ranks: int,
     usd_per_device_hour: float | None,
 ) -> Economics:
-    """Availability and cost.
+    """Compute the availability and the cost of a job.
 
-    A checkpoint stalls training for its snapshot C and is persisted in the background, as CheckFreq
-    does (FAST'21), so that two are at least the time to persist apart. The interval is Young's and
-    Daly's ``sqrt(2 C MTBF)`` or that, whichever is longer, and the share of time lost is
+    A checkpoint stops training for C seconds, while its snapshot is taken, and is then written to
+    storage in the background, as CheckFreq does (FAST'21). Two checkpoints are therefore at least
+    the time of this writing apart. The interval is ``sqrt(2 C MTBF)`` (Young, Daly), or the time of
+    writing if that is longer. The share of time lost is
     ``C / interval + (interval / 2 + restart) / MTBF``.
 
     Args:
-        operation: failures and speeds.
-        samples_per_s: while training.
-        checkpoint_bytes: on the rank that has most to save.
-        hosts: each fails on its own, so the job fails as many times as often.
-        ranks: paid for.
-        usd_per_device_hour: None if unknown.
+        operation: failures, and speeds of checkpoints.
+        samples_per_s: samples per second while the job trains.
+        checkpoint_bytes: bytes of the rank that has most to save.
+        hosts: number of hosts. Hosts fail independently, so that the MTBF of the job is that of one
+            host divided by this number.
+        ranks: number of ranks that are paid for.
+        usd_per_device_hour: price of one rank; None if it is unknown.
     """
     mtbf_s = operation.mtbf_s / hosts
     availability, interval_s = 1.0, math.inf

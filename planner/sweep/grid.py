@@ -13,7 +13,11 @@ from planner.problem import Constraints, PlanningProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point. Exactly one of the batch sizes is given; pipeline None keeps the workload's."""
+    """One point of a sweep.
+
+    One of the two batch sizes is given at most; without any, and without a pipeline, the workload's
+    own are kept.
+    """
 
     system: str
     gpus: int
@@ -23,7 +27,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """``h100_sxm x 16, 8,192 per rank``."""
+        """The point in words, such as ``h100_sxm x 16, 8,192 per rank``."""
         parts = [f"{self.system} x {self.gpus}"]
         if self.batch_size is not None:
             parts.append(f"{self.batch_size:,} per rank")
@@ -36,10 +40,10 @@ class Point:
     def problem(
         self, workload: Workload, constraints: Constraints, topology: Topology
     ) -> PlanningProblem:
-        """The question at this point.
+        """The problem at this point.
 
         Raises:
-            InvalidInputError: the batch does not divide over the ranks.
+            InvalidInputError: the ranks cannot share the global batch evenly.
         """
         batch = self.batch_size or workload.local_batch_size
         if self.global_batch_size is not None:
@@ -52,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Values of each axis; an empty one keeps what the workload says."""
+    """The values of each axis; an empty axis keeps what the workload says."""
 
     systems: tuple[str, ...]
     gpus: tuple[int, ...]
@@ -61,7 +65,7 @@ class Grid:
     pipelines: tuple[Pipeline, ...] = ()
 
     def points(self) -> tuple[Point, ...]:
-        """Every combination, systems slowest."""
+        """Every combination of values; all points of one system follow each other."""
         batches: list[tuple[int | None, int | None]] = [(b, None) for b in self.batch_sizes]
         batches += [(None, b) for b in self.global_batch_sizes]
         return tuple(

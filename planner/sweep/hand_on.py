@@ -1,8 +1,8 @@
-"""A second look at a point, with the plans that were found at the points around it.
+"""A second search of a point, which starts from plans that were found at neighbouring points.
 
-A point whose gap is wide, or that was left without a plan, prices the plans of its neighbours on
-its own ranks. Where one of them is better than its own, it is searched once more from there, with
-as much work as the first time and without proofs, for those are there already.
+A point whose gap is wide, or that has no plan, prices the plans of its neighbours on its own ranks.
+If one of them is better than its own plan, the point is searched once more from there, with as much
+work as the first time. Proofs are left out, because the first search has made them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from planner.sweep.grid import Point
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 
 _WORTH_GAP_RATIO: Final = 0.01
-"""Points within this share of their bound are left as they are."""
+"""Points whose gap is at most this share get no second search."""
 _MOST: Final = 6
-"""Neighbours whose plans a point is given, the nearest first."""
+"""A point is given the plans of this many neighbours at most, the nearest first."""
 _KNOWN: Final = frozenset({SearchPart.GREEDY, SearchPart.PROOFS})
-"""What the first search has done."""
+"""The parts of a search that the first search has done, which the second one leaves out."""
 
 
 @final
 class FromHanded(AbstractStrategy):
-    """The default search from handed plans; only where another one is better than the first.
+    """The default search from handed plans; it runs only if one of them is better than ``own``.
 
     Args:
         own: the plan that the point has; None if it has none.
-        others: plans of other points.
+        others: the plans of other points.
     """
 
     __slots__ = ("_others", "_own")
@@ -61,7 +61,7 @@ class FromHanded(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """Price the handed plans, and search from them if that promises something."""
+        """Price the handed plans, and search from them if one of them is better than ``own``."""
         record = Record(evaluate, progress, should_stop)
         offered(self._own, space, record)
         own = record.value
@@ -75,7 +75,7 @@ class FromHanded(AbstractStrategy):
 
 
 def is_worth_it(first: PointResult) -> bool:
-    """Whether a point is looked at again once its neighbours are there."""
+    """Whether a point is searched again once its neighbours are done."""
     if first.status is PointStatus.FAILED:
         return first.reason != DIED
     if first.status is not PointStatus.DONE or first.iteration_time_s is None:
@@ -84,10 +84,10 @@ def is_worth_it(first: PointResult) -> bool:
 
 
 def handed_to(point: Point, found: Sequence[PointResult]) -> tuple[HandedPlan, ...]:
-    """Plans of the nearest points that differ from ``point`` in one thing, the nearest first.
+    """Plans of the nearest points that differ from ``point`` in one value, the nearest first.
 
-    Twice the ranks, or the samples, are as far as half of them, and nearer than another system or
-    pipeline.
+    The distance between numbers, such as ranks or samples, is the logarithm of their ratio: twice
+    as many are as far as half as many. Another system or pipeline has distance 1, which is more.
     """
     near = [(distance, r.plan) for r in found if (distance := _distance(point, r.point)) < math.inf]
     near.sort(key=lambda pair: pair[0])
@@ -95,7 +95,7 @@ def handed_to(point: Point, found: Sequence[PointResult]) -> tuple[HandedPlan, .
 
 
 def _distance(one: Point, other: Point) -> float:
-    """How far two points are apart; infinite if they are the same, or differ in several things."""
+    """The distance of two points; infinite if they are the same, or differ in several values."""
     pairs = [(getattr(one, name), getattr(other, name)) for name in Point.__slots__]
     unlike = [(mine, theirs) for mine, theirs in pairs if mine != theirs]
     if len(unlike) != 1:
@@ -107,15 +107,15 @@ def _distance(one: Point, other: Point) -> float:
 
 
 def handed_hash(before: str, handed: Sequence[HandedPlan]) -> str:
-    """Tells apart what a point was given: ``before`` is the hash of the look before this one."""
+    """A hash of the plans that a point is given, and of ``before``, that of its last search."""
     text = json.dumps([before, *(plan.to_json() for plan in handed)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def better(first: PointResult, second: PointResult) -> PointResult:
-    """The result with the faster plan, and the bound that the first search has proven.
+    """The result with the faster plan, and with the bound that the first search has proven.
 
-    A bound that a plan has beaten was wrong, and is withdrawn.
+    If the plan is faster than that bound, the bound was wrong, and is dropped.
     """
     if second.iteration_time_s is None:
         return first

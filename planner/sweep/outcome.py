@@ -1,4 +1,4 @@
-"""What is kept of a point, and which points nobody beats."""
+"""The result of a point of a sweep, and the points that no other one dominates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from planner.search.construct.handed import HandedPlan
 from planner.sweep.grid import Point
 
 CUT: Final = "the time limit cut the search"
-"""Reason of a point whose plan another run, or another machine, may better."""
+"""The reason of a point whose plan another run, or a faster machine, may improve."""
 
 DIED: Final = "its process died, for want of memory perhaps"
-"""Reason of a point that took its process with it."""
+"""The reason of a point whose process died."""
 
 _APART: Final = ("point", "plan", "handed_hash")
-"""Fields that are no figures of a point."""
+"""Fields that are not figures of the point."""
 
 
 class PointStatus(StrEnum):
@@ -31,10 +31,11 @@ class PointStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointResult:
-    """One point's plan in figures; None where there is no plan.
+    """The figures of a point's plan; they are None if the point has no plan.
 
-    ``reason`` says why there is none, or what is to be known of the one there is. ``plan`` is for
-    the searches of other points; ``handed_hash`` says which plans of others this one began with.
+    ``reason`` says why there is no plan, or what one should know about the plan. Searches of other
+    points use ``plan``. ``handed_hash`` identifies the plans of other points from which this point
+    was searched.
     """
 
     point: Point
@@ -61,20 +62,23 @@ class PointResult:
 
     @property
     def trained_samples_per_s(self) -> float | None:
-        """Samples per second of paid time: what failures and checkpoints take is counted."""
+        """Samples per second of paid time, which includes what failures and checkpoints take."""
         if self.samples_per_s is None or self.availability_ratio is None:
             return self.samples_per_s
         return self.samples_per_s * self.availability_ratio
 
     @property
     def gap_ratio(self) -> float | None:
-        """How far the iteration is above its proven bound at most; None without one or a plan."""
+        """The most that the iteration can be above the best one, as a share of its bound.
+
+        None without a plan or without a bound.
+        """
         if self.bound_s is None or not self.iteration_time_s:
             return None
         return max(0.0, 1.0 - self.bound_s / self.iteration_time_s)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as plain values."""
+        """The figures as a dictionary that JSON can store."""
         values = {name: getattr(self, name) for name in self.__slots__ if name not in _APART}
         point = {name: getattr(self.point, name) for name in self.point.__slots__}
         pipeline = self.point.pipeline
@@ -83,7 +87,7 @@ class PointResult:
         return {**point, **values, **trained, "status": self.status.value}
 
     def to_line(self) -> dict[str, Any]:
-        """The figures, the plan, and what it began with: all that another run needs."""
+        """The figures, the plan and ``handed_hash``: all that a later run needs."""
         plan = None if self.plan is None else self.plan.to_json()
         return {**self.to_json(), "handed_hash": self.handed_hash, "plan": plan}
 
@@ -92,7 +96,7 @@ class PointResult:
         """The inverse of :meth:`to_line`; lines of earlier versions have no plan.
 
         Raises:
-            KeyError, ValueError, TypeError: the values are something else.
+            KeyError, ValueError, TypeError: the values are not those of a point.
         """
         values = {"checkpoint_interval_s": None, **values}
         own = {name: values[name] for name in cls.__slots__ if name not in (*_APART, "status")}
@@ -114,22 +118,22 @@ class PointResult:
 
 
 def impossible(point: Point, reason: str) -> PointResult:
-    """The result of a point that cannot be, such as one whose ranks do not share the batch."""
+    """The result of an impossible point, such as one whose ranks cannot share the batch evenly."""
     return PointResult(point=point, status=PointStatus.FAILED, inputs_hash="", reason=reason)
 
 
 def in_order(points: Sequence[Point], results: Sequence[PointResult]) -> tuple[PointResult, ...]:
-    """Results in the order of the points; those not reached are missing."""
+    """Results in the order of the points; points that were not reached are missing."""
     found = {result.point: result for result in results}
     return tuple(found[point] for point in points if point in found)
 
 
 def pareto(results: Sequence[PointResult]) -> tuple[PointResult, ...]:
-    """Points that no other beats in throughput and cost at once, fastest first.
+    """Points that no other point beats in throughput and cost together, the fastest first.
 
-    Both count the time that failures and checkpoints take. Every point keeps its reserve free, so
-    that more free memory is no merit of its own: it decides between points of the same throughput
-    and cost. Points without a price count as the dearest.
+    Both count the time that failures and checkpoints take. Of points with the same throughput and
+    cost, the one with more free memory wins. Free memory is not a goal of its own, because every
+    point keeps its reserve free. Points without a price count as the most expensive.
     """
     done = [r for r in results if r.status is PointStatus.DONE]
     front = [r for r in done if not any(_beats(other, r) for other in done)]

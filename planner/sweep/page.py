@@ -1,4 +1,4 @@
-"""The sweep as one HTML file: cost against throughput with the front drawn, and every point."""
+"""The sweep as one HTML file: a chart of cost over throughput with its front, and every point."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
 )
 
 _MOST_SIZES: Final = 10
-"""Numbers of GPUs that all stand on the axis; of more, round numbers do."""
+"""Up to this many numbers of GPUs are all written on the axis; if there are more, round ones."""
 
 
 def sweep_page(name: str, results: Sequence[PointResult]) -> str:
-    """The page as text; it loads nothing from anywhere."""
+    """The page as text; it loads nothing from other places."""
     front = pareto(results)
     done = [r for r in results if r.status is PointStatus.DONE]
     systems = list(dict.fromkeys(r.point.system for r in results))
@@ -114,13 +114,13 @@ def _scatter(
 
 
 def _label(result: PointResult) -> str:
-    """GPUs, samples per rank, and the pipeline where it was set."""
+    """GPUs, samples per rank, and the pipeline if the sweep sets it."""
     pipeline = f" {result.point.pipeline.value}" if result.point.pipeline else ""
     return f"{result.point.gpus} x {result.local_batch_size:,}{pipeline}"
 
 
 def _ends(result: PointResult) -> tuple[Place, Place] | None:
-    """Throughput and cost at the ends of the iteration's interval: one rises as the other falls."""
+    """Throughput and cost at both ends of the iteration's interval; one rises, the other falls."""
     rate, cost = result.trained_samples_per_s, result.usd_per_billion_samples
     if not rate or not cost:
         return None
@@ -129,7 +129,7 @@ def _ends(result: PointResult) -> tuple[Place, Place] | None:
 
 
 def _cheapest(front: Sequence[PointResult]) -> list[PointResult]:
-    """Those of the front, fastest first, that are cheaper than every faster one."""
+    """The points of the front, fastest first, that are cheaper than every faster one."""
     kept: list[PointResult] = []
     least = math.inf
     for r in front:
@@ -140,7 +140,7 @@ def _cheapest(front: Sequence[PointResult]) -> list[PointResult]:
 
 
 def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
-    """Throughput over GPUs; a line per system, batch and pipeline."""
+    """A chart of throughput over GPUs, with a line for each system, batch and pipeline."""
     if not done:
         return "<p>Nothing fits.</p>"
     x = Scale([float(r.point.gpus) for r in done], LEFT, WIDTH - RIGHT)
@@ -178,13 +178,13 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
 
 
 def _rates(result: PointResult) -> tuple[float, float]:
-    """Samples per second at the ends of the interval."""
+    """Samples per second at both ends of the iteration's interval."""
     rate, seconds = result.trained_samples_per_s or 0.0, result.iteration_time_s or 1.0
     return rate * seconds / (result.high_s or seconds), rate * seconds / (result.low_s or seconds)
 
 
 def _series_label(result: PointResult) -> str:
-    """What the points of a line have in common beside the system, if it was asked for."""
+    """The batch and the pipeline that the points of a line share, if the sweep sets them."""
     p = result.point
     parts = [f"{p.batch_size:,} per rank"] if p.batch_size else []
     parts += [f"{p.global_batch_size:,} in all"] if p.global_batch_size else []

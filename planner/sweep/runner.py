@@ -1,4 +1,4 @@
-"""Runs points in processes of their own and keeps each result as soon as it is there."""
+"""Searches the points of a sweep in several processes, and stores each result at once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from planner.sweep.hand_on import FromHanded, better, handed_hash, handed_to, is
 from planner.sweep.outcome import CUT, DIED, PointResult, PointStatus
 
 _POLL_S: Final = 0.5
-"""Between two looks at whether to stop a cluster's work."""
+"""Seconds between two checks of ``should_stop`` while a cluster works."""
 _ROUNDS: Final = 3
-"""Second looks at a point at most; all points are done with one before any begins the next."""
+"""At most this many further searches of a point, in rounds that all points finish together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A point with its problem, and how hard to search.
+    """A point with its problem, and how to search it.
 
-    ``first`` is what was found before, and ``handed`` are plans of other points, for a second look;
-    without them the task is a first search.
+    A second search has ``first``, which is what was found before, and ``handed``, which are plans
+    of other points. Without them the task is a first search.
     """
 
     point: Point
@@ -53,7 +53,7 @@ class Task:
     handed: tuple[HandedPlan, ...] = ()
 
     def again(self, first: PointResult, found: Sequence[PointResult]) -> Task | None:
-        """The second look at its point; None if it needs none, or there is nothing to look at.
+        """The second search of its point; None if it needs none, or neighbours have no plans.
 
         Args:
             first: what was found at this point.
@@ -64,7 +64,7 @@ class Task:
 
     @property
     def inputs_hash(self) -> str:
-        """Tells apart tasks that ask something else, or search with other effort or numbers."""
+        """A hash of the problem, of the failures, and of the budget and seed of the search."""
         asked = {
             "problem": inputs_hash(self.problem),
             "operation": asdict(self.operation),
@@ -74,22 +74,22 @@ class Task:
 
     @property
     def handed_hash(self) -> str:
-        """Tells apart tasks of the same point that begin with other plans."""
+        """A hash of the plans that a second search begins with."""
         return "" if self.first is None else handed_hash(self.first.handed_hash, self.handed)
 
 
 class Journal:
-    """Results as lines of JSON, appended one by one; a line cut off by a crash is dropped.
+    """A file of results, one line of JSON each; a last line that a crash has cut is dropped.
 
     Args:
-        path: the file; made when the first result comes.
+        path: the file; it is made when the first result comes.
 
     Raises:
-        InvalidInputError: it holds something else.
+        InvalidInputError: the file has something else in it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what is there."""
+        """Read the file, if it exists."""
         self.path = path
         self._results: dict[tuple[Point, str, str], PointResult] = {}
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -113,9 +113,10 @@ class Journal:
         self._results[result.point, result.inputs_hash, result.handed_hash] = result
 
     def find(self, task: Task) -> PointResult | None:
-        """The result of a task that asks the same, with the same failures, search and seed.
+        """The stored result of a task with the same problem, failures, search and seed, if any.
 
-        Failed ones are tried again, and those of versions that kept no plan.
+        A failed result is not returned, so that its point is tried again; nor is one without a
+        plan, which earlier versions wrote.
         """
         key = task.point, task.inputs_hash, task.handed_hash
         known = self._results.get(key)
@@ -124,7 +125,7 @@ class Journal:
         return None if known.status is PointStatus.DONE and known.plan is None else known
 
     def add(self, result: PointResult) -> None:
-        """Append a result and make sure that it is on the disk."""
+        """Append a result, and wait until it is on the disk."""
         self._keep(result)
         if not self._whole:
             data = self.path.read_bytes()
@@ -152,26 +153,27 @@ def run(
     progress: Callable[[PointResult], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[PointResult, ...]:
-    """Results in the order of the tasks; those not reached are missing.
+    """Search all points; returns results in the order of the tasks, without those not reached.
 
-    Every point is searched on its own. When all are done, points with a wide gap are looked at once
-    more with the plans of their neighbours (:mod:`planner.sweep.hand_on`), and again where those
-    have become better. What a point gets never depends on which process was faster, and no point
-    gets worse.
+    Every point is first searched by itself. When all are done, points with a wide gap are searched
+    once more from the plans of their neighbours (:mod:`planner.sweep.hand_on`), and again if
+    neighbours have become better. The result of a point never depends on which process was faster,
+    and no point gets worse.
 
-    A point that does not fit, or whose process dies, is a result too and stops nothing.
+    A point that does not fit, or whose process dies, has a result as well, and does not stop the
+    sweep.
 
     Args:
-        tasks: what to do.
-        journal: results known already are taken from it, new ones are added.
-        workers: processes; 1 runs everything in this one.
+        tasks: the points with their problems.
+        journal: gives known results, and stores new ones.
+        workers: number of processes; with 1 everything runs in this process.
         dask: a client of a Dask cluster, whose workers take the place of processes.
-        progress: called with every new result; again with that of a second look.
-        should_stop: asked often; True ends the sweep with what it has.
+        progress: called with every new result, and again with that of a second search.
+        should_stop: called again and again; True ends the sweep with the results so far.
 
     Raises:
         InvalidInputError: workers of the cluster have another version of shardplan.
-        WorkerError: the cluster was lost; results so far are in the journal.
+        WorkerError: the connection to the cluster was lost; the journal has the results so far.
     """
     if dask is not None:
         require_same_version(dask)
@@ -204,7 +206,7 @@ def run(
 def _solved(
     left: Sequence[tuple[int, Task]], place: Any, should_stop: Callable[[], bool]
 ) -> Iterator[tuple[int, PointResult]]:
-    """Results as they come: of a pool of processes, a Dask client, or of this process for None."""
+    """Results as they come; ``place`` is a pool of processes, a Dask client, or None for here."""
     if place is None:
         return _here(left, should_stop)
     if isinstance(place, WorkerPool):
@@ -217,7 +219,7 @@ def _second_looks(
     found: Sequence[PointResult],
     given: Mapping[int, tuple[HandedPlan, ...]],
 ) -> dict[int, Task]:
-    """Second looks at the points that have not been given just these plans before."""
+    """Second searches of the points that have not been given exactly these plans before."""
     again = {i: task.again(found[i], found) for i, task in enumerate(tasks)}
     return {i: t for i, t in again.items() if t is not None and t.handed != given.get(i)}
 
@@ -238,7 +240,7 @@ def _here(
 def _spread(
     left: Sequence[tuple[int, Task]], pool: WorkerPool, should_stop: Callable[[], bool]
 ) -> Iterator[tuple[int, PointResult]]:
-    """Some processes at a time; what a process died of is tried once more, alone."""
+    """Results of a pool of processes; a point whose process died is tried once more, alone."""
     died: list[tuple[int, Task]] = []
     for done in pool.run(solve, [task for _, task in left], should_stop=should_stop):
         if isinstance(done.error, ProcessDiedError):
@@ -257,7 +259,7 @@ def _spread(
 def _on_dask(
     left: Sequence[tuple[int, Task]], client: Any, should_stop: Callable[[], bool]
 ) -> Iterator[tuple[int, PointResult]]:
-    """Points on a cluster, which gives what a lost worker had to another one, a few times."""
+    """Results of a cluster; the point of a lost worker goes to another one, a few times."""
     distributed = importlib.import_module("distributed")
     waiting = {client.submit(solve, task, pure=False): (i, task) for i, task in left}
     while waiting:
@@ -279,10 +281,10 @@ def _on_dask(
 
 
 def solve(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> PointResult:
-    """The best plan of a point in figures; of a second look, if that is better.
+    """Search a point; for a second search, the better one of both results is returned.
 
     Raises:
-        StoppedError: ``should_stop`` said so before the search had ended.
+        StoppedError: ``should_stop`` was True before the search had ended.
     """
     found = _searched(task, should_stop)
     if task.first is None:
@@ -296,10 +298,10 @@ def solve_beside(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> PointResult:
-    """The best plan of a point, with a second look from the plans of points found before.
+    """Search a point, and then once more from the plans of points that were found before.
 
     Raises:
-        StoppedError: ``should_stop`` said so before the searches had ended.
+        StoppedError: ``should_stop`` was True before the searches had ended.
     """
     first = solve(task, should_stop=should_stop)
     again = task.again(first, found)
@@ -335,7 +337,7 @@ def _stopped(task: Task) -> StoppedError:
 
 
 def failed(task: Task, reason: str) -> PointResult:
-    """A point without a plan."""
+    """The result of a point for which no plan was found."""
     return PointResult(
         point=task.point,
         status=PointStatus.FAILED,
@@ -386,7 +388,7 @@ def _finite(seconds: float) -> float | None:
 
 
 def _bottleneck(result: PlanningResult) -> str:
-    """The stage with the largest share of the critical path."""
+    """The name of the stage with the largest share of the critical path."""
     shares: dict[str, float] = {}
     for step in result.estimate.critical_path:
         shares[step.stage] = shares.get(step.stage, 0.0) + step.duration_s

@@ -1,4 +1,4 @@
-"""The smallest cluster that reaches a throughput."""
+"""Finds the smallest cluster that reaches a throughput."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Sizing:
     """The answer for one system.
 
     Attributes:
-        system: its name.
-        answer: the smallest point that suffices; None if no size does.
-        tried: every point that was searched, by rising size.
-        ruled_out: numbers of ranks, rising, that were proven to be too slow without a search.
+        system: the name of the system.
+        answer: the smallest point that reaches the throughput; None if no size does.
+        tried: every point that was searched, in order of size.
+        ruled_out: numbers of ranks, rising, that are proven to be too slow, without a search.
     """
 
     system: str
@@ -38,21 +38,22 @@ def smallest(
     target_samples_per_s: float,
     sizes: Sequence[int],
 ) -> Sizing:
-    """The smallest size whose best plan suffices.
+    """Find the smallest size whose best plan reaches a throughput.
 
-    Sizes are doubled until one suffices, and the range below it is halved again and again. Since
-    throughput need not rise with every host, the sizes that are left below the one found, or all
-    that are left where none was found, come next, the smallest first. Of those only the ones are
-    searched that are not proven to be too slow. So every smaller size than the answer was searched
-    or ruled out, and so was every size where there is no answer.
+    Sizes are doubled until one reaches it, and the range below that size is halved again and again.
+    Throughput need not rise with every host. Therefore all other sizes below the one found (or all
+    other sizes, if none was found) come next, the smallest first; a size that is proven to be too
+    slow is not searched. In the end every size below the answer has been searched or ruled out, and
+    so has every size if there is no answer.
 
     Args:
-        system: its name.
-        solve: the best plan on so many ranks.
-        at_most: samples per second that no plan on so many ranks exceeds; infinite where nothing
-            is proven. It is only asked where it may save a search.
-        target_samples_per_s: wanted; time lost to failures and checkpoints counts.
-        sizes: numbers of ranks that may be tried, rising; one at least.
+        system: the name of the system.
+        solve: searches the best plan for a number of ranks.
+        at_most: proves how many samples per second no plan on this number of ranks exceeds;
+            infinite if nothing is proven. It is called only if it may save a search.
+        target_samples_per_s: the throughput to reach, with the time lost to failures and
+            checkpoints counted.
+        sizes: the numbers of ranks that may be tried, rising; at least one.
     """
     tried: dict[int, PointResult] = {}
     ruled_out: list[int] = []
@@ -82,7 +83,7 @@ def smallest(
 
 
 def _by_doubling(sizes: Sequence[int], suffices: Callable[[int], bool]) -> int | None:
-    """A size that suffices, by doubling and then halving; None if none of those tried does."""
+    """A size that suffices, found by doubling and then halving; None if no tried one does."""
     low, high, most = 0, 1, len(sizes)
     while not suffices(sizes[high - 1]):
         if high == most:
@@ -100,13 +101,13 @@ def _by_doubling(sizes: Sequence[int], suffices: Callable[[int], bool]) -> int |
 def most_samples_per_s(task: Task, *, should_stop: Callable[[], bool] = lambda: False) -> float:
     """Samples per second that no plan of a point exceeds, proven without a search for a plan.
 
-    Where a problem has so many options that some are not listed, this holds for plans of the listed
-    ones, which are all that a search finds (:func:`planner.api.floor`). Time lost to failures
-    counts, and checkpoints are taken as empty. 0 where nothing fits, and infinite for a question
-    that cannot be answered, of which a search tells the reason.
+    If a problem has so many options that some are not listed, this holds for plans of the listed
+    ones, which are the only plans that a search finds (:func:`planner.api.floor`). The time lost to
+    failures counts; checkpoints are taken as empty. The result is 0 if nothing fits, and infinite
+    if the problem is not valid; a search then tells why.
 
     Raises:
-        StoppedError: ``should_stop`` said so.
+        StoppedError: ``should_stop`` was True.
     """
     problem = task.problem
     try:

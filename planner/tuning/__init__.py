@@ -1,8 +1,9 @@
-"""Choices around a plan that a search cannot see: cluster, batch, pipeline, 2D groups, menus.
+"""Chooses what surrounds a plan: cluster, batch, pipeline, 2D groups, and menus of options.
 
-They are not separable, so each pick is judged by a search of its own under the full pipeline,
-unless a proven bound says beforehand that it cannot be better than one already known. A journal
-file on a shared disk lets many processes work on one study.
+A setup is one choice of all of these. How good a setup is depends on the best plan under it, so
+each setup is judged by a search of its own, unless a proven bound says beforehand that it cannot be
+better than a setup that is already known. A journal file on a shared disk lets many processes work
+on one study.
 """
 
 from planner.tuning.design import DesignSpace, design_space

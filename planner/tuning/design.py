@@ -1,4 +1,4 @@
-"""The design space: every setup that menus allow on some clusters, and the problem of each."""
+"""The design space: every setup that the menus allow on some clusters, and the problem of each."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from planner.tuning.groups import group_topology, least_sync_s
 from planner.tuning.setups import OWN_CODECS, Menu, Setup, changed, cluster_name, group_sizes
 
 COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
-"""Least widths of a column piece: narrow pieces balance better, wide ones make fewer options."""
+"""Least widths of column pieces to choose among. Narrow pieces balance ranks better; wide ones make
+fewer options."""
 
 CACHE_MENUS: Final = tuple(
     (low, round((low * high) ** 0.5, 3), high)
     for low, high in itertools.product((0.01, 0.05, 0.2), (0.2, 0.5, 0.9))
     if low < high
 )
-"""Cache load factors to choose among for each cached table, beside the usual ones."""
+"""Sets of cache load factors to choose among, in addition to the usual one."""
 
 TORCHREC_PIPELINES: Final = (
     Pipeline.SPARSE_DIST,
@@ -38,33 +39,33 @@ TORCHREC_PIPELINES: Final = (
 )
 
 MOST_SETUPS: Final = 20_000
-"""Setups of a design space: all of them are listed."""
+"""The most setups that a design space may have, because all of them are listed."""
 
 _NOT_ASKED: Final = object()
 
 Value = str | int | float
 Pick = Callable[[str, Sequence[Any]], Any]
-"""Chooses one of some values for what is named."""
+"""Called with the name of a choice and its values; returns one of the values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignSpace:
-    """All setups that menus allow on some clusters. The first cluster is the usual one.
+    """All setups that a menu allows on some clusters. The first cluster is the usual one.
 
     Args:
-        problems: the question on each cluster.
-        menu: what may be picked on each.
+        problems: the problem on each cluster.
+        menu: the values that may be chosen on each cluster.
 
     Raises:
-        InvalidInputError: two clusters have one name, a value of the menu suits no cluster, or
-            there are more setups than can be listed.
+        InvalidInputError: two clusters have the same name, a value of the menu suits no cluster, or
+            there are more than :data:`MOST_SETUPS` setups.
     """
 
     problems: tuple[PlanningProblem, ...]
     menu: Menu
 
     def __post_init__(self) -> None:
-        """List the setups, and look at their values."""
+        """List the setups, and check the values of the menu."""
         if len(self._by_name) < len(self.problems):
             message = "two of the clusters have the same system and size; name each once"
             raise InvalidInputError(message)
@@ -83,7 +84,7 @@ class DesignSpace:
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:
-        """Every setup once, those with the first values of the lists first."""
+        """Every setup once; setups with the first values of the menu come first."""
         return tuple(self._listed())
 
     @cached_property
@@ -96,12 +97,12 @@ class DesignSpace:
 
     @property
     def base(self) -> Setup:
-        """The setup that changes nothing: first of every list."""
+        """The setup with the first value of every list, which changes nothing."""
         return self.setups[0]
 
     @property
     def alternatives(self) -> tuple[Setup, ...]:
-        """The base, and every other pipeline and group size once on its cluster."""
+        """The base, and on its cluster one setup for each other pipeline and each group size."""
         base = self.base
         first: dict[tuple[str, object], Setup] = {}
         for setup in self.setups:
@@ -112,7 +113,7 @@ class DesignSpace:
         return tuple(dict.fromkeys([base, *first.values()]))
 
     def problem_of(self, setup: Setup) -> PlanningProblem:
-        """The question on the cluster of a setup."""
+        """The problem on the cluster of a setup."""
         return self._by_name[setup.cluster]
 
     def restricted(self, setup: Setup) -> PlanningProblem:
@@ -132,7 +133,7 @@ class DesignSpace:
         )
 
     def least_sync_s(self, setup: Setup) -> float:
-        """Seconds per iteration that averaging copies takes at least under any plan."""
+        """Seconds per iteration that averaging the copies of tables takes at least."""
         problem, size = self.problem_of(setup), setup.group_size
         if (setup.cluster, size) not in self._syncs_s:
             weights = float(problem.workload.weight_bytes)
@@ -141,11 +142,15 @@ class DesignSpace:
         return self._syncs_s[setup.cluster, size] / setup.sync_interval
 
     def loosest(self, setup: Setup) -> Setup:
-        """The setup of the same family that allows most; see :func:`loosest_of`."""
+        """The setup of the same family that allows the most plans; see :func:`loosest_of`."""
         return loosest_of(setup, self.menu, self.problem_of(setup).constraints)
 
     def build(self, pick: Pick) -> Setup:
-        """A setup from one pick for everything that is free, asked one after the other."""
+        """Make a setup by calling ``pick`` once for each choice that is open.
+
+        Which choices are open can depend on those made before: for example, there is no number of
+        batches ahead unless the pipeline is ``lookahead``.
+        """
         menu, problem = self.menu, self._by_name[pick("cluster", tuple(self._by_name))]
         workload, topology = problem.workload, problem.topology
         pipeline = pick("pipeline", menu.pipelines or (workload.pipeline,))
@@ -182,7 +187,7 @@ class DesignSpace:
         )
 
     def parameters(self, setup: Setup) -> dict[str, Value]:
-        """Each pick that makes a setup, by the name that :meth:`build` gives it."""
+        """The choices that make a setup, by the names that :meth:`build` gives them."""
         found: dict[str, Value] = {}
 
         def told(name: str, values: Sequence[Any]) -> Any:
@@ -196,7 +201,7 @@ class DesignSpace:
 
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:
-        """The menu of everything that :meth:`build` may ask for."""
+        """The values of every choice that :meth:`build` can ask for, by its name."""
         found: dict[str, tuple[Value, ...]] = {}
         for setup in self.setups:
 
@@ -240,18 +245,20 @@ class DesignSpace:
 def design_space(
     *problems: PlanningProblem, menu: Menu | None = None, tunes_cache: bool = True
 ) -> DesignSpace:
-    """What is worth trying around plans for a workload on some clusters.
+    """The setups that are worth trying for a workload on some clusters.
 
     Args:
-        problems: the question on each cluster, the usual one first.
-        menu: values that the user named. Where it names no pipelines, they are the workload's own
-            and TorchRec's three; least widths of column pieces are those that make a difference.
-        tunes_cache: where tables may be cached, device memory is short and nothing limits how, also
-            choose among :data:`CACHE_MENUS`, unless the menu names cache sizes.
+        problems: the problem on each cluster, the usual one first.
+        menu: values that the user named. If it names no pipelines, all of TorchRec's are tried, or
+            the workload's own if that is not one of TorchRec's. If it names no least widths of
+            column pieces, those are tried that change the options of some table.
+        tunes_cache: whether to choose among :data:`CACHE_MENUS` too. This is done only if tables
+            may be cached, device memory is short, constraints name no cache sizes, and the menu
+            names none.
 
     Raises:
-        InvalidInputError: as of :class:`DesignSpace`, or groups are asked for on ranks that differ,
-            or numbers of batches for a pipeline that is not tried.
+        InvalidInputError: in the cases of :class:`DesignSpace`; or groups are asked for on ranks
+            that differ; or numbers of batches ahead are named for a pipeline that is not tried.
     """
     asked = Menu() if menu is None else menu
     own = problems[0].workload.pipeline
@@ -292,11 +299,13 @@ def design_space(
 
 
 def loosest_of(setup: Setup, menu: Menu, constraints: Constraints) -> Setup:
-    """The least width, the least reserve, every cache size: it has all plans of its family.
+    """The setup of a family that allows all plans of the family.
 
-    Setups of one family price a plan alike but for the averaging of copies, so that what no plan of
-    the loosest one goes below holds for each. Where a setup names no cache sizes, tables may have
-    those that constraints name for them.
+    A family are the setups that differ only in least column width, reserve, cache sizes and how
+    often copies are averaged. They price a plan alike, except for the averaging of copies. The
+    loosest setup has the least width, the least reserve and every cache size, so that a bound on
+    its plans holds for every setup of the family. A setup that names no cache sizes allows the
+    usual ones and those that constraints name.
     """
     named = {f for rule in constraints.tables for f in rule.cache_load_factors}
     unnamed = {*CACHE_LOAD_FACTORS, *named}
@@ -320,10 +329,10 @@ def _require_alike(topology: Topology, workload: Workload) -> None:
 
 
 def _group(topology: Topology, group_size: int) -> Topology:
-    """The ranks of one group.
+    """The system as one group of ranks sees it.
 
     Raises:
-        InvalidInputError: the groups of this size have uneven numbers of ranks on hosts.
+        InvalidInputError: groups of this size have different numbers of ranks on different hosts.
     """
     group = group_topology(topology, group_size)
     if group is None:
@@ -336,7 +345,7 @@ def _group(topology: Topology, group_size: int) -> Topology:
 
 
 def plain(value: Any) -> Value:
-    """A value of a menu as Optuna and JSON know it; sizes of a cache as one text."""
+    """A value of a menu as Optuna and JSON can store it; several cache sizes become one text."""
     if isinstance(value, Pipeline):
         return value.value
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What each thing that may be picked is worth: the best found, and the best possible, per value."""
+"""What each choice is worth: for each of its values the best setup found, and the best possible."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ KNOBS = {
     "min_column_width": "least column width",
     "cache_load_factors": "cache sizes",
 }
-"""Fields of a setup that may be picked, as people call them."""
+"""The fields of a setup that may be chosen (knobs), with their names for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """One value of a knob: the best setup searched with it, and what none with it can better.
+    """One value of a knob, with the best setup that has it.
 
-    ``best`` and ``bound`` are figures of the goal; None where nothing with it was searched that
-    fits, and where no bounds were proven or nothing fits.
+    Attributes:
+        value: the value in words.
+        searched: how many setups with this value were searched.
+        best: the goal's figure for the best of them; None if none of them has a plan that fits.
+        bound: the figure that no setup with this value can better; None if there are no proofs, or
+            nothing fits.
     """
 
     value: str
@@ -41,7 +45,7 @@ class Worth:
 
 
 def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
-    """Every value of every knob that has several, by knob."""
+    """The values of every knob that has several, by the name of the knob."""
     setups, known = study.space.setups, study.known
     bounds: list[Facts | None] = [None] * len(setups)
     if known is not None:
@@ -75,7 +79,7 @@ def worths(study: Study, goal: str) -> dict[str, tuple[Worth, ...]]:
 
 
 def varying(space: DesignSpace) -> tuple[str, ...]:
-    """Knobs that have several values to choose from."""
+    """The knobs that have several values in a design space."""
     fixed = set() if space.menu.tries_groups else {"group_size"}
     if not space.menu.batch_sizes:
         fixed.add("batch_size")
@@ -84,7 +88,7 @@ def varying(space: DesignSpace) -> tuple[str, ...]:
 
 
 def told_value(knob: str, value: object) -> str:
-    """A value in words, without its unit where the knob's name says it."""
+    """A value in words; without its unit if the name of the knob has it."""
     from costmodels.units import format_bytes
 
     if knob == "reserved_bytes" and isinstance(value, float):
@@ -97,7 +101,7 @@ def told_value(knob: str, value: object) -> str:
 
 
 def training_changes(space: DesignSpace, setup: Setup) -> tuple[str, ...]:
-    """What a setup trains in another way than the usual one, in words."""
+    """In words, how training under a setup differs in its results from the usual setup."""
     usual = space.base.batch_size
     told = []
     if setup.batch_size != usual:

@@ -1,4 +1,4 @@
-"""What a setup is judged by: iteration time, throughput, cost, free memory, or several at once."""
+"""The goals that setups are judged by: iteration time, throughput, cost, and free memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A setup in figures: those of its plan, or the best that any plan could have.
+    """The figures of a setup: those of its plan, or bounds that no plan under it can better.
 
     Attributes:
-        time_s: of an iteration, with its share of averaging copies.
-        samples_per_s: over all ranks.
+        time_s: seconds per iteration, including the share of averaging copies.
+        samples_per_s: samples per second of all ranks.
         usd_per_billion_samples: None for a system without price.
-        free_bytes: device memory that is free on the fullest rank, the reserve included.
+        free_bytes: free device memory on the fullest rank, including the reserve.
     """
 
     time_s: float
@@ -37,15 +37,19 @@ class Facts:
     free_bytes: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The figures as a dictionary that JSON can store."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One thing to make small or large.
+    """One figure to make small or large.
 
-    ``value`` is what becomes small: negative where large is good.
+    Attributes:
+        title: its name for people.
+        large_is_good: whether a large figure is good.
+        figure: takes the figure out of the facts of a setup.
+        write: writes the figure with its unit.
     """
 
     title: str
@@ -54,7 +58,7 @@ class Goal:
     write: Callable[[float], str]
 
     def value(self, facts: Facts) -> float:
-        """The figure, with its sign turned where large is good."""
+        """The value that a study minimises: the figure, or minus the figure if large is good."""
         return -self.figure(facts) if self.large_is_good else self.figure(facts)
 
 
@@ -87,13 +91,13 @@ GOALS: Final = {
 
 
 def facts_of(space: DesignSpace, setup: Setup, time_s: float, free_bytes: float) -> Facts:
-    """A setup in figures.
+    """The figures of a setup.
 
     Args:
-        space: holds its cluster.
-        setup: the pick.
-        time_s: of an iteration, with its share of averaging copies.
-        free_bytes: on the fullest rank beside the reserve.
+        space: the design space, which has the problem on the setup's cluster.
+        setup: the setup.
+        time_s: seconds per iteration, including the share of averaging copies.
+        free_bytes: free bytes on the fullest rank, without the reserve, which is added here.
     """
     problem = space.problem_of(setup)
     workload, topology = problem.workload, problem.topology
@@ -108,10 +112,11 @@ def facts_of(space: DesignSpace, setup: Setup, time_s: float, free_bytes: float)
 
 
 def check_goals(names: Sequence[str], space: DesignSpace) -> None:
-    """Refuse goals that do not exist or that lack what they need.
+    """Refuse goals that do not exist, or that need what a system does not have.
 
     Raises:
-        InvalidInputError: an unknown goal, one named twice, or cost on a system without price.
+        InvalidInputError: a goal is unknown or named twice, or is ``cost`` on a system without
+            price.
     """
     unknown = [name for name in names if name not in GOALS]
     if unknown or len(set(names)) < len(names) or not names:
@@ -129,21 +134,25 @@ def check_goals(names: Sequence[str], space: DesignSpace) -> None:
 
 
 def usual_goals(space: DesignSpace) -> tuple[str, ...]:
-    """Iteration time where every setup trains as many samples in one; else throughput."""
+    """Iteration time if all setups train the same number of samples in one, else throughput."""
     samples = {s.gpus * s.batch_size for s in space.setups}
     return ("iteration",) if len(samples) == 1 else ("throughput",)
 
 
 def values_of(names: Iterable[str], facts: Facts) -> tuple[float, ...]:
-    """What becomes small, one number per goal."""
+    """The values that a study minimises, one number for each goal."""
     return tuple(GOALS[name].value(facts) for name in names)
 
 
 def behind(found: FloatArray, values: FloatArray) -> FloatArray:
-    """``[n]`` by what share each of ``values [n, K]`` could better the found ones ``[m, K]``.
+    """``[n]`` by what share a setup with these values could better all setups that were found.
 
-    The least, over what was found, of the largest gain over goals; at most 0 where something found
-    is as good in every goal. Infinite where nothing is found.
+    For each found setup take the largest gain over the goals, then the least of these over found
+    setups. It is at most 0 if a found setup is as good in every goal, infinite if there is none.
+
+    Args:
+        found: ``[m, K]`` values of the setups that were found.
+        values: ``[n, K]`` values to compare, usually bounds.
     """
     if not len(found):
         return np.full(len(values), math.inf)
@@ -155,7 +164,10 @@ def behind(found: FloatArray, values: FloatArray) -> FloatArray:
 
 
 def front_of(values: FloatArray) -> list[int]:
-    """Rows of ``[n, K]`` that no other is as good as in every goal, and better in one."""
+    """The rows of ``values [n, K]`` that no other row dominates (the Pareto front).
+
+    A row dominates another if it is as good in every goal, and better in at least one.
+    """
     kept = []
     for i, row in enumerate(values):
         as_good = (values <= row).all(axis=1)

@@ -23,12 +23,12 @@ IntArray = NDArray[np.int64]
 
 
 def members(topology: Topology, group_size: int, *, between_hosts: bool = False) -> IntArray:
-    """Ranks of every group, ``[copies, group_size]``; column r holds the copies of one shard.
+    """``[copies, group_size]`` the ranks of each group; column r has the copies of one shard.
 
     Args:
         topology: all ranks of the job.
-        group_size: ranks that share one copy of the tables; divides the number of ranks.
-        between_hosts: groups are blocks of consecutive ranks instead of being interleaved.
+        group_size: ranks that share one copy of the tables; it divides the number of ranks.
+        between_hosts: whether groups are blocks of consecutive ranks instead of interleaved ones.
     """
     copies = topology.world_size // group_size
     ranks = np.arange(topology.world_size)
@@ -40,12 +40,11 @@ def members(topology: Topology, group_size: int, *, between_hosts: bool = False)
 def group_topology(
     topology: Topology, group_size: int, *, between_hosts: bool = False
 ) -> Topology | None:
-    """The system as one group sees it; None where a group has uneven numbers of ranks on hosts.
+    """The system as one group sees it; None if a group has unequal numbers of ranks on its hosts.
 
-    A host's memory is shared by the groups that have ranks there, in proportion to those ranks: all
-    of them hold the same shards. Where ranks or hosts differ, each place of a group counts as the
-    weakest that any group has there, because one plan serves them all. The dense part is trained by
-    the ranks of all groups: its gradients are reduced over all of them.
+    Groups with ranks on one host share its memory in proportion to those ranks. One plan serves all
+    groups, so if ranks or hosts differ, each place of a group counts as the weakest that any group
+    has at this place. All ranks train the dense part, whose gradients are reduced over all of them.
     """
     if group_size == topology.world_size:
         return topology
@@ -60,18 +59,18 @@ def sync_time_s(
     between_hosts: bool = False,
     models: CostModels | None = None,
 ) -> float:
-    """Seconds of averaging weights and optimizer state over the copies of every shard, once.
+    """Seconds to average weights and optimizer state over the copies of every shard, once.
 
-    An all-reduce over the copies for each rank, all at the same time; the rank that holds most sets
-    the pace. Tables in host memory are averaged too: their bytes cross the link between device and
-    host once in each direction besides.
+    Each rank takes part in one all-reduce over its copies; all of these run at the same time, and
+    the rank with the most bytes decides how long they take. Tables in host memory are averaged too;
+    their bytes also cross the link between device and host, once in each direction.
 
     Args:
         topology: all ranks of the job.
         group_size: ranks that share one copy of the tables.
-        memory: ledger of the plan of one group.
+        memory: the memory of the plan of one group.
         between_hosts: as in :func:`members`.
-        models: what prices the all-reduce; None for the models that the system names.
+        models: price the all-reduce; None for the models that the system names.
     """
     held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
     on_host = np.array([r.host_bytes for r in memory.ranks])
@@ -82,16 +81,17 @@ def sync_time_s(
 def least_sync_s(
     topology: Topology, group_size: int, weight_bytes: float, models: CostModels | None = None
 ) -> float:
-    """What :func:`sync_time_s` is at least under any plan: some rank holds the mean of all weights.
+    """Seconds that :func:`sync_time_s` is at least, under any plan.
 
-    More bytes never take less time, so that what the mean takes is a bound.
+    Under every plan some rank holds at least the mean of all weights. More bytes never take less
+    time, so that the time of the mean is a bound.
     """
     peers = _peers(topology, group_size, between_hosts=False)
     return _slowest_s(topology, peers, np.array([weight_bytes / group_size]), np.zeros(1), models)
 
 
 def _peers(topology: Topology, group_size: int, *, between_hosts: bool) -> Topology:
-    """The ranks that hold the copies of one shard, as a system."""
+    """The system of the ranks that hold the copies of one shard."""
     peers = _part(topology, members(topology, group_size, between_hosts=between_hosts).T)
     alone = topology.resized(topology.world_size // group_size, 1)
     return peers or replace(alone, domain_size=1)
@@ -104,7 +104,7 @@ def _slowest_s(
     on_host: NDArray[np.float64],
     models: CostModels | None,
 ) -> float:
-    """The rank that needs most for ``held`` bytes, of which ``on_host`` lie in host memory."""
+    """Seconds of the slowest rank, from the bytes that ranks hold, and those of them on hosts."""
     if peers.world_size == 1:
         return 0.0
     model = (models or default_models(peers)).collective
@@ -114,11 +114,13 @@ def _slowest_s(
 
 
 def _part(topology: Topology, groups: IntArray) -> Topology | None:
-    """What the ranks of the first group are to one another, with the weakest place of all groups.
+    """The system of one group: hosts as in the first group, places as weak as in any group.
+
+    None if a group has unequal numbers of ranks on its hosts.
 
     Args:
         topology: all ranks of the job.
-        groups: ``[groups, ranks of each]``, each in rising order.
+        groups: ``[groups, ranks of each]`` in rising order within a group.
     """
     hosts = groups // topology.local_world_size
     size, local = groups.shape[1], int((hosts[0] == hosts[0, 0]).sum())

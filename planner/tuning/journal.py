@@ -1,4 +1,4 @@
-"""The journal of a study: opening it, and what is written in it about the study."""
+"""Opens the journal of a study, and reads what it says about the study."""
 
 from __future__ import annotations
 
@@ -24,17 +24,23 @@ TRIAL_LIMIT_S: Final = 120.0
 SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
 _DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
-"""What Optuna raises where a line of a journal is no JSON, or JSON that lacks what it needs."""
+"""What Optuna raises if a line of a journal is not JSON, or lacks a field that it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much a study does: trials in all, and the limits of the search inside each.
+    """How much a study does.
 
-    ``trial_limit_s`` is a safety by the clock, far above what a search takes: a trial that is much
-    older than it has lost its process. ``sampler`` says which setups are looked at, one of
-    :data:`SAMPLERS`. Setups that provably better the best by no more than ``within_ratio`` are not
-    searched.
+    Attributes:
+        trials: how many setups are searched.
+        trial_limit_s: a safety limit by the clock for one trial, far above what a search takes.
+        trial_evaluations: the budget of each search in priced plans; None for the usual one.
+        seed: the seed of the searches and of the sampler.
+        sampler: what chooses the next setup, one of :data:`SAMPLERS`.
+        within_ratio: setups that can better the best one by at most this share, as bounds prove,
+            are not searched.
+        grace_s: a running trial counts as lost after three times ``trial_limit_s`` and these
+            seconds.
     """
 
     trials: int
@@ -47,13 +53,20 @@ class Effort:
 
     @property
     def stale_s(self) -> float:
-        """Age at which a running trial must have lost its process."""
+        """Seconds after which a running trial counts as lost, because its process must be gone."""
         return 3.0 * self.trial_limit_s + self.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a journal says about its study. ``source`` says where its problems are from."""
+    """What a journal says about its study.
+
+    Attributes:
+        source: plain values from which another process can load the same problems.
+        effort: how much the study does.
+        menu: the values that may be chosen.
+        goals: the names of the goals.
+    """
 
     source: dict[str, Any]
     effort: Effort
@@ -62,13 +75,13 @@ class Begun:
 
 
 def check_searches(kept: Effort, asked: Effort) -> None:
-    """Refuse searches of another size or seed than those that a journal holds.
+    """Refuse searches with another budget or seed than those in a journal.
 
-    Setups are compared with each other, and a plan that took more work would count as a gain of its
-    setup.
+    Setups are compared with each other. If one of them were searched longer, its better plan would
+    be taken for a merit of the setup.
 
     Raises:
-        InvalidInputError: says how the searches of the journal were asked for.
+        InvalidInputError: they differ; the message says which options the journal was made with.
     """
     if (kept.trial_evaluations, kept.seed) == (asked.trial_evaluations, asked.seed):
         return
@@ -86,7 +99,8 @@ def stored(journal: Path) -> Begun:
     """What a journal says about its study.
 
     Raises:
-        InvalidInputError: no such file, or no study of ours in it. The file is left as it is.
+        InvalidInputError: there is no such file, or no study of this program in it. The file stays
+            as it is.
     """
     if not journal.is_file() or not journal.stat().st_size:
         what = "is empty" if journal.is_file() else "no such file"
@@ -108,10 +122,10 @@ def stored(journal: Path) -> Begun:
 def open_study(
     journal: Path | None, *, sampler: BaseSampler | None = None, num_goals: int = 1
 ) -> optuna.Study:
-    """The study of a journal, begun if there is none; in memory without a journal.
+    """Open the study of a journal, or begin one; without a journal it is kept in memory.
 
     Raises:
-        InvalidInputError: the file is something else, or its folder is missing.
+        InvalidInputError: the file is not a journal, or its folder is missing.
     """
     import optuna
     from optuna.storages import InMemoryStorage
@@ -132,10 +146,10 @@ def open_study(
 
 
 def _stored(journal: Path) -> BaseStorage:
-    """The journal as Optuna reads it.
+    """The journal as Optuna reads it, opened by its absolute path.
 
-    By its absolute path: Optuna's lock is a link to it, and one that leads nowhere, because the
-    process that made it was killed, would be waited for forever.
+    Optuna's lock is a symbolic link to the path of the journal. With a relative path the link can
+    lead nowhere; if its process has been killed, Optuna would then wait for the lock forever.
     """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -149,7 +163,7 @@ def _stored(journal: Path) -> BaseStorage:
 
 
 def _drop_cut_line(journal: Path) -> None:
-    """Cut off a last line without an end, which a full disk leaves: the next one would join it."""
+    """Cut off a last line that a full disk left without its end, to keep the next line apart."""
     from optuna.storages.journal import JournalFileSymlinkLock
 
     def is_whole() -> bool:
@@ -167,7 +181,7 @@ def _drop_cut_line(journal: Path) -> None:
 
 
 def _check_journal(journal: Path) -> None:
-    """Refuse what Optuna would append to although it is no journal."""
+    """Refuse a file that is not a journal, because Optuna would append to it without checking."""
     if not journal.parent.is_dir():
         message = f"--storage {journal}: there is no folder {journal.parent}"
         raise InvalidInputError(message)

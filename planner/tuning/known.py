@@ -1,4 +1,8 @@
-"""What is known of a design space: setups looked at, proven bounds, and what is left of it."""
+"""What is known of a design space: searched setups, proven bounds, and the setups that are left.
+
+Setups of a family differ only in menus and reserve, and share one proof, which is made for the
+family's loosest setup (:func:`planner.tuning.design.loosest_of`).
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ class Look:
     """A setup that was searched.
 
     Attributes:
-        number: in the order in which they were begun.
-        setup: the pick.
-        facts: what its plan does; None where none was found that fits.
-        reason: why there is none.
-        bound_s: proven for the iteration without the sync.
-        sync_s: share of averaging copies in an iteration.
-        evaluations: plans priced.
-        is_cut: the clock ended the search.
+        number: number of its trial; trials are numbered in the order in which they began.
+        setup: the setup.
+        facts: the figures of its plan; None if no plan that fits was found.
+        reason: why there is no plan.
+        bound_s: proven bound on the iteration, without the averaging of copies.
+        sync_s: seconds per iteration for the averaging of copies.
+        evaluations: plans that the search priced.
+        is_cut: whether the clock ended the search.
     """
 
     number: int
@@ -42,7 +46,7 @@ class Look:
 
     @classmethod
     def of(cls, number: int, attributes: Mapping[str, Any]) -> Look:
-        """From the attributes of a finished trial."""
+        """Make it from the attributes of a finished trial."""
         facts = attributes["facts"]
         return cls(
             number=number,
@@ -60,14 +64,15 @@ class Floors:
     """Proven bounds of the setups of a space, one proof per family.
 
     Attributes:
-        families: the loosest setup of each family, the usual one first; ``place`` has their
-            positions, and ``family[i]`` that of setup i.
-        found: proofs so far; None for a family that nothing fits under.
-        first: families to prove first: the usual one, and those that differ from it in one thing.
+        families: the loosest setup of each family, the usual one first. ``place`` maps them to
+            their positions, and ``family[i]`` is the position of the family of setup i.
+        found: the proofs so far, by family; None for a family under which nothing fits.
+        first: the families to prove first: the usual one, and those that differ from it in one
+            choice.
     """
 
     def __init__(self, space: DesignSpace) -> None:
-        """Sort setups into families; nothing is proven yet."""
+        """Sort the setups into families, with no proofs yet."""
         self.space = space
         loosest = [space.loosest(s) for s in space.setups]
         self.families = tuple(dict.fromkeys(loosest))
@@ -85,15 +90,15 @@ class Floors:
 
     @property
     def missing(self) -> list[Setup]:
-        """Families without a proof."""
+        """The families without a proof."""
         return [f for f in self.families if f not in self.found]
 
     def facts(self, setup: Setup, bound_s: float | None = None) -> Facts | None:
-        """Figures that no plan of a setup betters; None where nothing fits.
+        """Figures that no plan of a setup can better; None if nothing fits.
 
         Args:
-            setup: of a family with a proof.
-            bound_s: another proof for its iteration without the sync.
+            setup: a setup of a family that has a proof.
+            bound_s: a further bound on its iteration, without the averaging of copies.
         """
         floor = self.found[self.space.loosest(setup)]
         if floor is None or math.isinf(floor.value):
@@ -102,10 +107,10 @@ class Floors:
         return best_facts(self.space, setup, time_s, floor.free_bytes)
 
     def guesses(self) -> list[Floor]:
-        """What each family's proof may say, guessed from the others'; those proven as they are.
+        """The proof of each family, or a guess at it from the proofs of others.
 
-        The logarithm of the time, and the free memory, as sums of what each trait adds: least
-        squares over what is proven.
+        The guess takes the logarithm of the time, and the free memory, for sums of what each trait
+        adds, such as the pipeline. Least squares over the proven families gives these terms.
         """
         known = [
             (i, f.value, f.free_bytes)
@@ -125,12 +130,12 @@ class Floors:
         return guessed
 
     def stretches(self, ratios: Mapping[Setup, float]) -> FloatArray:
-        """``[families]`` how many times the bound each family's plans may take, in logarithms.
+        """``[families]`` logarithm of how far above its bound the best plan of a family may be.
 
-        Ridge regression on traits over the families that were searched.
+        It is estimated by ridge regression on the traits of the families that were searched.
 
         Args:
-            ratios: time found over time proven or guessed, of some families.
+            ratios: for each searched family the time found, divided by its bound or guess.
         """
         if not ratios:
             return np.zeros(len(self.families))
@@ -143,22 +148,22 @@ class Floors:
 
 
 _RIDGE: Final = 0.3
-"""Weight of no effect against one searched family."""
+"""Strength of the ridge: how much the assumption of no effect weighs, against 1 for a family."""
 
 
 class Known:
     """Where a study stands: what was found, what is proven, and what is only guessed.
 
     Attributes:
-        bounds: ``[n, K]`` what no plan of each setup betters; infinite where nothing fits, minus
-            infinity where nothing is proven yet.
-        values: ``[m, K]`` of what was found, nobody bettering another.
+        bounds: ``[n, K]`` values that no plan of each setup can better; infinite if nothing fits,
+            minus infinity if nothing is proven yet.
+        values: ``[m, K]`` values of the searched setups that no other one dominates.
     """
 
     def __init__(
         self, space: DesignSpace, goals: tuple[str, ...], floors: Floors, within_ratio: float
     ) -> None:
-        """Begin with nothing."""
+        """Start without searches and proofs."""
         self.space, self.goals, self.floors = space, goals, floors
         self.within_ratio = within_ratio
         self.place = {setup: i for i, setup in enumerate(space.setups)}
@@ -172,7 +177,7 @@ class Known:
     # -- learning ---------------------------------------------------------------------------------
 
     def note_proofs(self) -> None:
-        """Learn from bounds that were proven since the last time."""
+        """Take over the bounds that were proven since the last call."""
         new = set(self.floors.found) - self._proven
         if not new:
             return
@@ -192,7 +197,7 @@ class Known:
                 self._tighten(look)
 
     def note(self, look: Look) -> None:
-        """Learn from a search; the same one again changes nothing."""
+        """Take over the result of a search; a second call with the same one changes nothing."""
         if look.number in self._looks:
             return
         self._looks[look.number] = look
@@ -207,7 +212,7 @@ class Known:
         self.values = every[front_of(every)]
 
     def _tighten(self, look: Look) -> None:
-        """The bound of a search beside that of its family."""
+        """Raise the bound of a searched setup to the one that its own search has proven."""
         at = self.place[look.setup]
         proven = self._values(self.floors.facts(look.setup, look.bound_s))
         self.bounds[at] = np.maximum(self.bounds[at], proven)
@@ -226,31 +231,32 @@ class Known:
 
     @property
     def fits(self) -> Any:
-        """``[n]`` whether a setup is not proven to fit nothing."""
+        """``[n]`` False for setups under which nothing fits, as is proven."""
         return ~np.isposinf(self.bounds).all(axis=1)
 
     def left(self, seen: Collection[Setup]) -> Any:
-        """Places of the setups that may still better what was found, and were not looked at."""
+        """Positions of the setups that may better what was found, without those in ``seen``."""
         open_ = self.fits & (behind(self.values, self.bounds) > self.within_ratio)
         open_[[self.place[s] for s in seen]] = False
         return np.flatnonzero(open_)
 
     def ruled_out(self, seen: Collection[Setup]) -> Any:
-        """Places of the setups that were never looked at because of their bounds."""
+        """Positions of the setups that bounds rule out, without those in ``seen``."""
         out = self.fits & (behind(self.values, self.bounds) <= self.within_ratio)
         out[[self.place[s] for s in seen]] = False
         return np.flatnonzero(out)
 
     def ordered(self, left: Any, turn: int) -> list[Setup]:
-        """Some setups, the most promising first.
+        """Sort setups by how promising they are, the most promising first.
 
-        A setup promises its bound, or a guess at it, times what plans took more than that so far;
-        once one of its family is searched, the best found there, for within a family bounds are
-        nearly alike. With several goals each has its turn, and then their sum.
+        A setup promises its bound (or the guess at it), multiplied by how far plans so far were
+        above theirs. If a setup of its family was searched, it promises no more than the best found
+        there, because bounds within a family hardly differ. With several goals, each goal in turn
+        decides, and then the sum of all.
 
         Args:
-            left: places.
-            turn: searches done so far.
+            left: positions of the setups.
+            turn: how many searches are done.
         """
         best = self._family_best[self.floors.family[left]]
         guessed = self._stretched(left)
@@ -263,7 +269,7 @@ class Known:
         return [self.space.setups[i] for i in left[np.argsort(order, kind="stable")]]
 
     def _stretched(self, left: Any) -> FloatArray:
-        """``[left, K]`` bounds or guesses, times what searches took more than theirs so far."""
+        """``[left, K]`` bounds or guesses, multiplied by how far plans so far were above theirs."""
         ratios: dict[Setup, float] = {}
         guesses = self.floors.guesses()
         for look in self._looks.values():
@@ -285,10 +291,10 @@ class Known:
         return np.array(told)
 
     def wants_proof(self, setup: Setup) -> bool:
-        """Whether a bound is to be proven before a setup is searched.
+        """Whether a bound should be proven before a setup is searched.
 
-        A guess is enough for the first search of a family that may better what was found: the
-        bound would only say the same.
+        It should not if this is the first search of its family and the guess says that it may
+        better what was found, because a proof would most likely say the same.
         """
         at = self.place[setup]
         family = int(self.floors.family[at])
@@ -300,14 +306,14 @@ class Known:
 
     @property
     def proof_ratio(self) -> float | None:
-        """By what share any plan of any setup may better what was found; None if unknown."""
+        """By what share any plan of any setup may better what was found; None if not proven."""
         if not self.is_proven or not len(self.values):
             return None
         return max(0.0, float(behind(self.values, self.bounds)[self.fits].max(initial=0.0)))
 
 
 def _traits(family: Setup, space: DesignSpace) -> tuple[object, ...]:
-    """What families differ in: copies of the tables instead of ranks that share one."""
+    """What families differ in. It counts the copies of the tables, not the ranks of a group."""
     batch = family.batch_size if space.menu.batch_sizes else None
     copies = family.gpus // family.group_size
     pipeline = family.pipeline.value, family.lookahead_batches

@@ -1,4 +1,4 @@
-"""Whether the process that began a trial still runs, as far as another one can see."""
+"""Tells whether the process that began a trial still runs, as far as another process can see."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 def own_process() -> dict[str, Any]:
-    """This process, as others on the same machine can find it."""
+    """What other processes on the same machine need to find this process."""
     return {"where": _where(), "pid": os.getpid()}
 
 
 def has_ended(attributes: Mapping[str, Any]) -> bool:
-    """Whether the process of a trial is known to be gone; one elsewhere may run or not.
+    """Whether the process of a trial is known to be gone; False if it is on another machine.
 
     Args:
-        attributes: of the trial; :func:`own_process` under the key ``process``.
+        attributes: the attributes of the trial, with :func:`own_process` as ``process``.
     """
     process = attributes.get("process")
     if process is None or process["where"] != _where():
@@ -33,7 +33,7 @@ def has_ended(attributes: Mapping[str, Any]) -> bool:
 
 
 def _where() -> str:
-    """The machine, and where there are such the space that its process numbers count in."""
+    """The machine, and on Linux the namespace in which its process numbers are valid."""
     try:
         space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:

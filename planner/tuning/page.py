@@ -1,4 +1,4 @@
-"""A study as one HTML file: setups that no other beats, what each knob is worth, every setup."""
+"""A study as one HTML file: the setups of the front, what each knob is worth, and all setups."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _AXES: Final[dict[str, tuple[str, float]]] = {
 """Title and factor of each figure on the page."""
 
 _MOST_SHOWN: Final = 0.5
-"""Loss at which the bar of a knob's value is full."""
+"""A loss of this share, or more, makes the bar of a knob's value full."""
 
 _WORTH_SAYING: Final = 0.05
-"""Difference between what was found and what is possible that is told."""
+"""The page names the bound of a value if it is better than what was found by this share."""
 
 _STYLE: Final = """
 .knob{max-width:900px;display:grid;grid-template-columns:minmax(90px,1fr) minmax(0,2fr);
@@ -40,12 +40,12 @@ gap:2px 12px;align-items:center;margin:0 0 14px}
 
 
 def study_page(study: Study, name: str, told: Sequence[str]) -> str:
-    """The page as text; it loads nothing from anywhere.
+    """The page as text; it loads nothing from other places.
 
     Args:
-        study: with at least one plan, perhaps of a search that had not ended.
-        name: of the workload.
-        told: how much of the space was searched, and what is proven.
+        study: a study with at least one plan, perhaps of a search that was stopped.
+        name: the name of the workload.
+        told: lines that say how much of the space was searched, and what is proven.
     """
     front, looks = study.front, [x for x in study.looks if x.facts is not None]
     if not front:
@@ -79,9 +79,9 @@ def study_page(study: Study, name: str, told: Sequence[str]) -> str:
 
 
 def _axes_of(study: Study) -> tuple[str, str]:
-    """The figures of the chart: the first two objectives, or the one and the cost.
+    """The two figures of the chart: the first two goals, or the only goal and the cost.
 
-    Free memory stands for the cost where there is no price for some setup, or cost is the goal.
+    Free memory takes the place of the cost if some setup has no price, or if cost is the goal.
     """
     goals = study.goals
     if len(goals) > 1:
@@ -105,7 +105,7 @@ def _scatter(
     *,
     joined: bool,
 ) -> str:
-    """Every searched setup; those of the front filled, and joined where there are several goals."""
+    """A chart of every searched setup; those of the front are filled, and joined if ``joined``."""
 
     def figures(facts: Facts) -> tuple[float, float]:
         return max(GOALS[across].figure(facts), 1e-12), max(GOALS[up].figure(facts), 1e-12)
@@ -140,7 +140,7 @@ def _scatter(
 
 
 def _knobs(study: Study) -> list[str]:
-    """A group of bars per knob: the loss of the best setup with each value."""
+    """A group of bars for each knob: the loss of the best setup with each value."""
     goal = study.goals[0]
     facts = study.front[0].facts
     assert facts is not None
@@ -181,7 +181,7 @@ def _bar(row: Worth, goal: str, best: float) -> str:
 
 
 def _columns(study: Study) -> list[tuple[str, Callable[[Look], float | str | None]]]:
-    """Titles and values of the table: what was free to choose, and every figure there is."""
+    """Titles and values of the table's columns: the knobs, and the figures that some setup has."""
     knobs = varying(study.space) or ("pipeline",)
     return [
         *((KNOBS[knob].capitalize(), partial(_value, knob=knob)) for knob in knobs),
@@ -200,7 +200,7 @@ def _figure(look: Look, *, goal: str, factor: float) -> float | None:
 
 
 def _rows(study: Study) -> list[tuple[bool, list[float | str | None]]]:
-    """Rows of the table, the front first."""
+    """The rows of the table, those of the front first."""
     on_front = {look.number for look in study.front}
     goal = GOALS[study.goals[0]]
     looks = sorted(

@@ -1,4 +1,4 @@
-"""What a setup costs, by a search of its own, and what it cannot cost less than, by a proof."""
+"""Prices setups: by a search for the best plan, and by a proof of what no plan can better."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ StopCallback = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A pick with its plan. ``sync_s`` is the share of averaging replicas in one iteration."""
+    """A setup with its plan; ``sync_s`` are the seconds per iteration for averaging copies."""
 
     setup: Setup
     result: PlanningResult
@@ -29,7 +29,7 @@ class Tuned:
 
     @property
     def value_s(self) -> float:
-        """The iteration with replicas averaged."""
+        """Seconds per iteration, including the averaging of copies."""
         return self.facts.time_s
 
 
@@ -37,7 +37,13 @@ class Tuned:
 class Outcome:
     """What a study keeps of a search.
 
-    ``bound_s`` is proven for the iteration without the sync; ``tuned`` holds the plan.
+    Attributes:
+        facts: the figures of the plan.
+        sync_s: seconds per iteration for averaging copies.
+        bound_s: proven bound on the iteration, without the averaging of copies.
+        evaluations: plans that the search priced.
+        is_cut: whether the clock ended the search.
+        tuned: the setup with its plan.
     """
 
     facts: Facts
@@ -50,9 +56,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricer:
-    """Prices setups by searches of limited effort, all with the same seed.
+    """Prices setups by searches with the same budget and the same seed.
 
-    The price of a setup follows from the setup alone, whoever asks and whenever.
+    The price of a setup therefore depends on the setup alone, not on the process that asks, or on
+    the setups before it.
     """
 
     space: DesignSpace
@@ -65,9 +72,9 @@ class Pricer:
 
         Raises:
             InvalidInputError: the setup contradicts the workload or its constraints.
-            InfeasibleError: nothing fits under it.
-            NoPlanFoundError: the search found nothing that fits.
-            StoppedError: ``should_stop`` said so before there was a plan.
+            InfeasibleError: it is proven that nothing fits under the setup.
+            NoPlanFoundError: the search found no plan that fits.
+            StoppedError: ``should_stop`` was True before there was a plan.
         """
         search = SearchSettings(
             time_limit_s=self.time_limit_s,
@@ -87,12 +94,14 @@ class Pricer:
         )
 
     def floor(self, setup: Setup, should_stop: StopCallback | None = None) -> Floor:
-        """What holds for every plan of a setup's family, without the sync, the reserve as free.
+        """Bounds that hold for every plan of a setup's family.
+
+        The time is without the averaging of copies; free memory includes the reserve.
 
         Raises:
             InvalidInputError: the setup contradicts the workload or its constraints.
-            InfeasibleError: proven that nothing fits, under none of the family.
-            StoppedError: ``should_stop`` said so.
+            InfeasibleError: it is proven that nothing fits under any setup of the family.
+            StoppedError: ``should_stop`` was True.
         """
         loosest = self.space.loosest(setup)
         found = api.floor(self.space.restricted(loosest), should_stop=should_stop)
@@ -100,7 +109,7 @@ class Pricer:
 
 
 def tuned(space: DesignSpace, setup: Setup, result: PlanningResult) -> Tuned:
-    """A plan found under a setup, with what averaging copies adds to it."""
+    """A plan found under a setup, with the time for averaging copies and its figures."""
     problem, memory = space.problem_of(setup), result.best.memory
     once_s = sync_time_s(problem.topology, setup.group_size, memory, models=problem.models)
     sync_s = once_s / setup.sync_interval
@@ -110,13 +119,13 @@ def tuned(space: DesignSpace, setup: Setup, result: PlanningResult) -> Tuned:
 
 
 def best_facts(space: DesignSpace, setup: Setup, time_s: float, free_bytes: float) -> Facts:
-    """Figures that no plan of a setup betters.
+    """Figures that no plan of a setup can better.
 
     Args:
-        space: holds its cluster.
-        setup: the pick.
-        time_s: proven for one group's iteration without the sync.
-        free_bytes: proven for the fullest rank, with the reserve.
+        space: the design space, which has the problem on the setup's cluster.
+        setup: the setup.
+        time_s: proven bound on the iteration of one group, without the averaging of copies.
+        free_bytes: proven bound on the free bytes of the fullest rank, including the reserve.
     """
     time_s += space.least_sync_s(setup)
     return facts_of(space, setup, time_s, free_bytes - setup.reserved_bytes)

@@ -1,4 +1,4 @@
-"""Proving the bounds of a design space, alone or together with other processes."""
+"""Proves the bounds of a design space, alone or together with other processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from planner.tuning.trials import Trials
 
 
 class Proofs:
-    """Bounds of families as they are proven, in the journal where there is one."""
+    """Proves the bounds of families; a journal shares them with other processes."""
 
     def __init__(self, space: DesignSpace, pricer: Pricer, trials: Trials) -> None:
-        """Nothing is proven yet."""
+        """Start without proofs."""
         self.floors = Floors(space)
         self._space, self._pricer, self._trials = space, pricer, trials
 
@@ -30,7 +30,7 @@ class Proofs:
         """Prove the bound of a family, unless another process has done so.
 
         Raises:
-            StoppedError: ``should_stop`` said so.
+            StoppedError: ``should_stop`` was True.
         """
         if family not in self.floors.found:
             self._read()
@@ -48,14 +48,14 @@ class Proofs:
         """Whether the bound of a setup says that it cannot better what was found.
 
         Args:
-            setup: the pick.
-            goals: what setups are judged by.
+            setup: the setup.
+            goals: the names of the goals.
             found: ``[m, K]`` values of searched setups.
-            within_ratio: share by which it has to be better to count.
-            should_stop: asked often.
+            within_ratio: a gain of at most this share does not count.
+            should_stop: called again and again; True ends the proof.
 
         Raises:
-            StoppedError: ``should_stop`` said so before the bound was there.
+            StoppedError: ``should_stop`` was True before there was a bound.
         """
         self.prove(self._space.loosest(setup), should_stop)
         facts = self.floors.facts(setup)
@@ -65,10 +65,10 @@ class Proofs:
         return bool(len(found)) and float(behind(found, own)[0]) <= within_ratio
 
     def _prove(self, family: Setup, should_stop: StopCallback) -> None:
-        """Prove the bound of a family and write it.
+        """Prove the bound of a family, and write it to the journal.
 
         Raises:
-            StoppedError: ``should_stop`` said so.
+            StoppedError: ``should_stop`` was True.
         """
         if should_stop():
             message = "stopped before the bound of a setup was proven"

@@ -1,4 +1,4 @@
-"""Which setup a study looks at next: samplers of Optuna, and the order of proven bounds."""
+"""Chooses the setup that a study searches next: by samplers of Optuna, or in a given order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Parameters = Mapping[str, Any]
 
 SETS_CONSTRAINTS: Final = hasattr(Trial, "set_constraint")
-"""Since Optuna 5 a trial is told by how much it breaks a constraint; before, the sampler asks."""
+"""Whether a trial is told how much it breaks a constraint (since Optuna 5); before, the sampler
+calls a function to find out."""
 _STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
 
@@ -29,8 +30,9 @@ def make_sampler(name: str, *, seed: int, is_shared: bool) -> BaseSampler:
 
     Args:
         name: ``tpe``, ``nsga2`` or ``random``.
-        seed: of its random numbers.
-        is_shared: other processes ask too, and running setups count as bad ones.
+        seed: the seed of its random numbers.
+        is_shared: whether other processes work on the study too. Running setups then count as bad
+            ones, so that processes choose different setups.
     """
     constraint = None if SETS_CONSTRAINTS else violation
     with warnings.catch_warnings():
@@ -52,19 +54,24 @@ def make_sampler(name: str, *, seed: int, is_shared: bool) -> BaseSampler:
 
 
 def violation(trial: FrozenTrial) -> Sequence[float]:
-    """Above 0 where nothing fits."""
+    """How much a trial breaks the constraint: above 0 if nothing fits."""
     return (0.0 if trial.user_attrs.get("facts") else 1.0,)
 
 
 class Ordered(BaseSampler):
-    """Takes the picks that it is told, one setup after the other."""
+    """A sampler that takes the choices that a function gives it, one setup after the other."""
 
     def __init__(
         self,
         distributions: Mapping[str, Sequence[Any]],
         next_pick: Callable[[], Parameters],
     ) -> None:
-        """Every name that a pick may have with its values, and what says the next pick."""
+        """Keep the arguments.
+
+        Args:
+            distributions: the values of each choice, by its name.
+            next_pick: returns the choices of the next setup.
+        """
         self._space: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(values) for name, values in distributions.items()
         }
@@ -73,14 +80,14 @@ class Ordered(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Everything at once."""
+        """All choices, which are made together."""
         del study, trial
         return self._space
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next pick."""
+        """The choices of the next setup."""
         del study, trial, search_space
         return dict(self._next())
 
@@ -91,7 +98,7 @@ class Ordered(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """The usual value, for a name that the pick does not have."""
+        """The usual value of a choice that the next setup does not have."""
         del study, trial, param_name
         assert isinstance(param_distribution, CategoricalDistribution)
         return param_distribution.choices[0]

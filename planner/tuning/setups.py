@@ -1,4 +1,4 @@
-"""One pick of everything that may surround a plan, the menus, and the workload of a pick."""
+"""A setup: one choice of everything around a plan; the menus; and the workload under a setup."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from planner.errors import InvalidInputError
 from planner.tuning.groups import group_topology
 
 OWN_CODECS: Final = "workload"
-"""Name of the codecs that the workload has."""
+"""The name that stands for the workload's own codecs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One pick.
+    """One choice of everything that surrounds a plan.
 
     Attributes:
         system: name of the system.
-        gpus: ranks in all.
+        gpus: number of all ranks.
         batch_size: samples per rank.
         pipeline: training pipeline.
         lookahead_batches: batches that the caches of pipeline ``lookahead`` are filled from.
-        group_size: ranks that share one copy of the tables; the world size means no replicas.
-        sync_interval: iterations between two averagings of replicas.
+        group_size: ranks that share one copy of the tables; the world size means a single copy.
+        sync_interval: iterations between two averagings of the copies.
         communication: codecs of the exchanges, as ``fp16`` or ``fp16/bf16`` (forward/backward).
         reserved_bytes: device memory to keep free.
-        min_column_width: columns of the narrowest piece.
-        cache_load_factors: shares of a cached table on the device; empty means the usual menu.
+        min_column_width: least columns of a piece.
+        cache_load_factors: shares of a cached table on the device; empty for the usual ones.
     """
 
     system: str
@@ -48,7 +48,7 @@ class Setup:
 
     @property
     def cluster(self) -> str:
-        """``h100_sxm x 16``."""
+        """System and number of ranks, such as ``h100_sxm x 16``."""
         return f"{self.system} x {self.gpus}"
 
     def to_json(self) -> dict[str, Any]:
@@ -64,9 +64,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Menu:
-    """Values that may be picked, the usual one first; an empty list keeps the workload's.
+    """The values that may be chosen, the usual one first; an empty list keeps the workload's.
 
-    ``tries_groups`` allows copies of all tables on smaller groups of ranks.
+    ``tries_groups`` says whether groups of ranks may each have a copy of all tables.
     """
 
     pipelines: tuple[Pipeline, ...] = ()
@@ -94,10 +94,10 @@ class Menu:
 
 
 def changed(workload: Workload, setup: Setup) -> Workload:
-    """The workload of a setup.
+    """The workload under a setup.
 
     Raises:
-        InvalidInputError: the values contradict each other or what the workload says.
+        InvalidInputError: the values contradict each other or the workload.
     """
     try:
         made = replace(
@@ -118,7 +118,7 @@ def changed(workload: Workload, setup: Setup) -> Workload:
 
 
 def codecs_named(name: str) -> Communication:
-    """Codecs of all exchanges: ``fp16``, or ``fp16/bf16`` for forward and backward.
+    """The codecs of all exchanges, from a name: ``fp16``, or ``fp16/bf16`` (forward/backward).
 
     Raises:
         InvalidInputError: there is no such precision.
@@ -136,12 +136,12 @@ def codecs_named(name: str) -> Communication:
 
 
 def cluster_name(topology: Topology) -> str:
-    """As :attr:`Setup.cluster`."""
+    """The name of a system with its number of ranks, as in :attr:`Setup.cluster`."""
     return f"{topology.name} x {topology.world_size}"
 
 
 def group_sizes(topology: Topology) -> tuple[int, ...]:
-    """Divisors of the world size, largest first, whose copies nest in hosts."""
+    """Sizes of groups that divide the world size and fit to hosts, the largest first."""
     world, local = topology.world_size, topology.local_world_size
     sizes = [s for s in range(world, 0, -1) if world % s == 0]
     copies = {s: world // s for s in sizes}

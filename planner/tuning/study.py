@@ -1,4 +1,4 @@
-"""One study: which setups are looked at, what they cost, what is proven, and where it stands."""
+"""A study: it chooses setups, searches them, proves bounds, and tells how far it is."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _POLL_S: Final = 0.2
 _UNFIT: Final = 1e30
 """Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
 _PROOFS_PER_TRIAL: Final = 20
-"""Families up to which all bounds are proven at the end, per trial."""
+"""At the end all bounds are proven if there are at most this many families for each trial."""
 _APART: Final = 8
-"""Families among which processes of one study draw the next to prove."""
+"""Processes of one study draw the next family to prove from this many, to do different ones."""
 _REPEATS: Final = 3
-"""Picks in a row that are known already, after which one that is not is drawn."""
+"""If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyProgress:
-    """How far a study is: searches done of those allowed, and the best setup so far.
+    """How far a study is: searches done, searches allowed, and the best setup so far.
 
-    ``proofs`` is the number of bounds proven while that is going on, of so many.
+    While bounds are proven, ``proofs`` has how many are done, and how many there are.
     """
 
     done: int
@@ -64,15 +64,15 @@ class Study:
     Args:
         space: the setups; a journal made for another space is refused.
         effort: how much to do.
-        goals: what setups are judged by, names of :data:`planner.tuning.goals.GOALS`; by default
-            the iteration time, or the throughput where setups train unequal numbers of samples.
+        goals: names of :data:`planner.tuning.goals.GOALS`; by default the iteration time, or the
+            throughput if setups train different numbers of samples.
         journal: the shared file; None keeps everything in memory.
         source: plain values from which another process can load the same problems.
-        pricer: prices setups; by default by searches of the effort's limits.
+        pricer: prices setups; by default by searches within the limits of ``effort``.
 
     Raises:
-        InvalidInputError: the journal holds another study, or is no journal, or a goal is unknown
-            or lacks a price.
+        InvalidInputError: the journal has another study or is not a journal, or a goal is unknown
+            or needs a price that is missing.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Study:
         source: dict[str, Any] | None = None,
         pricer: Pricer | None = None,
     ) -> None:
-        """Open the study, or begin it with the setups that are always worth a trial."""
+        """Open the study, or begin it with the setups that every study tries first."""
         self.space, self.effort = space, effort
         self.goals = goals or usual_goals(space)
         check_goals(self.goals, space)
@@ -122,13 +122,13 @@ class Study:
         should_stop: StopCallback = lambda: False,
         patient: bool = True,
     ) -> None:
-        """Do trials until all are done, here or by others, or until bounds rule out what is left.
+        """Do trials until this and other processes have done all, or bounds rule out the rest.
 
         Args:
             progress: called after every trial, and while bounds are proven.
-            should_stop: asked often. A trial in which it says so is given back to the study.
-            patient: wait for the trials that other processes are at; else return when none is left
-                to begin.
+            should_stop: called again and again. If it is True, the present trial is given back.
+            patient: whether to wait for trials of other processes; otherwise return when there is
+                none left to begin.
         """
         while not should_stop():
             done, running = self._trials.count(self.effort.stale_s)
@@ -147,7 +147,7 @@ class Study:
                 progress(self.progress())
 
     def progress(self) -> StudyProgress:
-        """Where the study stands, over all processes."""
+        """How far the study is, over all processes."""
         best = self._best()
         return StudyProgress(
             done=min(self._trials.count(self.effort.stale_s)[0], self.effort.trials),
@@ -160,17 +160,17 @@ class Study:
 
     @property
     def has_plan(self) -> bool:
-        """Whether :meth:`best` has something to give."""
+        """Whether there is a plan for :meth:`best`."""
         return self._unfinished is not None or self._best() is not None
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """Every finished search, in the order of their beginning."""
+        """Every finished search, in the order in which they began."""
         return self._trials.looks
 
     @property
     def front(self) -> tuple[Look, ...]:
-        """Searched setups that no other is as good as in every goal; best in the first first."""
+        """Searched setups that no other one dominates; the best in the first goal comes first."""
         fit = [(values_of(self.goals, x.facts), x) for x in self.looks if x.facts is not None]
         kept = front_of(np.array([v for v, _ in fit])) if fit else []
         return tuple(
@@ -179,7 +179,7 @@ class Study:
 
     @property
     def known(self) -> Known | None:
-        """Bounds beside what was found; None where a sampler of Optuna picks."""
+        """What is found and proven; None if a sampler of Optuna chooses the setups."""
         if self._known is not None:
             self._known.note_proofs()
             for look in self.looks:
@@ -188,19 +188,19 @@ class Study:
 
     @property
     def ruled_out(self) -> tuple[Setup, ...]:
-        """Setups not searched because of their bounds: all of them, or those that were picked."""
+        """Setups that bounds ruled out; with a sampler of Optuna only those that it picked."""
         known = self.known
         if known is None:
             return self._trials.ruled_out
         return tuple(self.space.setups[i] for i in known.ruled_out(self._trials.seen()))
 
     def best(self) -> Tuned:
-        """The best pick by the first goal with its plan, whichever process found it.
+        """The best setup by the first goal, with its plan; any process may have found it.
 
-        Where none was finished before the study was stopped, the plan so far of the first one.
+        If the study was stopped before any search ended, it has the plan of the first one so far.
 
         Raises:
-            NoPlanFoundError: no pick has a plan that fits.
+            NoPlanFoundError: no setup has a plan that fits.
         """
         best = self._best()
         if best is not None:
@@ -216,7 +216,7 @@ class Study:
         raise NoPlanFoundError(message)
 
     def plan_of(self, look: Look) -> Tuned:
-        """The stored plan of a setup of the front, priced again; the bound is its own setup's."""
+        """The stored plan of a setup of the front, priced again, with the bound of the setup."""
         asked, facts = self.space.restricted(look.setup), look.facts
         assert facts is not None
         floor = self._proofs.floors.found.get(self.space.loosest(look.setup))
@@ -250,7 +250,7 @@ class Study:
     # -- one trial --------------------------------------------------------------------------------
 
     def _one(self, should_stop: StopCallback) -> bool:
-        """A trial, given back to the study if it is stopped in the middle; whether it was done."""
+        """Do one trial, or give it back if it is stopped; returns whether it was done."""
         trial, setup = self._trials.ask()
         if setup in self._trials.seen(before=trial.number):
             self._trials.end(trial, is_double=True)
@@ -284,7 +284,7 @@ class Study:
         return True
 
     def _record(self, trial: Trial, found: Outcome | str) -> None:
-        """Tell the study what a trial has found, or why nothing fits."""
+        """Write what a trial has found, or why nothing fits."""
         if isinstance(found, str):
             told: dict[str, Any] = {"reason": found, "facts": None}
             self._trials.tell(trial, told, [_UNFIT] * len(self.goals))
@@ -305,7 +305,7 @@ class Study:
         self._trials.tell(trial, told, own)
 
     def _values(self) -> Any:
-        """``[m, K]`` of the front."""
+        """``[m, K]`` values of the setups of the front."""
         found = [values_of(self.goals, x.facts) for x in self.front if x.facts is not None]
         return np.array(found).reshape(-1, len(self.goals))
 
@@ -313,14 +313,14 @@ class Study:
 
     @property
     def _is_left(self) -> bool:
-        """Whether there is a setup to begin."""
+        """Whether there is a setup left to search."""
         if self._trials.is_queued:
             return True
         known, seen = self.known, self._trials.seen()
         return len(known.left(seen)) > 0 if known else len(seen) < len(self.space.setups)
 
     def _promising(self) -> dict[str, Value]:
-        """The most promising pick, in the names of its parameters; nothing without all bounds."""
+        """The choices of the most promising setup by their names; empty if no setup is left."""
         known = self.known
         left = [] if known is None else known.left(self._trials.seen())
         if known is None or not len(left):
@@ -332,7 +332,7 @@ class Study:
         return self._proofs.rules_out(setup, self.goals, found, within, should_stop)
 
     def _to_prove(self, *, is_done: bool) -> Setup | None:
-        """The family whose bound is wanted before the next search, or for the proof at the end."""
+        """The family to prove before the next search or, if ``is_done``, at the end; or None."""
         known = self.known
         if known is None or self._trials.is_queued or known.is_proven:
             return None
@@ -352,7 +352,7 @@ class Study:
         return self._one_of([f for f in families if f not in floors.found])
 
     def _one_of(self, families: list[Setup]) -> Setup | None:
-        """The first; where processes share the work, any of the first few."""
+        """The first family; if processes share the study, a random one of the first few."""
         few = families[: _APART if self._trials.is_shared else 1]
         return random.choice(few) if few else None
 
@@ -362,7 +362,7 @@ class Study:
         progress: Callable[[StudyProgress], None] | None,
         should_stop: StopCallback,
     ) -> None:
-        """Prove a bound, and tell of every tenth part of all."""
+        """Prove a bound, and report progress after each tenth of all bounds."""
         with contextlib.suppress(StoppedError):
             self._proofs.prove(family, should_stop)
         floors = self._proofs.floors
@@ -375,7 +375,7 @@ class Study:
     # -- the journal ------------------------------------------------------------------------------
 
     def _agree(self, source: dict[str, Any]) -> None:
-        """Write what the study is about, or check that it is the same."""
+        """Write in the journal what the study is about, or check that it is the same study."""
         about = {
             "format": FORMAT,
             "inputs_hashes": [inputs_hash(p) for p in self.space.problems],

@@ -1,9 +1,10 @@
 """The trials of a study as Optuna keeps them, in memory or in a journal that processes share.
 
-The journal is the only shared state. A process that dies leaves a running trial behind; whoever
-sees one whose process on the same machine is gone, or that is older than any trial may be, gives it
-up and puts its setup back in the queue, so that no pick is lost and none is counted twice. Where
-two processes pick the same setup at the same time, the one that asked first has it.
+The journal is the only shared state. A process that dies leaves a running trial behind. Another
+process that sees such a trial, because its process on the same machine is gone or because it is
+older than any trial may be, ends it and puts its setup back in the queue. So no setup is lost, and
+none is counted twice. If two processes choose the same setup at the same time, it belongs to the
+one that asked first.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ if TYPE_CHECKING:
 
 
 _SAYS_WITHIN_S: Final = 10.0
-"""A process that has begun a trial says its setup within this, unless it was killed."""
+"""A process writes the setup of its trial within this time after it began the trial, unless it was
+killed."""
 _LOOKS_EVERY_S: Final = 0.02
 
 
 class Trials:
-    """Trials of a study.
+    """The trials of a study.
 
     Attributes:
-        is_shared: they are in a journal, where other processes may work on them.
+        is_shared: whether they are in a journal, so that other processes can work on them.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Trials:
         """Open the study of a journal, or begin one.
 
         Raises:
-            InvalidInputError: the file is something else, or its folder is missing.
+            InvalidInputError: the file is not a journal, or its folder is missing.
         """
         self.is_shared = journal is not None
         self._space = space
@@ -55,16 +57,16 @@ class Trials:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What is written about the study itself."""
+        """What the journal says about the study itself."""
         return self._study.user_attrs
 
     def write(self, name: str, value: Any) -> None:
-        """Write something about the study."""
+        """Write an attribute of the study."""
         self._study.set_user_attr(name, value)
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """Every finished search, in the order of their beginning."""
+        """Every finished search, in the order in which they began."""
         from optuna.trial import TrialState
 
         for trial in self._in(TrialState.COMPLETE):
@@ -74,7 +76,7 @@ class Trials:
 
     @property
     def ruled_out(self) -> tuple[Setup, ...]:
-        """Setups that were picked, and not searched because of their bounds."""
+        """Setups that were chosen, but not searched because of their bounds."""
         from optuna.trial import TrialState
 
         pruned = self._in(TrialState.PRUNED)
@@ -86,7 +88,7 @@ class Trials:
 
     @property
     def seconds(self) -> float:
-        """From the first search's start to the last one's end."""
+        """Seconds from the start of the first search to the end of the last one."""
         from optuna.trial import TrialState
 
         done = self._in(TrialState.COMPLETE)
@@ -96,13 +98,16 @@ class Trials:
 
     @property
     def is_queued(self) -> bool:
-        """Whether setups wait that somebody put in the queue."""
+        """Whether there are setups in the queue."""
         from optuna.trial import TrialState
 
         return bool(self._in(TrialState.WAITING))
 
     def seen(self, *, before: int | None = None) -> set[Setup]:
-        """Setups that were looked at, or are being; of the latter those begun before a trial."""
+        """Setups that were searched or ruled out, or that are being searched.
+
+        With ``before``, running trials count only if their number is below it.
+        """
         from optuna.trial import TrialState
 
         done = self._in(TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
@@ -114,10 +119,10 @@ class Trials:
         }
 
     def count(self, stale_s: float) -> tuple[int, int]:
-        """(finished, running) trials; those whose process is gone are put back in the queue.
+        """Number of finished and of running trials; lost ones are put back in the queue first.
 
         Args:
-            stale_s: age at which a running trial must have lost its process.
+            stale_s: seconds after which a running trial counts as lost.
         """
         from optuna.trial import TrialState
 
@@ -131,7 +136,7 @@ class Trials:
     # -- what becomes of a trial ------------------------------------------------------------------
 
     def ask(self) -> tuple[Trial, Setup]:
-        """A new trial with its setup, from the queue or from the sampler."""
+        """Begin a trial, with a setup from the queue or from the sampler."""
         trial = self._study.ask()
         trial.set_user_attr("started", time.time())
         trial.set_user_attr("process", own_process())
@@ -146,7 +151,7 @@ class Trials:
         return trial, setup
 
     def _wait_for_earlier(self, number: int) -> None:
-        """Until trials begun before this one have said their setup, so that the earlier has it."""
+        """Wait until all trials that began earlier have written their setups."""
         from optuna.trial import TrialState
 
         until = time.monotonic() + _SAYS_WITHIN_S
@@ -160,7 +165,7 @@ class Trials:
             time.sleep(_LOOKS_EVERY_S)
 
     def tell(self, trial: Trial, attributes: Mapping[str, Any], values: Sequence[float]) -> None:
-        """What a search has found; nothing if others took the trial for lost meanwhile."""
+        """Write what a search has found, unless others have given the trial up meanwhile."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         with contextlib.suppress(UpdateFinishedTrialError):
@@ -170,7 +175,7 @@ class Trials:
             self._study.tell(trial, list(values), skip_if_finished=True)
 
     def end(self, trial: Trial, *, is_double: bool) -> None:
-        """End a trial without a search: another has its setup, or a bound rules it out."""
+        """End a trial without a search: another trial has its setup, or a bound rules it out."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
@@ -180,14 +185,14 @@ class Trials:
             self._study.tell(trial, state=state, skip_if_finished=True)
 
     def give_up(self, number: int, picked: Mapping[str, Any]) -> None:
-        """End a trial without a result, and put its pick back in the queue."""
+        """End a trial without a result, and put its choices back in the queue."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         try:
             self._study.tell(number, state=TrialState.FAIL)
         except (ValueError, UpdateFinishedTrialError):
-            return  # another process saw it first, or its own came back
+            return  # another process was faster, or the trial's own process has ended it
         if picked:
             self._study.enqueue_trial(dict(picked))
 
@@ -196,7 +201,7 @@ class Trials:
         self._study.enqueue_trial(self._space.parameters(setup))
 
     def enqueue_unseen(self, number: int) -> None:
-        """Put a setup in the queue that nobody has looked at, drawn by the number of a trial."""
+        """Put a setup that nobody has searched in the queue; ``number`` is the seed of the draw."""
         seen = self.seen()
         unseen = [s for s in self._space.setups if s not in seen]
         if unseen:
@@ -214,5 +219,5 @@ def _constrain(trial: Trial, *, fits: bool) -> None:
 
 
 def _age_s(trial: FrozenTrial) -> float:
-    """Seconds since a trial began; in UTC, for machines may keep different local times."""
+    """Seconds since a trial began, by ``time.time``, which does not depend on time zones."""
     return time.time() - float(trial.user_attrs.get("started", time.time()))
