@@ -1,1 +1,1 @@
-"""A plan in use: what new data change and cost, when a new plan pays, what moving tables gives."""
+"""A plan in use under new data: what they change, when a new plan pays, what moves would gain."""

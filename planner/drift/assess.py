@@ -1,4 +1,4 @@
-"""What the plan in use costs under today's data, and what a new one would."""
+"""What the plan in use costs under today's data, and what a new plan would cost."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from planner.support.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """One day's data against the plan in use.
+    """The plan in use, and a new plan, under the data of one day.
 
     Attributes:
-        changes: tables whose indices changed, the largest change first.
-        before_s: seconds per iteration of the plan under the data that it was made with.
-        now_s: the same under the day's data.
-        fits: whether the plan still fits in the memory that the constraints leave.
-        result: the best plan found for the day's data, never slower than a plan in use that fits,
-            with the move to it.
+        changes: tables whose indices have changed, the largest change first.
+        before_s: seconds per iteration of the plan in use under the data that it was made with.
+        now_s: seconds per iteration of the plan in use under the day's data.
+        fits: whether the plan in use still fits in the memory that constraints leave.
+        result: the best plan found for the day's data, with the move to it. It is never slower than
+            the plan in use, if that fits.
     """
 
     changes: tuple[TableChange, ...]
@@ -43,12 +43,12 @@ class Assessment:
 
     @property
     def saved_ratio(self) -> float:
-        """Share of the plan's iteration that the new plan saves, 0..1."""
+        """Share of the iteration that the new plan saves, 0..1."""
         return max(0.0, 1.0 - self.new_s / self.now_s)
 
     @property
     def payback_s(self) -> float | None:
-        """Seconds of training with the new plan until the move is paid back; None for never."""
+        """Seconds of training until the new plan has saved the time of the move; None for never."""
         move = self.result.reshard
         return None if move is None else move.payback_s
 
@@ -61,20 +61,20 @@ def assess(
     search: SearchSettings,
     should_stop: Callable[[], bool] | None = None,
 ) -> Assessment:
-    """Price the plan in use under today's data and search for a better one.
+    """Price the plan in use under today's data, and search for a better one.
 
     Args:
         problem: the workload under the data that the plan was made with, on its system.
         now: the same workload under today's data.
         limit: the plan in use, and how much may move.
-        search: how to search; baselines are left out whatever it says.
-        should_stop: asked often; True ends the search, and there is no answer.
+        search: how to search; there are never any baselines.
+        should_stop: called again and again; True ends the search without an answer.
 
     Raises:
-        StoppedError: ``should_stop`` said so: what a new plan saves is not known.
-        InvalidInputError: the plan is not one of the problem, or the two workloads differ in more
-            than their data.
-        InfeasibleError: proven that no plan fits today's data.
+        StoppedError: ``should_stop`` was True.
+        InvalidInputError: the plan does not fit the problem's tables or ranks, or the two workloads
+            differ in more than their data.
+        InfeasibleError: it is proven that no plan fits under today's data.
         NoPlanFoundError: the search ended without a plan that fits.
     """
     names = [[t.name for t in w.tables] for w in (problem.workload, now)]

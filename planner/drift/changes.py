@@ -1,4 +1,4 @@
-"""What changed in the data of each table between two sets of statistics, and which tables grow."""
+"""What has changed in the data of each table between two statistics, and which tables are full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _HOT_RATIO: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFigures:
-    """What a table's indices ask of a lookup.
+    """The figures of a table's indices that lookups depend on.
 
     Attributes:
-        pooling_factor: mean indices per sample, all features together.
-        num_unique_rows: distinct rows expected in one batch of all ranks.
-        hot_ratio: share of the accesses that fall on the hottest 1 % of the rows.
+        pooling_factor: mean indices per sample, over all features together.
+        num_unique_rows: expected number of distinct rows in one batch of all ranks.
+        hot_ratio: share of accesses that fall on the 1 % of rows that are accessed most.
     """
 
     pooling_factor: float
@@ -30,7 +30,10 @@ class IndexFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """One table then and now; ``changed_bytes`` are more or fewer bytes that a batch looks up."""
+    """The figures of one table under both statistics.
+
+    ``changed_bytes`` is by how much the bytes differ that the lookups of a batch read.
+    """
 
     table: str
     before: IndexFigures
@@ -40,7 +43,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Rows that the data of one day ask of a table, and the rows that it has."""
+    """The number of rows that the data of one day need in a table, and the number that it has."""
 
     table: str
     num_rows_needed: int
@@ -48,17 +51,17 @@ class TableRows:
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the data hold ids that the table has no row for."""
+        """Whether the data have ids for which the table has no row."""
         return self.num_rows_needed > self.num_embeddings
 
 
 def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[TableChange, ...]:
-    """Tables whose indices changed, those first whose lookups changed by most bytes.
+    """The tables whose indices have changed, those with the largest change in bytes first.
 
     Args:
         before: the workload under the statistics that the plan was made with.
-        now: the same tables under today's.
-        world_size: ranks; a batch is that of all of them.
+        now: the same tables under today's statistics.
+        world_size: number of ranks; the figures are those of one batch of all ranks.
     """
     samples = before.local_batch_size * world_size
     found = []
@@ -80,7 +83,7 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
 
 
 def rows_needed(workload: Workload, stats: Stats) -> tuple[TableRows, ...]:
-    """Rows that the data ask of every table that was measured."""
+    """The rows that the data need in every table that was measured."""
     pairs = [(t, stats_key(t, stats)) for t in workload.tables]
     return tuple(
         TableRows(
@@ -98,16 +101,16 @@ def workload_under(
 ) -> tuple[Workload, tuple[TableRows, ...], tuple[str, ...]]:
     """The workload under the statistics of a day.
 
-    A table that the data have outgrown keeps its law, since its lookups cannot be priced: ids
-    without a row cannot be looked up at all.
+    A table that is too small for the data keeps the law that it has, because ids without a row
+    cannot be looked up, and so cannot be priced.
 
     Args:
         workload: the tables.
-        stats: of the day.
-        place: the file, for messages.
+        stats: the statistics of the day.
+        place: the file of the statistics, for messages.
 
     Returns:
-        The workload, the rows that the data ask of each measured table, and remarks.
+        The workload, the rows that the data need in each measured table, and remarks.
 
     Raises:
         InvalidInputError: no table of the workload was measured.
@@ -121,7 +124,7 @@ def workload_under(
         others = stats.model_copy(update={"tables": fitting})
         measured, notes = with_stats(workload, others, place)
     if outgrown:
-        if len(needed) == len(workload.tables):  # none lacks statistics but those left out
+        if len(needed) == len(workload.tables):  # only tables that were left out lack statistics
             notes = tuple(note for note in notes if "no statistics of" not in note)
         notes = (
             *notes,

@@ -1,15 +1,19 @@
-"""When to move to a new plan: once the time lost by staying has reached a share of the move.
+"""When to move to a new plan: once staying has lost a quarter of the time of the move.
 
 Before every period the controller is told what the plan in use costs under the latest data, and
-what other plans cost together with the moves to them. It adds up what staying has lost against the
-best of them since the last move. It moves when this sum, with the loss of one more period, is at
-least a quarter of the time of the move.
+what other plans cost, with the moves to them. It adds up what staying has lost against the best of
+them since the last move. It moves when this sum, including the loss of the coming period, is at
+least a share s of the time of the move.
 
-The quarter is the share that is equally good in two worlds. Where the loss grows evenly from
-nothing, as with data that drift at a constant speed, moving at a share s of the move costs
-``(1 + s) / (2 sqrt(s))`` of what the best moment does, which is a whole move. Where the loss comes
-at once and lasts, as after a sudden change, it costs ``1 + s`` of what an immediate move does. Both
-are 1.25 at a quarter; a whole move, as the rule for renting or buying has it, would be 1 and 2.
+The share s = 1/4 is chosen because it is equally good in two cases:
+
+- The loss grows evenly from nothing, as with data that drift at a constant speed. Moving at share s
+  then costs ``(1 + s) / (2 sqrt(s))`` times as much as moving at the best moment, which is when
+  staying has lost as much as a whole move takes.
+- The loss comes at once and stays, as after a sudden change. Moving at share s then costs ``1 + s``
+  times as much as moving at once.
+
+Both are 1.25 for s = 1/4. With s = 1, as in the usual rule for renting or buying, they are 1 and 2.
 """
 
 from __future__ import annotations
@@ -21,12 +25,12 @@ from typing import Final
 
 _LEAST_GAIN: Final = 1e-9
 _SHARE: Final = 0.25
-"""Share of a move's time that staying may lose before it."""
+"""The controller moves when staying has lost this share of the time of a move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A plan that could be moved to: seconds per iteration then, and seconds of the move once."""
+    """A plan that could be used instead: its seconds per iteration, and seconds of the move."""
 
     iteration_s: float
     move_s: float
@@ -34,7 +38,7 @@ class Offer:
 
 @dataclass(slots=True)
 class Controller:
-    """Decides before every period whether to move; ``lost_s`` is what staying has cost so far."""
+    """Decides before every period whether to move; ``lost_s`` is what staying has lost so far."""
 
     lost_s: float = 0.0
 
@@ -44,11 +48,11 @@ class Controller:
         Args:
             now_s: seconds per iteration of the plan in use under the latest data.
             offers: other plans under the same data.
-            num_iterations: of a period.
+            num_iterations: iterations of a period.
 
         Returns:
-            Position in ``offers``, of one that is faster now. A move takes away as much of the loss
-            as it saves of it.
+            Position in ``offers`` of a faster plan, or None. A move reduces the loss so far in
+            proportion to the share of the present loss that the new plan avoids.
         """
         least_s = _LEAST_GAIN * now_s * num_iterations
         saved = [(now_s - o.iteration_s) * num_iterations for o in offers]

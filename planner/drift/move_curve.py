@@ -1,4 +1,4 @@
-"""What each number of moved tables gives, and which table a limit keeps from moving."""
+"""What moving each number of tables gains, and which table a limit keeps from moving."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def with_curve(
     make_pipeline: MakePipeline = CostPipeline,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> PlanningResult:
-    """The result with a point for each number of tables, and the table that its limit blocks.
+    """Add a point for each number of moved tables to a result, and the table that its limit blocks.
 
-    The points keep to the byte limit of the question. A point is never worse than one with fewer
-    tables; where a search with fewer tables found a faster plan than the result's, that plan is the
-    result's.
+    All points keep the limit on bytes of the problem. A point is never worse than one with fewer
+    moved tables. If the search of a point finds a faster plan than the result has, the result gets
+    that plan.
 
     Args:
-        result: of a search that started from a plan in use.
+        result: the result of a search that started from a plan in use.
         search: how to search for every point.
-        counts: numbers of tables; those beyond what the question allows are left out.
-        make_pipeline: prices plans, as in :func:`planner.api.solve`.
-        should_stop: asked often; True leaves out the points that are not done.
+        counts: the numbers of tables; those that the problem does not allow are left out.
+        make_pipeline: makes what prices plans, as in :func:`planner.api.solve`.
+        should_stop: called again and again; if it is True, points that are not done are left out.
 
     Raises:
-        InvalidInputError: the question had no plan in use.
+        InvalidInputError: the problem has no plan in use.
     """
     problem, limit = result.problem, result.problem.move_limit
     if limit is None:
@@ -88,7 +88,7 @@ def _best(
     count: int,
     solve: Callable[[PlanningProblem], PlanningResult],
 ) -> PlanningResult | None:
-    """The best plan with so many tables moved; None where none fits. No tables: no bytes."""
+    """The best plan with at most ``count`` moved tables; None if none fits."""
     less = (
         replace(limit, max_tables=None, max_bytes=0.0)
         if count == 0
@@ -101,7 +101,7 @@ def _best(
 
 
 def _with_value_of(report: SolverReport, better: SolverReport) -> SolverReport:
-    """A report with the value of another plan, and what is known of that plan."""
+    """A report with the value of another plan, and with what is known of that plan."""
     return replace(
         report,
         value=better.value,
@@ -111,7 +111,7 @@ def _with_value_of(report: SolverReport, better: SolverReport) -> SolverReport:
 
 
 def _bound_s(result: PlanningResult | None) -> float | None:
-    """What a search proved of the iteration; nothing where it looked at something else."""
+    """The bound that a search proved for the iteration time; None under other objectives."""
     if result is None or result.scenarios or result.solver.objective != "iteration":
         return None
     return result.bound
@@ -126,7 +126,7 @@ def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> 
 
 
 def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
-    """The best change of one table beyond the limit; None without a limit, or where none helps."""
+    """The best change of one table that breaks the limit; None if there is no limit, or no gain."""
     if limit.max_bytes is None and limit.max_tables is None:
         return None
     problem = result.problem

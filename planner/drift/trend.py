@@ -1,4 +1,4 @@
-"""A line through several days: how fast a plan loses, how long it lasts, when tables are full."""
+"""A line through the values of several days, for forecasts such as when a table will be full."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trend:
         slope_per_day: change per day, in the unit of the values.
         spread_per_day: standard error of the slope; infinite with fewer than three days.
         last_day: the latest day.
-        at_last_day: the line's value there.
+        at_last_day: the value of the line on the latest day.
     """
 
     slope_per_day: float
@@ -29,9 +29,10 @@ class Trend:
     at_last_day: float
 
     def days_until(self, level: float) -> tuple[float, float, float]:
-        """Days after the last one until the line is at ``level``: (soonest, likely, latest).
+        """Days from the latest day until the line reaches ``level``: (soonest, likely, latest).
 
-        Infinite where it never gets there; the outer two move the slope by its standard error.
+        The first and the last one use a slope that differs by its standard error. They are infinite
+        if the line never reaches the level.
         """
         left = level - self.at_last_day
         if left <= 0:
@@ -43,11 +44,11 @@ class Trend:
 
 
 def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """The line through values of two days or more; None for fewer different days.
+    """The line through the values of at least two different days; None for fewer days.
 
     Args:
         days: when each value was measured, in days from any origin.
-        values: as many.
+        values: one value for each entry of ``days``.
     """
     if len(set(days)) < 2:
         return None

@@ -1,1 +1,1 @@
-"""Plans for N hosts and for fewer, so that a lost host moves few bytes."""
+"""Makes plans for N hosts and for fewer hosts, such that few bytes move when a host is lost."""

@@ -1,10 +1,12 @@
-"""Plans for N hosts and for fewer, chosen together so that a lost host moves few bytes.
+"""Chooses plans for N hosts and for fewer hosts together, so that a lost host moves few bytes.
 
-For every number of hosts a plan is searched alone. Others begin from a plan for one host more: the
-shards of one host, the one with the fewest bytes, are put on the others, and the search may move
-that many bytes, then more. Of all chains of plans whose iterations are within a tolerance of the
-fastest for their hosts, the family is the one that moves fewest bytes; or, where the mean time
-between failures is known, the one that loses least time to moves and slower iterations.
+For every number of hosts, one plan is searched alone. Other plans begin from a plan for one host
+more: the shards of the host with the fewest bytes are put on the other hosts, and the search may
+then move as many bytes as that takes, or up to three times as many.
+
+A chain has one plan for each number of hosts, each within a tolerance of the fastest plan for its
+hosts. The family is the chain that moves the fewest bytes. If the mean time between failures is
+known, it is the chain that loses the least time to moves and to slower iterations.
 """
 
 from __future__ import annotations
@@ -33,16 +35,20 @@ from planner.space.objective import MakePipeline
 from planner.support.status import Status
 
 _BUDGETS: Final = (1.0, 1.5, 3.0)
-"""Bytes that a search from a larger plan may move, in those that the lost host forces."""
+"""Bytes that a search from a larger plan may move, as multiples of those that the lost host forces
+it to move."""
 _MOST: Final = 3
-"""Plans for one number of hosts from which plans for one fewer are searched."""
+"""From this many plans for one number of hosts, plans for one host fewer are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
     """A plan for some number of hosts, and the cheapest chain that leads to it.
 
-    ``cost`` is that of the chain: bytes, or seconds where failures are known.
+    Attributes:
+        result: the plan.
+        cost: cost of the chain: bytes that move, or seconds if the time between failures is known.
+        before: the plan for one host more in that chain.
     """
 
     result: PlanningResult
@@ -63,22 +69,23 @@ def with_family(
     should_stop: Callable[[], bool] = lambda: False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> PlanningResult:
-    """The result with plans for fewer hosts beside it; its own plan is the first of the family.
+    """Add a family of plans to a result; the plan of the returned result is its first member.
 
-    Where a plan in use limits what moves, its own plan stays as it is.
+    That plan can be another one than the best, up to the tolerance. If a plan in use limits what
+    moves, the plan of the result is kept.
 
     Args:
-        result: of a search on all hosts.
-        asked: how many hosts may be lost, and what a member may cost.
+        result: the result of a search on all hosts.
+        asked: how many hosts may be lost, and how much slower members may be.
         search: how to search for each further plan.
-        make_pipeline: prices plans, as in :func:`planner.api.solve`.
-        should_stop: asked often; True gives the result back as it is.
+        make_pipeline: makes what prices plans, as in :func:`planner.api.solve`.
+        should_stop: called again and again; if it is True, the result is returned as it is.
         progress: called with each number of hosts that is done.
 
     Raises:
-        InvalidInputError: hosts differ, or something is pinned to ranks or hosts, or there are too
-            few hosts.
-        InfeasibleError: proven that no plan fits on so few hosts.
+        InvalidInputError: hosts differ, something is tied to single ranks or hosts, or there are
+            too few hosts.
+        InfeasibleError: it is proven that no plan fits on one of the smaller numbers of hosts.
         NoPlanFoundError: a search ended without a plan that fits.
     """
     check(result.problem, asked)
@@ -90,7 +97,7 @@ def with_family(
 
 
 class _Maker:
-    """Searches level by level, a level being a number of hosts."""
+    """Searches plans for one number of hosts after the other, starting with all hosts."""
 
     def __init__(
         self,
@@ -106,7 +113,7 @@ class _Maker:
         self.alone = [result]
 
     def family(self, progress: Callable[[str], None]) -> PlanningResult:
-        """All levels, and the cheapest chain through them."""
+        """Search plans for all numbers of hosts, and choose the cheapest chain through them."""
         kept = self._first()
         fastest = [min(kept, key=lambda n: n.time_s)]
         problem = self.result.problem
@@ -123,11 +130,11 @@ class _Maker:
         return self._told(chain, fastest)
 
     def solve(self, problem: PlanningProblem, *, search: SearchSettings) -> PlanningResult:
-        """A plan of a further problem.
+        """Search a plan for a further problem.
 
         Raises:
-            StoppedError: the caller asked to stop.
-            PlannerError: as :func:`planner.api.solve`.
+            StoppedError: ``should_stop`` was True.
+            PlannerError: in the cases of :func:`planner.api.solve`.
         """
         found = api.solve(
             problem, search=search, make_pipeline=self.make_pipeline, should_stop=self.should_stop
@@ -136,11 +143,11 @@ class _Maker:
         return found
 
     def _searching(self, strategy: AbstractStrategy) -> SearchSettings:
-        """A search for a plan alone: the bound of the plan found alone holds for it too."""
+        """The settings with another strategy, which needs no proofs: a bound is known already."""
         return replace(self.search, strategy=strategy)
 
     def _first(self) -> list[_Node]:
-        """Plans for all hosts: the best one, and near ones that a lost host changes less."""
+        """Plans for all hosts: the best one, and others that a lost host may change less."""
         result = self.result
         found = [result]
         if result.problem.move_limit is None:
@@ -151,7 +158,7 @@ class _Maker:
         return self._kept([_Node(result=r, cost=self._waiting(r, found)) for r in found])
 
     def _without_row_wise(self, result: PlanningResult) -> list[PlanningResult]:
-        """The best plan without tables cut over all ranks, whose cuts shift with every host."""
+        """The best plan without row-wise tables, all of whose rows shift when a host is lost."""
         rules = result.problem.constraints
         kinds = tuple(k for k in rules.sharding_types if k is not ShardingType.ROW_WISE)
         problem = replace(result.problem, constraints=replace(rules, sharding_types=kinds))
@@ -199,7 +206,11 @@ class _Maker:
     def _from_larger(
         self, problem: PlanningProblem, alone: PlanningResult, larger: PlanningResult
     ) -> list[PlanningResult]:
-        """Plans near the larger one, until one is about as fast as the plan found alone."""
+        """Plans near a larger one, with more and more bytes that may move.
+
+        If the time between failures is not known, it ends with the first plan that is within the
+        tolerance of the plan that was found alone.
+        """
         limit = after_a_loss(larger.plan, problem.workload, problem.topology)
         if limit is None:
             return []
@@ -222,20 +233,20 @@ class _Maker:
         return found
 
     def _refuse_stop(self) -> None:
-        """A search that was stopped has found nothing, which says nothing about the problem."""
+        """Raise ``StoppedError`` if the search was stopped; finding nothing then proves nothing."""
         if self.should_stop():
             message = "stopped before the family was complete"
             raise StoppedError(message)
 
     def _kept(self, nodes: Sequence[_Node]) -> list[_Node]:
-        """The fastest, and the cheapest of those that are nearly as fast."""
+        """The fastest plan, and the plans with the cheapest chains within the tolerance of it."""
         fastest = min(nodes, key=lambda n: n.time_s)
         close = [n for n in nodes if n.time_s <= self._most_s(fastest.result) and n is not fastest]
         close.sort(key=lambda n: (n.cost, self._forced_bytes(n.result), n.time_s))
         return [fastest, *close[: _MOST - 1]]
 
     def _forced_bytes(self, result: PlanningResult) -> float:
-        """What the loss of one more host makes other ranks receive at least, about."""
+        """About how many bytes other ranks have to receive if one more host is lost."""
         if result.problem.topology.num_hosts == 1:
             return 0.0
         smaller = fewer_hosts(result.problem, self.asked).topology
@@ -254,7 +265,7 @@ class _Maker:
         return slower * self.asked.mtbf_s / result.problem.topology.num_hosts
 
     def _moving(self, before: PlanningResult, after: PlanningResult) -> float:
-        """Bytes received after a loss, or seconds, in the mean over the hosts that may be lost."""
+        """Bytes received, or seconds if failures are known: the mean over the hosts to lose."""
         losses = self._losses(before, after)
         if self.asked.mtbf_s is None:
             return mean(loss.received_bytes for loss in losses)
@@ -291,10 +302,11 @@ class _Maker:
 
 
 def _with_plan(result: PlanningResult, other: Candidate) -> PlanningResult:
-    """A result with another plan of the same problem, held against the same bound.
+    """A result with another plan of the same problem, compared with the same bound.
 
-    That plan need not be as good as the one that was proven optimal. It may also be better than the
-    bound, where it keeps a cut of a larger plan that no listed option has.
+    If the plan is slower than one that was proven optimal, the status changes. The plan can also be
+    faster than the bound, if it keeps a cut of a larger plan that is not among the listed options;
+    the bound is then lowered to its time.
     """
     others = (c for c in (result.best, *result.runners_up) if c.plan != other.plan)
     value, found = other.estimate.time.time_s, result.solver

@@ -1,8 +1,9 @@
-"""What a lost host takes from a plan, and where the plan stands then.
+"""What a lost host takes from a plan, and how the plan looks without that host.
 
-Ranks count through hosts. When a host is lost, each host that is left takes a *seat*, a host number
-of the plan for one host fewer, so that as many bytes as possible are where they have to be. What
-was on the lost host alone comes from the checkpoint, everything else from the ranks that have it.
+When a host is lost, each host that is left gets a *seat*: a host number in the plan for one host
+fewer. Seats are chosen so that as many bytes as possible are already where that plan wants them.
+Shards that only the lost host had come from the checkpoint; all others come from ranks that have
+them.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ FloatArray = NDArray[np.float64]
 def host_losses(
     before: Plan, after: Plan, workload: Workload, smaller: Topology, restore_bytes_per_s: float
 ) -> tuple[HostLoss, ...]:
-    """What the loss of each host takes, from a plan to one for one host fewer.
+    """The bytes and seconds that the loss of each host takes.
 
     Args:
-        before: on one host more than ``smaller`` has.
-        after: on ``smaller``.
+        before: the plan before the loss, on one host more than ``smaller`` has.
+        after: the plan after the loss, on ``smaller``.
         workload: tables and optimizer.
         smaller: the system that is left.
-        restore_bytes_per_s: from the checkpoint to one rank.
+        restore_bytes_per_s: rate from the checkpoint to one rank.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -75,10 +76,9 @@ def host_losses(
 def shared_bytes(
     before: Plan, after: Plan, workload: Workload, num_before: int, num_after: int
 ) -> FloatArray:
-    """Bytes of each rank's shards in ``after`` that each rank holds in ``before``.
+    """``[num_before, num_after]`` bytes that a rank of ``before`` shares with one of ``after``.
 
-    Shape ``[num_before, num_after]``. Tables that every rank held whole are left out, since no rank
-    has to receive them.
+    Tables that every rank held whole are left out, because no rank has to receive them.
     """
     both = np.zeros((num_before, num_after))
     for table in workload.tables:
@@ -92,13 +92,13 @@ def shared_bytes(
 
 
 def after_a_loss(plan: Plan, workload: Workload, smaller: Topology) -> MoveLimit | None:
-    """Where a plan stands once the host with the fewest bytes is lost.
+    """The plan to start from when the host with the fewest bytes is lost.
 
-    Its shards are put where fewest bytes are, and ``max_bytes`` is what the other ranks receive
-    for that. None where a table is cut in a way that does not go on fewer hosts.
+    The shards of that host are put on the ranks with the fewest bytes; ``max_bytes`` of the result
+    is what these ranks receive. None if a table is cut in a way that fewer hosts do not allow.
 
     Args:
-        plan: on one host more than ``smaller`` has.
+        plan: a plan on one host more than ``smaller`` has.
         workload: tables and optimizer.
         smaller: the system that is left.
     """
@@ -145,9 +145,10 @@ def _places(
     bytes_of: FloatArray,
     local: int,
 ) -> tuple[int, ...] | None:
-    """Places of an option's pieces: as before, and for those of the lost host the emptiest.
+    """Places of an option's pieces: the old ones, or the emptiest for pieces of the lost host.
 
-    Adds what they bring to ``loads``, the bytes on each rank. None where no place may take one.
+    The bytes of the pieces that change places are added to ``loads``, the bytes on each rank. None
+    if some piece has no place where TorchRec can run it.
     """
     if option.is_uniform:
         return ()
@@ -156,7 +157,7 @@ def _places(
     old = [rank // step for rank in before.ranks[::step]]
     shift = len(lost_places)
     places = [None if p in lost_places else p - shift * (p >= lost_places.stop) for p in old]
-    sizes = loads.reshape(-1, step)  # a view: what is added below counts for the next tables
+    sizes = loads.reshape(-1, step)  # a view of ``loads``, so that additions below change both
     for piece in [i for i, p in enumerate(places) if p is None]:
         order = np.argsort(sizes.sum(axis=1), kind="stable").tolist()
         fits = (p for p in order if _may_join(option, places, piece, p, local))
@@ -171,7 +172,7 @@ def _places(
 def _may_join(
     option: ShardingOption, places: Sequence[int | None], piece: int, at: int, local: int
 ) -> bool:
-    """Whether TorchRec can run a piece there beside those that have their places."""
+    """Whether TorchRec can run a piece at ``at`` beside the pieces that have their places."""
     widths = option.column_widths
     placed = [(p, w) for p, w in zip(places, widths, strict=True) if p is not None]
     ranks = [*(p for p, _ in placed), at]
@@ -181,7 +182,7 @@ def _may_join(
 
 
 def _left_of(placement: TablePlacement, lost: int, local: int) -> TablePlacement:
-    """The shards that are left, with the ranks renumbered."""
+    """The shards on the hosts that are left, with their ranks renumbered."""
     cells = placement.cells
     host = cells.rank // local
     left = host != lost

@@ -1,4 +1,4 @@
-"""A short search around a plan in use, within a limit on what moves."""
+"""A strategy: a short search around a plan in use, within a limit on what moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.space.evaluation import Evaluator, SearchSpace
 
 @final
 class NearPlanInUse(AbstractStrategy):
-    """Chains of moves from the plan in use and one descent; more only where nothing fits then."""
+    """Tries chains of moves from the plan in use and one descent; more only if nothing fits."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class NearPlanInUse(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """The best plan within the limit; proves nothing."""
+        """The best plan found within the limit, without a proof."""
         record = Record(evaluate, progress, should_stop)
         start_under_rules(space, record, seed=seed)
         if record.best is None:

@@ -1,4 +1,4 @@
-"""What a family of plans is asked for, and which problems have none."""
+"""What the user asks of a family of plans, and which problems cannot have one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from planner.problem import PlanningProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyRequest:
-    """What a family is asked for.
+    """What the user asks of a family of plans.
 
     Attributes:
         lost_hosts: how many hosts may be lost, one after the other.
-        tolerance_ratio: how much slower than the fastest plan for as many hosts a member may be.
-        mtbf_s: mean time between failures of one host; None chooses by bytes alone.
-        keeps_global_batch: whether the samples of a step stay the same, or those of each rank.
-        restore_bytes_per_s: from the checkpoint to one rank.
+        tolerance_ratio: how much slower a member may be than the fastest plan for its hosts, as a
+            share.
+        mtbf_s: mean time between failures of one host; None to choose by bytes alone.
+        keeps_global_batch: whether all ranks together keep their samples per step when a host is
+            lost; otherwise each rank keeps its own.
+        restore_bytes_per_s: rate from the checkpoint to one rank.
     """
 
     lost_hosts: int
@@ -30,10 +32,10 @@ class FamilyRequest:
 
 
 def check(problem: PlanningProblem, asked: FamilyRequest) -> None:
-    """Refuse what has no families, before any search.
+    """Refuse problems that cannot have a family, before any search.
 
     Raises:
-        InvalidInputError: names each obstacle.
+        InvalidInputError: the message names each reason.
     """
     topology, workload, rules = problem.topology, problem.workload, problem.constraints
     hosts, local = topology.num_hosts, topology.local_world_size
@@ -77,7 +79,7 @@ def check(problem: PlanningProblem, asked: FamilyRequest) -> None:
 
 
 def fewer_hosts(problem: PlanningProblem, asked: FamilyRequest) -> PlanningProblem:
-    """The same question with one host fewer and nothing in use."""
+    """The same problem with one host fewer, and without a plan in use."""
     topology, workload = problem.topology, problem.workload
     hosts, local = topology.num_hosts - 1, topology.local_world_size
     smaller = replace(

@@ -1,4 +1,4 @@
-"""What is told of a family beside its plans: checkpoints, and what was assumed."""
+"""What reports say about a family beside its plans: checkpoints, and assumptions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from planner.result import FamilyMember, PlanningResult
 from planner.sweep.economics import Operation, economics
 
 _NOTABLE_RATIO: Final = 1e-3
-"""Share of an iteration below which a plan is not called slower."""
+"""A plan is called slower only if its iteration is longer by at least this share."""
 
 
 def checkpoint(result: PlanningResult, mtbf_s: float | None) -> tuple[float, float]:
-    """Bytes on the rank that has most to save, and the interval between two checkpoints."""
+    """Bytes of the rank that has most to save, and seconds between two checkpoints."""
     topology = result.problem.topology
     saved = max(r.weights_bytes + r.optimizer_bytes for r in result.best.memory.ranks)
     found = economics(
@@ -32,7 +32,7 @@ def checkpoint(result: PlanningResult, mtbf_s: float | None) -> tuple[float, flo
 
 
 def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, ...]:
-    """What the figures assume, and what became of the batch."""
+    """Lines that say what the figures assume, and what happens to the batch."""
     first = members[0].result.problem
     tolerance = f"{100 * asked.tolerance_ratio:g} %"
     chosen = (
@@ -73,7 +73,10 @@ def notes(asked: FamilyRequest, members: Sequence[FamilyMember]) -> tuple[str, .
 
 
 def _worth(members: Sequence[FamilyMember]) -> list[str]:
-    """How often hosts must fail for the family's quicker moves to make up for its slower steps."""
+    """A line on how often hosts must fail for a family to pay, if its first plan is slower.
+
+    The family's quicker moves then make up for its slower steps.
+    """
     first, rest = members[0], members[1:]
     slower = first.result.estimate.time.time_s / first.alone_s - 1.0
     own_s, alone_s = (

@@ -1,1 +1,1 @@
-"""Learning from runs of one's own: factors on a system's kinds of time, and how sure they are."""
+"""Learns from runs on one's own system: factors on its kinds of time, and how sure they are."""

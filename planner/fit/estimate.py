@@ -1,14 +1,16 @@
-"""Factors from runs: as many as the runs bear, shrunk towards the system as it is.
+"""Estimates factors on the four kinds of time of a system from measured runs (Bayesian).
 
-Before any run, ``ln`` of the four factors is normal around 0: each kind of time strays by the
-spread that the system's intervals assume, and all of them together by ``COMMON_SIGMA``, since a
-whole machine may be slower than its numbers. A measured time is its prediction times
-``exp(noise)``. The factors are the most probable ones, found by Gauss-Newton, and what they leave
-open is the curvature there. One step time so settles about one factor, the common one; several
-plans that load kinds of time differently, or traces, settle more.
+Prior: the logarithms of the four factors are normal around 0. Each kind of time varies by the
+spread that the system's intervals assume, and all of them together by ``COMMON_SIGMA``, because a
+whole machine may be slower than its numbers say. Likelihood: a measured time is its prediction
+times ``exp(noise)``, with normal noise. The estimated factors are the most probable ones, found by
+Gauss-Newton steps; the curvature there gives the uncertainty that is left.
 
-The noise is what predictions of this kind miss on one plan. It starts at ``NOISE_SIGMA``, worth
-``NOISE_RUNS`` observations, and is estimated anew from the residuals.
+A single step time therefore determines about one factor, the common one. Several plans that load
+the kinds of time differently, or traces, determine more.
+
+The noise is what predictions with the right factors still miss on one plan. Its deviation starts at
+``NOISE_SIGMA``, which counts as ``NOISE_RUNS`` observations, and is estimated from the residuals.
 """
 
 from __future__ import annotations
@@ -43,15 +45,15 @@ _NOISE_ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """A run's time against predictions.
+    """The measured time of a run, and predictions of it.
 
     Attributes:
-        name: of the run.
-        measured_s: seconds per iteration.
-        before_s: predicted by the system as it was.
-        fitted_s: predicted after fitting to all runs, this one too.
-        left_out_s: predicted after fitting to all other runs; None where there is no other.
-        low_s, high_s: 90 % interval of that, or of ``fitted_s``.
+        name: the name of the run.
+        measured_s: measured seconds per iteration.
+        before_s: prediction before the fit.
+        fitted_s: prediction after a fit to all runs, including this one.
+        left_out_s: prediction after a fit to all other runs; None if there is no other.
+        low_s, high_s: 90 % interval of ``left_out_s``, or of ``fitted_s`` if that is None.
     """
 
     name: str
@@ -65,17 +67,17 @@ class RunError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Factors and what is known of them.
+    """Factors, and how well the runs determine them.
 
     Attributes:
-        factors: with the spread that is left, the noise of one plan included.
-        settled_ratio: by factor, how much smaller the variance left is than the one that the
-            system's own numbers leave, 0..1.
-        num_settled: directions of the four factors that the runs settle, 0..4.
+        factors: the factors, with the spread that is left, which includes the noise of one plan.
+        settled_ratio: for each factor, by what share the runs reduce its variance, 0..1.
+        num_settled: how many independent directions of the four factors the runs determine, 0..4.
         noise_ratio: log-standard deviation of a plan's time around its prediction.
-        errors: one per run.
-        topology: the system that the factors apply to: the problem's, but for CPU ranks that were
-            never calibrated, see :func:`planner.fit.reference_cores.on_reference_cores`.
+        errors: the errors of each run.
+        topology: the system that the factors apply to. It is the problem's, except for CPU ranks
+            that were never calibrated; see
+            :func:`planner.fit.reference_cores.on_reference_cores`.
     """
 
     factors: FittedFactors
@@ -87,12 +89,12 @@ class Fit:
 
     @property
     def before_ratio(self) -> float:
-        """Geometric mean of the errors before."""
+        """Geometric mean of the errors before the fit."""
         return geomean_error(e.before_s / e.measured_s for e in self.errors)
 
     @property
     def left_out_ratio(self) -> float | None:
-        """Geometric mean of the errors on runs left out; None for a single run."""
+        """Geometric mean of the errors on runs that were left out; None for a single run."""
         found = [e.left_out_s / e.measured_s for e in self.errors if e.left_out_s is not None]
         return geomean_error(found) if found else None
 
@@ -105,14 +107,14 @@ class _Posterior:
 
 
 def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
-    """Factors for a system from runs of plans on it.
+    """Estimate the factors of a system from runs of plans on it.
 
     Args:
         problem: workload and system of the runs.
-        runs: one at least; several of different plans settle more factors.
+        runs: at least one run; runs of different plans determine more factors.
 
     Raises:
-        InvalidInputError: no run, or a plan or trace that is not one of the problem.
+        InvalidInputError: there is no run, or a plan or trace does not belong to the problem.
     """
     before_s = Predictor(problem, runs).iterations_s(np.zeros(len(FITTED_KINDS)))
     if problem.models is None:
@@ -159,13 +161,13 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
 
 
 def geomean_error(ratios: Iterable[float]) -> float:
-    """exp(mean |ln ratio|) - 1 of predicted over measured times."""
+    """``exp(mean |ln ratio|) - 1``, from ratios of predicted to measured times."""
     logs = np.abs(np.log(np.array(list(ratios), dtype=float)))
     return float(np.exp(logs.mean()) - 1.0)
 
 
 def prior_covariance(problem: PlanningProblem) -> FloatArray:
-    """Covariance of ``ln`` of the factors before any run, ``[4, 4]``."""
+    """``[4, 4]`` covariance of the logarithms of the factors before any run."""
     models, topology = models_of(problem), problem.topology
     spread = models.collective.plan_spread_ratio(topology)
     known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
@@ -180,7 +182,7 @@ def _posterior(
     *,
     start: _Posterior | None = None,
 ) -> _Posterior:
-    """The most probable factors given some observations, and what they leave open."""
+    """The most probable factors given some observations, with the uncertainty that is left."""
     kept = np.array([o in observations for o in predictor.observations])
     measured = np.log([o.measured_s for o in predictor.observations])[kept]
     doubts = np.array([o.doubt_ratio for o in predictor.observations])[kept]
@@ -206,14 +208,14 @@ def _posterior(
 
 
 def _slopes(predictor: Predictor, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln(time) of every observation, and its slopes by ln(factor), ``[observations, 4]``."""
+    """Logarithms of all predicted times, and ``[observations, 4]`` slopes by ln(factor)."""
     now = predictor.log_times(logs)
     moved = [predictor.log_times(logs + h) for h in _STEP * np.eye(len(logs))]
     return now, (np.stack(moved, axis=-1) - now[:, None]) / _STEP
 
 
 def _iteration_sigma(predictor: Predictor, known: _Posterior, run: int) -> float:
-    """Log-standard deviation of one run's iteration, with the noise of one plan."""
+    """Log-standard deviation of one run's predicted iteration, including the noise of one plan."""
     at = next(
         i for i, o in enumerate(predictor.observations) if o.run == run and o.kind == ITERATION
     )

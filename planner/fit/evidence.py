@@ -1,4 +1,4 @@
-"""Measured runs, and what a system with given factors predicts for them."""
+"""Measured runs, and what a system predicts for them under given factors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "collective": COLLECTIVES,
     "dense": (OTHER,),
 }
-"""Kernels of a trace by the factor that their time tells. Of the host no kernel tells anything."""
+"""For each factor the kernels of a trace whose time tells it. No kernel tells the host factor."""
 _KINDS_ON_CPU: Final = ("lookup",)
-"""On a CPU only lookups are few and long enough that the profiler's own work does not count."""
+"""On a CPU only lookups are used: other operators are so short that profiling slows them down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Run:
     """One plan that was run.
 
     Attributes:
-        name: of the plan, for people.
-        plan: what was run.
+        name: the name of the plan, for people.
+        plan: the plan that was run.
         iteration_s: measured seconds per iteration.
-        traces: profiles of some or all ranks; none if only the time is known.
+        traces: profiles of some or all ranks; empty if only the time is known.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Run:
     traces: tuple[TraceTimes, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the time."""
+        """Check that the time is a positive number."""
         if not (np.isfinite(self.iteration_s) and self.iteration_s > 0):
             message = f"run {self.name}: its iteration time must be above 0, got {self.iteration_s}"
             raise InvalidInputError(message)
@@ -58,9 +58,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One measured time: ``kind`` is a kind of time summed over profiled ranks, or ``iteration``.
+    """One measured time.
 
-    ``doubt_ratio`` says how far such a time strays from its prediction, in units of an iteration's.
+    Attributes:
+        run: index of the run.
+        kind: ``iteration``, or a kind of time, which is then summed over the profiled ranks.
+        measured_s: seconds.
+        doubt_ratio: how far such a time usually is from its prediction, where 1 stands for what is
+            usual for an iteration.
     """
 
     run: int
@@ -71,18 +76,18 @@ class Observation:
 
 ITERATION: Final = "iteration"
 _DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0}
-"""A kind of time of one rank strays more than an iteration, in which errors cancel; collectives
-most, since they hold the waits for late ranks."""
+"""Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
+Those of collectives miss most, because they include waits for late ranks."""
 
 
 class Predictor:
-    """Times of the runs under any factors."""
+    """Predicts the times of the runs under any factors."""
 
     def __init__(self, problem: PlanningProblem, runs: Sequence[Run]) -> None:
         """Count the work of every plan once.
 
         Raises:
-            InvalidInputError: no run, or a plan or trace that is not one of the problem.
+            InvalidInputError: there is no run, or a plan or trace does not belong to the problem.
         """
         if not runs:
             message = "a fit needs one run at least"
@@ -109,11 +114,11 @@ class Predictor:
         self.observations = tuple(o for i, run in enumerate(runs) for o in _observed(i, run))
 
     def iterations_s(self, logs: FloatArray) -> FloatArray:
-        """Seconds per iteration of every run, ``[runs]``, under factors ``exp(logs)``, ``[4]``."""
+        """``[runs]`` seconds per iteration under factors ``exp(logs)``, ``[4]``."""
         return self._pipeline(logs).iteration_times(self._work)
 
     def log_times(self, logs: FloatArray) -> FloatArray:
-        """Logarithms of the predicted seconds of every observation under factors ``exp(logs)``."""
+        """``[observations]`` ln of predicted seconds under factors ``exp(logs)``, ``[4]``."""
         pipeline = self._pipeline(logs)
         iterations_s = pipeline.iteration_times(self._work)
         kinds = {
@@ -137,13 +142,13 @@ _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
 
 
 def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
-    """The system with kernel launches that take the host so many times as long."""
+    """The system with a kernel launch that takes the host ``host_ratio`` times as long."""
     launch_s = topology.device.launch_latency_s * host_ratio
     return replace(topology, device=replace(topology.device, launch_latency_s=launch_s))
 
 
 def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
-    """Seconds per iteration of the profiled ranks, which wait for each other."""
+    """Mean seconds per iteration of the profiled ranks."""
     return float(np.mean([t.iteration_s for t in traces]))
 
 
@@ -165,7 +170,7 @@ def _observed(index: int, run: Run) -> list[Observation]:
 
 
 def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> dict[str, float]:
-    """Predicted seconds of each kind, summed over some ranks; collectives with their waits."""
+    """Predicted seconds of each kind, summed over some ranks; waits count as collectives."""
     program, _ = pipeline.scheduled(pipeline.stage_times(work), work.shape[:-1])
     simulation = traced(program, work.shape[-2])
     at = list(ranks)

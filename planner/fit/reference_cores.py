@@ -1,4 +1,4 @@
-"""CPU ranks that nobody calibrated, by the constants of cores that were."""
+"""Gives CPU ranks that were never calibrated the constants of cores that were."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from planner.io.system.calibration_file import load_constants
 def on_reference_cores(topology: Topology) -> Topology:
     """The system with the shipped calibration, if its ranks are the cores of one uncalibrated host.
 
-    The rates that a file states for CPU ranks say how fast a device without fixed costs would be.
-    What a core really does (one stream, tables looked up one by one, exchanges that the core itself
-    copies) is alike on all cores but for the speed of each kind of work, and that is what a fit
-    finds. Factors that were fitted to rates of the file say nothing about those, and go.
+    The rates that a file gives for CPU ranks describe a device without fixed costs. Real cores have
+    one stream, look up tables one by one, and copy exchanges themselves. In this all cores are
+    alike; they differ in the speed of each kind of work, which a fit finds. Factors that were fitted
+    to the rates of the file mean nothing for the calibration, and are removed.
     """
     is_known = bool(topology.calibration) or topology.device.name != "cpu"
     if is_known or topology.num_hosts > 1 or topology.collective_curves:

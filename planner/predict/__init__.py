@@ -1,1 +1,1 @@
-"""Times of single operations, row by row of a CSV file."""
+"""Predicts the times of single operations, one for each row of a CSV file."""

@@ -1,4 +1,4 @@
-"""Matrix products of the dense part, one per row of a CSV file."""
+"""Predicts matrix products of the dense part, one for each row of a CSV file."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ DENSE_COLUMNS: Final = ("M", "K", "N")
 DENSE_OPTIONAL: Final = ("batch", "dtype")
 _MOST: Final = 2**31
 _MODEL_SIGMA: Final = 0.28
-"""Log-standard deviation left on the products that the tiles were fitted to."""
+"""Log-standard deviation of the errors on the products to which the tiles were fitted."""
 
 
 def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
-    """Time of every row's product: ``batch`` times M x K by K x N in ``dtype``.
+    """Predict the product of every row: ``batch`` products of M x K by K x N in ``dtype``.
 
     Args:
-        table: columns ``M``, ``K``, ``N``; ``batch`` (default 1) and ``dtype`` (default fp32).
-        topology: the system; one of its devices computes.
+        table: columns ``M``, ``K``, ``N``, ``batch`` (default 1) and ``dtype`` (default fp32).
+        topology: the system, one device of which computes.
 
     Raises:
-        InvalidInputError: lists every bad row with its line.
+        InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     rows = parsed(table, _product)
     if topology.calibration:
@@ -57,7 +57,7 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
 def _on_device(
     row: tuple[Product, DataType] | Unmodelled, topology: Topology, spread: float, basis: Basis
 ) -> Predicted | Unmodelled:
-    """A product at the rate of its element type; tf32 runs as fp32 where a device lacks it."""
+    """A product at the rate of its element type; tf32 runs as fp32 on devices without it."""
     if isinstance(row, Unmodelled):
         return row
     product, dtype = row
@@ -69,7 +69,7 @@ def _on_device(
 def _on_cpu(
     row: tuple[Product, DataType] | Unmodelled, topology: Topology
 ) -> Predicted | Unmodelled:
-    """A product by the constants of a calibrated machine; they are those of fp32."""
+    """A product on a core, by the constants of a calibrated machine, which are those of fp32."""
     if isinstance(row, Unmodelled):
         return row
     product, dtype = row

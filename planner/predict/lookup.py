@@ -1,4 +1,4 @@
-"""Table-batched embedding lookups, one call per row of a CSV file."""
+"""Predicts table-batched lookups, one call for each row of a CSV file."""
 
 from __future__ import annotations
 
@@ -50,32 +50,33 @@ _PHASES: Final = {
     "forward+backward": (1, 1, 0),
     "forward+backward+optimizer": (1, 1, 0),
 }
-"""Forwards, backwards, and whether the call meets an idle device, which then waits for the host."""
+"""For each phase: number of forward lookups, number of backward lookups, and whether the device is
+idle before the call, so that it has to wait for the host."""
 _IDLE_LAUNCHES: Final = 18.0
-"""What the host needs until an idle device is busy, in kernel launches.
+"""How long the host needs until an idle device is busy, in kernel launches.
 
-Eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 us.
+From eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 us.
 """
 _POWER_LAW_SHIFT: Final = 0.5
-"""A continuous power law cut to whole numbers falls on row k with about (k + 1/2)^-s."""
+"""Values of a power law, cut to whole numbers, fall on row k in proportion to (k + 1/2)^-s."""
 _FEW_INDICES: Final = 7e4
-"""Below this a call does not fill the device, and kernels that nobody models count."""
+"""With fewer indices a call does not fill the device, and kernels count that are not modelled."""
 _EXTRAPOLATED_SIGMA: Final = 0.3
-"""Added for calls below that, of which V100 kernels of 5 to 40 us are missed by up to 0.25."""
+"""Added uncertainty of such calls: V100 kernels of 5 to 40 us are missed by up to 0.25."""
 _PER_INDEX_SIGMA: Final = 0.15
-"""Added for updates per index: their one constant comes from a single device."""
+"""Added uncertainty of updates per index, whose only constant comes from a single device."""
 _MOST: Final = 2**48
 _LARGEST_EXPONENT: Final = 100.0
-"""Of a law of indices; all of them are on one row long before."""
+"""Largest exponent of a law of indices; all indices are on one row long before this."""
 _AGREEING: Final = 0.1
-"""Relative difference up to which indices that were counted agree with a mean pooling factor."""
+"""Counted indices agree with a mean pooling factor if they differ by at most this share."""
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
 _Word = TypeVar("_Word")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCall:
-    """One fused call on ``num_tables`` equal tables, described by one of them."""
+    """One fused call on ``num_tables`` equal tables, each of which is ``shard``."""
 
     shard: LookupShard
     num_tables: float
@@ -85,7 +86,11 @@ class LookupCall:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLaw(AbstractIndexDistribution):
-    """A law whose batches were counted: so many draws per index touch the distinct rows seen."""
+    """A law of indices, corrected by the distinct rows that were counted in batches.
+
+    With ``draws_per_index`` draws for each index, the law touches as many distinct rows as were
+    counted.
+    """
 
     law: AbstractIndexDistribution
     draws_per_index: float
@@ -93,26 +98,26 @@ class CountedLaw(AbstractIndexDistribution):
     scattered: bool = True
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
-        """Those of the law."""
+        """The frequency bins of the law."""
         return self.law.frequency_bins()
 
     def effective_draws(self, num_indices: float) -> float:
-        """The draws that give the rows counted."""
+        """The number of draws that touches as many distinct rows as were counted."""
         return num_indices * self.draws_per_index
 
 
 def predict_lookups(
     table: predict.CsvRows, topology: Topology
 ) -> tuple[Predicted | Unmodelled, ...]:
-    """Time of every row's call.
+    """Predict the call of every row.
 
     Args:
         table: columns ``phase``, ``rows_per_table``, ``dim``, and ``lookups_total`` or
             ``batch_per_table``; others have defaults, see ``shardplan predict lookup --help``.
-        topology: the system; one of its devices runs the call.
+        topology: the system, one device of which runs the call.
 
     Raises:
-        InvalidInputError: lists every bad row with its line.
+        InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     rows = parsed(table, lookup_call)
     model = default_models(topology).lookup
@@ -130,13 +135,13 @@ def predict_lookups(
 def predict_calls(
     calls: Sequence[LookupCall], model: AbstractLookupModel, topology: Topology
 ) -> Predicted:
-    """One fused call on the tables of all ``calls``, which have one phase and one kernel."""
+    """Predict one fused call on the tables of all ``calls``, which share a phase and a kernel."""
     indices = sum(call.num_tables * call.shard.num_indices for call in calls)
     return interval(call_time(calls, model, topology), *_trust(calls[0], indices, topology))
 
 
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
-    """90 % spread of a call's time, and what it rests on."""
+    """90 % spread of a call's time, and what the prediction is based on."""
     kernel = call.shard.kernel
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
     parts = [group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)]
@@ -178,10 +183,10 @@ def call_time(
     *,
     in_iteration: bool = False,
 ) -> float:
-    """Seconds of the phases of a call on the tables of all ``calls``, with its fixed costs.
+    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
 
-    In an iteration, and on a CPU, the latency of each kernel comes on top of what it moves, as
-    :mod:`costmodels.stages` has it. A kernel of a GPU alone takes at least its latency.
+    In an iteration, and on a CPU, the latency of each kernel is added to the time for its bytes, as
+    in :mod:`costmodels.stages`. A single kernel on a GPU takes the longer one of the two times.
     """
     device, call = topology.device, calls[0]
     work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
@@ -200,14 +205,14 @@ def call_time(
 
 
 def _basis(topology: Topology) -> Basis:
-    """Calibrated where the rates that matter were measured on this device or a like one."""
+    """What predictions are based on: measured rates of this device or a similar one, or not."""
     sources = [p.source for p in topology.provenance if p.name in _SOURCED]
     strong = sources and all(s in (Source.MEASURED, Source.CALIBRATED) for s in sources)
     return Basis.CALIBRATED if strong else Basis.ANALYTIC
 
 
 def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
-    """What a row describes.
+    """The call that a row describes.
 
     Raises:
         ValueError: a cell is wrong.
@@ -266,10 +271,10 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
 
 
 def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> tuple[float, float]:
-    """(indices, bags) of one table; either follows from the other and the pooling factor.
+    """(indices, bags) of one table; either one follows from the other and the pooling factor.
 
     Raises:
-        ValueError: all three are given and do not agree.
+        ValueError: both and the pooling factor are given, and do not agree.
     """
     bags = _optional(given, "batch_per_table", 0.0, low=1, high=_MOST)
     indices = bags * pooling_factor
@@ -295,7 +300,7 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
 def _law(
     given: dict[str, str], rows: int, indices: float, num_tables: float
 ) -> AbstractIndexDistribution | Unmodelled:
-    """The law of one table's indices, corrected by the distinct rows where they were counted."""
+    """The law of one table's indices, corrected by the distinct rows if they were counted."""
     text = given.get("index_distribution", "uniform")
     law = named_law(text, rows)
     if "lookups_unique" not in given:
@@ -309,7 +314,7 @@ def _law(
 
 
 def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
-    """``uniform``, ``zipf 1.2``, ``power law alpha 1.05`` and the like; None if not understood."""
+    """A law from words such as ``uniform``, ``zipf 1.2``, ``power law alpha 1.05``; else None."""
     words = text.lower()
     if any(word in words for word in ("uniform", "random", "distinct")):
         return Uniform(num_embeddings=rows)
@@ -323,7 +328,7 @@ def named_law(text: str, rows: int) -> AbstractIndexDistribution | None:
 
 
 def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) -> float:
-    """Draws in which ``unique`` rows are expected, at most 1000 times the indices."""
+    """The number of draws that is expected to touch ``unique`` rows, at most 1000 per index."""
     low, high = 0.0, 1000.0 * indices
     for _ in range(60):
         middle = 0.5 * (low + high)
@@ -341,7 +346,7 @@ def _optimizer(text: str) -> Optimizer:
 def _word(
     given: dict[str, str], column: str, default: str, meaning: Callable[[str], _Word]
 ) -> _Word:
-    """A cell that must be one of a few words."""
+    """The meaning of a cell that must be one of a few words."""
     text = given.get(column, default)
     try:
         return meaning(text.lower())

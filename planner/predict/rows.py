@@ -1,4 +1,4 @@
-"""One operation at a time: rows of a CSV file in, the same rows with predicted times out."""
+"""Reads rows of a CSV file, predicts collectives, and writes rows with predicted times."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from planner.support.csv_text import csv_text
 
 ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
 REASON_COLUMN: Final = "reason"
-"""Why a row has no prediction; there when at least one has none."""
+"""The column that says why a row has no prediction; it is written if some row has none."""
 _Row = TypeVar("_Row")
 _QUANTILE_95: Final = 1.645
 _UNFITTED_SPREAD: Final = 0.5
-"""90 % spread on a calibrated machine of what its calibration says nothing about."""
+"""90 % spread on a calibrated machine for operations that its calibration did not measure."""
 _CELL: Final = 40
-"""Characters of a cell that an error shows."""
+"""Errors show at most this many characters of a cell."""
 _LARGEST_BYTES: Final = 2**50
 _MOST_RANKS: Final = 65_536
 _NAMES: Final = {
@@ -50,7 +50,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvRows:
-    """A CSV file: its columns and its rows, each with its line."""
+    """A CSV file: its columns, its rows, and the line number of each row."""
 
     path: Path
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ class CsvRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A time with its 90 % interval and what it rests on."""
+    """A predicted time with its 90 % interval, and what it is based on."""
 
     time_s: float
     low_s: float
@@ -70,7 +70,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmodelled:
-    """A row that no model covers."""
+    """A row without a prediction, because no model covers it, with the reason."""
 
     reason: str
 
@@ -86,15 +86,15 @@ class _CollectiveRow:
 def predict_collectives(
     table: CsvRows, system: Callable[[int, int], Topology]
 ) -> tuple[Predicted, ...]:
-    """Time of every row's collective.
+    """Predict the collective of every row.
 
     Args:
         table: columns ``collective``, ``size_bytes`` and two of ``nodes``, ``gpus_per_node`` and
-            ``ranks``; others are ignored.
-        system: the system with so many GPUs in all and so many per host.
+            ``ranks``; other columns are ignored.
+        system: makes the system from the number of all GPUs and the number on each host.
 
     Raises:
-        InvalidInputError: lists every bad row with its line.
+        InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     rows = parsed(table, _collective_row)
     models: dict[tuple[int, int], tuple[Topology, AbstractCollectiveModel]] = {}
@@ -112,7 +112,7 @@ def predict_collectives(
 
 
 def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -> tuple[str, ...]:
-    """What to know about the times of :func:`predict_collectives`; the same arguments."""
+    """Remarks on the times of :func:`predict_collectives`, from the same arguments."""
     shapes = {(r.nodes * r.gpus_per_node, r.gpus_per_node) for r in parsed(table, _collective_row)}
     systems = [system(*shape) for shape in sorted(shapes)]
     told = (text for t in systems for text in collective_model_of_device(t).remarks(t))
@@ -120,7 +120,7 @@ def collective_remarks(table: CsvRows, system: Callable[[int, int], Topology]) -
 
 
 def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topology) -> Confidence:
-    """As the model says; of a calibrated machine, as its fit says."""
+    """The confidence that the model states, or on a calibrated machine the one of its fit."""
     if not topology.calibration:
         return model.confidence(row.collective, row.size_bytes, topology)
     fitted = calibrated_spread_ratio(topology, f"gloo {row.collective}") or _UNFITTED_SPREAD
@@ -131,13 +131,15 @@ def _trust(model: AbstractCollectiveModel, row: _CollectiveRow, topology: Topolo
 
 
 def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> CsvRows:
-    """A CSV file with at least the columns ``needed``, in capitals or not.
+    """Read a CSV file with at least the columns ``needed``; upper and lower case are the same.
 
-    Columns that are neither ``needed`` nor ``optional`` are passed on, but one that is nearly
-    called so is refused: its cells would be taken for what they are without it.
+    Columns that are neither ``needed`` nor ``optional`` are passed on. But a column whose name is
+    nearly that of an optional one is refused as a misspelling, because defaults would otherwise
+    take the place of its cells.
 
     Raises:
-        InvalidInputError: not readable, columns missing, or a row with too many cells.
+        InvalidInputError: the file cannot be read, columns are missing, or a row has too many
+            cells.
     """
     reader = csv.reader(text_io.StringIO(read_text(path), newline=""), strict=True)
     try:
@@ -177,7 +179,7 @@ def read_table(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = 
 
 
 def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> str:
-    """The table as CSV with the predictions appended; columns of that name are replaced."""
+    """The table as CSV text with the predictions, which replace columns of the same name."""
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
     added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
@@ -197,21 +199,21 @@ def _cells(predicted: Predicted | Unmodelled) -> tuple[str, ...]:
 
 
 def spread_ratio(*sigmas: float) -> float:
-    """Spread of a 90 % interval from independent log-standard deviations."""
+    """Spread of a 90 % interval, from log-standard deviations of independent errors."""
     return math.exp(_QUANTILE_95 * math.hypot(*sigmas)) - 1.0
 
 
 def interval(time_s: float, spread_ratio: float, basis: Basis) -> Predicted:
-    """A time with the same factor to either side."""
+    """A time with an interval that has the same factor to both sides."""
     wide = 1.0 + spread_ratio
     return Predicted(time_s=time_s, low_s=time_s / wide, high_s=time_s * wide, basis=basis)
 
 
 def parsed(table: CsvRows, parse: Callable[[dict[str, str]], _Row]) -> list[_Row]:
-    """Every row by ``parse``.
+    """Read every row with ``parse``.
 
     Raises:
-        InvalidInputError: lists every row that ``parse`` refuses, with its line.
+        InvalidInputError: ``parse`` refuses rows; the message lists all of them with their lines.
     """
     rows, problems = [], []
     for line, row in zip(table.lines, table.rows, strict=True):
@@ -237,7 +239,7 @@ def _collective_row(row: dict[str, str]) -> _CollectiveRow:
 
 
 def _shape(row: dict[str, str]) -> tuple[int, int]:
-    """(nodes, GPUs per node); any one of the three columns follows from the other two."""
+    """(nodes, GPUs per node), from two of the three columns; the third one may be missing."""
     given = {
         c: int(number(row, c, low=1, high=_MOST_RANKS, whole=True))
         for c in ("nodes", "gpus_per_node", "ranks")
@@ -258,10 +260,10 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
 def number(
     row: Mapping[str, str], column: str, *, low: float, high: float, whole: bool = False
 ) -> float:
-    """A cell as a number in a range.
+    """A cell as a number between ``low`` and ``high``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not a number, not a whole number if ``whole``, or out of range.
     """
     text = row[column].strip()
     try:
@@ -279,5 +281,5 @@ def number(
 
 
 def _shown(limit: float) -> str:
-    """A limit as people would type it: all digits of a whole number."""
+    """A limit as people would write it: a whole number with all its digits."""
     return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"
