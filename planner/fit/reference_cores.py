@@ -14,8 +14,8 @@ def on_reference_cores(topology: Topology) -> Topology:
 
     The rates that a file gives for CPU ranks describe a device without fixed costs. Real cores have
     one stream, look up tables one by one, and copy exchanges themselves. In this all cores are
-    alike; they differ in the speed of each kind of work, which a fit finds. Factors that were fitted
-    to the rates of the file mean nothing for the calibration, and are removed.
+    alike; they differ in the speed of each kind of work, which a fit finds. Factors that were
+    fitted to the rates of the file mean nothing for the calibration, and are removed.
     """
     is_known = bool(topology.calibration) or topology.device.name != "cpu"
     if is_known or topology.num_hosts > 1 or topology.collective_curves:
