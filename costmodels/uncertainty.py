@@ -109,8 +109,7 @@ def sigmas(
         collective_spread_ratio: 90 % spread of the system's collectives where their model knows it.
         sustained_dtype: type of the products.
         sustained_ratio: how far the dense part is from a short burst (0) to one that fills the
-        whole
-            step (1); its spread is interpolated between those of the two.
+            whole step (1); its spread is interpolated between those of the two.
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
@@ -231,8 +230,7 @@ def sampled_factors(
         spread: log-standard deviation of each kind, taken as independent. If it has
             :data:`MACHINE`, that is one more factor, common to all kinds.
         joint_ratio: in place of ``spread``, the rows of a lower triangular matrix over the kinds,
-        as
-            in :class:`costmodels.topology.FittedFactors`; empty to use ``spread``.
+            as in :class:`costmodels.topology.FittedFactors`; empty to use ``spread``.
     """
     rng = np.random.default_rng(_SEED)
     draws = {}

@@ -112,8 +112,7 @@ def solve(
 
     Raises:
         InvalidInputError: an unknown strategy or objective, constraints that leave a table no
-        option
-            or contradict each other, or scenarios with other tables.
+            option or contradict each other, or scenarios with other tables.
         InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
         StoppedError: ``should_stop`` was True before there was any plan.

@@ -226,8 +226,7 @@ class FamilyMember:
         to_fastest: the same losses, from the member before to the fastest plan.
         checkpoint_bytes: weights and optimizer state on the rank that has most of them.
         checkpoint_interval_s: seconds between checkpoints by Young and Daly; infinite without a
-        mean
-            time between failures.
+            mean time between failures.
     """
 
     result: PlanningResult

@@ -35,8 +35,7 @@ def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
 
     Raises:
         InvalidInputError: one line for each scenario that differs in the name, the shape, the type
-        or
-            the order of a table.
+            or the order of a table.
     """
     problems = []
     shapes = {t.name: _shape(t) for t in workload.tables}

@@ -30,8 +30,7 @@ class Zipf(AbstractIndexDistribution):
         exponent: s, 0 to 10; 0 is uniform.
         shift: q, 0 or more; it makes the hottest rows less hot (FBGEMM's ``zipf_q``).
         scattered: True if ids are hashed, so that hot rows are spread over all ids; False if a
-        lower
-            id is always the hotter one.
+            lower id is always the hotter one.
         ids_per_draw: how many ids always come together. In MLPerf's multi-hot inputs each original
             id brings a fixed tuple of others, and the rows of one tuple share its frequency. The
             coldest tuples do not fit in the table; their mass is spread over all rows.

@@ -1,1 +1,1 @@
-"""A result in words and tables: how parts are written; ``sections`` holds the parts."""
+"""Writes results as text, Markdown, CSV and HTML; ``sections`` has the parts of a report."""

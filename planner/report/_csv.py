@@ -1,7 +1,8 @@
 """results.csv: every number of the report, for notebooks and spreadsheets.
 
-Rows of the stages of every plan have ``plan .. duration_s`` filled and ``section`` ``plan stages``;
-all other rows are in long form: ``section, entity, quantity, value, unit, source``.
+There are two kinds of rows. The stages of every plan have ``section`` ``plan stages`` and the
+columns from ``plan`` to ``duration_s``. All other rows are in long form: ``section, entity,
+quantity, value, unit, source``.
 """
 
 from __future__ import annotations

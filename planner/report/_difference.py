@@ -25,9 +25,10 @@ from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
 _FACTOR = 2.0
-"""From here on a difference is told as a factor: 80 % faster and 400 % slower are one pair."""
+"""From this ratio on, a difference is told as a factor: 80 % faster one way is 400 % slower the
+other way, which is hard to see."""
 _SAME_RATIO = 5e-5
-"""Below a tenth of what is printed: no difference."""
+"""Smaller differences are called none: they are below a tenth of the last printed digit."""
 
 _SURE_RATIO = 0.99
 """Some hundred samples tell no more than this."""
@@ -37,8 +38,8 @@ _SURE_RATIO = 0.99
 class TableChange:
     """One table that two plans treat differently.
 
-    ``received_bytes`` is what ranks must receive to go from the first plan to the second: weights
-    and optimizer state of cells that a rank holds afterwards and did not hold before.
+    ``received_bytes`` is what ranks have to receive to go from the first plan to the second one:
+    weights and optimizer state of the cells that a rank holds under the second plan only.
     """
 
     table: str
@@ -48,12 +49,12 @@ class TableChange:
 
     @property
     def changed_type(self) -> bool:
-        """Whether type, kernel or cache changed, rather than the place alone."""
+        """Whether the type, kernel or cache has changed, and not only the place."""
         return _kind(self.before) != _kind(self.after)
 
 
 def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange, ...]:
-    """The tables that differ, the most bytes to move first."""
+    """The tables that two plans treat differently; those with the most bytes to move come first."""
     found = []
     for table in workload.tables:
         old, new = before.placement(table.name), after.placement(table.name)
@@ -73,7 +74,7 @@ def regression_ratio(base: Candidate, other: Candidate) -> float:
 def build_difference(
     workload: Workload, plans: tuple[Candidate, ...], confidences: tuple[float, ...] = ()
 ) -> tuple[Section, ...]:
-    """The first plan against each other one.
+    """Compare the first plan with each other one.
 
     ``confidences`` holds, for each other plan, the probability (0..1) that it is the faster one.
     """
@@ -165,7 +166,7 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
 
 
 def _change(ratio: float, base: str) -> str:
-    """A difference in time in words that read alike from both sides once it is a factor."""
+    """A difference in time in words; a large one as a factor, which is the same from both sides."""
     factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
     if factor >= _FACTOR:
         shown = format_factor(factor)
@@ -189,7 +190,7 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
 
 
 def _stages(plans: tuple[Candidate, ...]) -> Section:
-    """Slowest rank's time of each stage, and how long the critical path spends in it."""
+    """The time of each stage on its slowest rank, and its time on the critical path."""
     names = list(dict.fromkeys(s.name for plan in plans for s in plan.estimate.stages))
     slowest = [
         {s.name: max(s.duration_s, default=0.0) for s in plan.estimate.stages} for plan in plans
@@ -240,7 +241,7 @@ def _kind(placement: TablePlacement) -> tuple[object, ...]:
 
 
 def _described(change: TableChange) -> tuple[str, str]:
-    """Where a table was and is. A whole table whose type alone changed shows TorchRec's type."""
+    """How a table is placed in both plans; a whole table that only changed its type shows both."""
     before, after = _describe(change.before), _describe(change.after)
     if before == after and change.before.sharding_type is not change.after.sharding_type:
         return (
@@ -261,7 +262,7 @@ def _describe(placement: TablePlacement) -> str:
 
 
 def _received_cells(before: TablePlacement, after: TablePlacement) -> int:
-    """Cells that a rank holds after and did not hold before. Shards of one rank never overlap."""
+    """Cells that ranks hold after and not before; the shards of one rank never overlap."""
     held: defaultdict[int, list[Shard]] = defaultdict(list)
     for shard in before.shards:
         held[shard.rank].append(shard)

@@ -1,4 +1,4 @@
-"""Lines of the summary that only some questions have: price, move, scenarios."""
+"""Lines of the summary that only some results have: price, move, scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_SCENARIOS = 5
 
 
 def cost(result: PlanningResult) -> Fact:
-    """Dollars per billion samples, and where the price is from."""
+    """Dollars per billion samples, and the source of the price."""
     usd, topology = result.usd_per_billion_samples, result.problem.topology
     price = topology.price_per_device_usd_per_hour
     if usd is None or price is None:
@@ -63,7 +63,7 @@ def move(result: PlanningResult) -> Fact:
 
 
 def scenarios(result: PlanningResult) -> Fact:
-    """Iteration time in each scenario, the slowest first, and what the other lines are about."""
+    """The iteration time in each scenario, slowest first, and what the other lines refer to."""
     ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))
     shown = [f"{printable(s.name)} {units.format_time(s.time_s)}" for s in ordered]
     if len(shown) > _MOST_SCENARIOS:

@@ -16,7 +16,7 @@ from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, Scenari
 from planner.scenarios import ScenarioRule
 
 _PART = re.compile(r" \d+/\d+$")
-"""Stages that gradient buckets cut in pieces are shown as one."""
+"""Matches the number of a gradient bucket in the name of a stage; buckets are shown together."""
 
 SHORT_NAMES: dict[ShardingType, str] = {
     ShardingType.TABLE_WISE: "TW",
@@ -44,9 +44,9 @@ _BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 
 
 def shown_type(placement: TablePlacement) -> ShardingType:
-    """The type that describes where a table is: one that is cut into one column piece is whole.
+    """The sharding type that describes a placement: with one column piece, a table is whole.
 
-    TorchRec still runs such a table as the type that the plan names.
+    TorchRec still runs such a table under the type that the plan names.
     """
     if placement.sharding_type in _BY_COLUMNS and len(placement.shards) == 1:
         return ShardingType.TABLE_WISE
@@ -64,9 +64,9 @@ def sharding_kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def kinds_in_words(plan: Plan) -> tuple[str, ...]:
-    """The same for people who do not know the abbreviations: ``11 tables whole on one rank (TW)``.
+    """The same in words for people, such as ``11 tables whole on one rank (TW)``.
 
-    The first part alone says that tables are counted.
+    Only the first part has the word "tables".
     """
     found = [(n, f"{_IN_WORDS[kind]} ({SHORT_NAMES[kind]})") for kind, n in _counts(plan).items()]
     return tuple(
@@ -76,14 +76,14 @@ def kinds_in_words(plan: Plan) -> tuple[str, ...]:
 
 
 def abbreviations(plans: Iterable[Plan]) -> str:
-    """What the abbreviations mean that tables of these plans show; empty without a table."""
+    """Explains the abbreviations of the sharding types in these plans; empty without a table."""
     used = {kind for plan in plans for kind in _counts(plan)}
     words = [f"{SHORT_NAMES[kind]}: {_IN_WORDS[kind]}" for kind in SHORT_NAMES if kind in used]
     return f"{'; '.join(words)}." if words else ""
 
 
 def _counts(plan: Plan) -> dict[ShardingType, int]:
-    """Tables of each shown type that occurs, in the order of SHORT_NAMES."""
+    """How many tables each shown type has, in the order of SHORT_NAMES; without zeros."""
     types = Counter(shown_type(p) for p in plan.placements)
     return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
 
@@ -95,7 +95,7 @@ def kernel_kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
-    """Share (0..1) of the iteration that each stage holds on the critical path, largest first."""
+    """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for step in estimate.critical_path:
         seconds[_PART.sub("", step.stage)] += step.duration_s
@@ -104,14 +104,14 @@ def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
 
 
 def worst_scenario(result: PlanningResult) -> ScenarioTime | None:
-    """The slowest scenario, where the search planned for the slowest; None for other searches."""
+    """The slowest scenario, if the search minimised the slowest one; otherwise None."""
     if not result.scenarios or not result.solver.objective.startswith(ScenarioRule.WORST):
         return None
     return max(result.scenarios, key=lambda s: s.time_s)
 
 
 def bottleneck_rank(estimate: IterationEstimate) -> int:
-    """The rank that holds most of the critical path; the first of them in a tie."""
+    """The rank with most of the time on the critical path; the first one in a tie."""
     seconds: defaultdict[int, float] = defaultdict(float)
     for step in estimate.critical_path:
         seconds[step.rank] += step.duration_s
@@ -121,12 +121,12 @@ def bottleneck_rank(estimate: IterationEstimate) -> int:
 
 
 def lookup_bytes(table: Table, workload: Workload) -> float:
-    """Bytes of rows that one sample batch of one rank reads from a table, reuse not counted."""
+    """Bytes of rows that one batch of one rank reads from a table, if every index reads its row."""
     return workload.local_batch_size * table.pooling_factor * table.row_bytes
 
 
 def speedup(best: Candidate, other: Candidate) -> float:
-    """How many times longer an iteration of ``other`` takes."""
+    """Iteration time of ``other`` divided by that of ``best``."""
     mine = best.estimate.time.time_s
     return other.estimate.time.time_s / mine if mine > 0 else 1.0
 
@@ -140,7 +140,7 @@ def split_baselines(result: PlanningResult) -> tuple[Candidate | None, tuple[Can
 def has_unknown_rules(result: PlanningResult) -> bool:
     """Whether the problem has rules that TorchRec's planner does not know.
 
-    A plan in use that any number of tables may move away from is none.
+    A plan in use is not such a rule if there is no limit on what moves.
     """
     rules, moves = result.problem.constraints, result.problem.move_limit
     tied = any(rule.ranks or rule.hosts for rule in rules.tables)
@@ -190,7 +190,7 @@ _DEARER = "tables cut in ways that cost more than those of the bound"
 
 
 def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
-    """What a gap is made of, as shares of the value that are worth telling."""
+    """The parts of a gap, as shares of the value, without those too small to mention."""
     gap, uneven = solver.gap_ratio, solver.uneven_gap_ratio
     parts = [(solver.unseen_gap_ratio, _UNSEEN)]
     if gap is not None and uneven is not None:
@@ -204,12 +204,12 @@ _KIND_OF_UNIT = {"s": Kind.TIME, "B": Kind.BYTES, "USD per 1e9 samples": Kind.US
 
 
 def plain_objective(name: str) -> str:
-    """An objective without the words on scenarios before it: ``worst iteration`` is a time too."""
+    """The name of an objective without a word on scenarios, such as ``worst iteration``."""
     return name.rpartition(" ")[2]
 
 
 def is_of_speed(name: str) -> bool:
-    """Whether an objective is smaller for a shorter iteration: its time, or what it costs."""
+    """Whether a shorter iteration makes an objective smaller, as it does for time and cost."""
     return objective_kind(name)[0] in (Kind.TIME, Kind.USD)
 
 

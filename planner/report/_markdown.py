@@ -7,7 +7,7 @@ from planner.support.printable import printable
 
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]&~$"})
 _AT_THE_START = "#+-="
-"""What makes a list, a heading or a line of text at its start."""
+"""Characters that Markdown takes for a list or a heading at the start of a line."""
 
 
 def render_markdown(title: str, sections: tuple[Section, ...]) -> str:
@@ -39,7 +39,7 @@ def _blocks(section: Section) -> list[str]:
 
 
 def _escape_line(text: str) -> str:
-    """A text that stands alone on its line."""
+    """A text as Markdown, for a line of its own."""
     return "\\" * text.startswith(tuple(_AT_THE_START)) + _escape(text)
 
 

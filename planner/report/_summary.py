@@ -1,4 +1,4 @@
-"""The lines of the summary: what was planned, how fast it will be, what holds it back, how good."""
+"""The lines of the summary: what was planned, its speed, its bottleneck, and how good it is."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def predicted(
 ) -> Fact:
     """Iteration time with its 90 % interval, throughput, and the ratio to TorchRec's own plan.
 
-    Without ``keeps_rules`` it is said that TorchRec's plan does not keep all that the user asked.
-    ``worst`` is the scenario that was planned for; the ratio is about the workload itself.
+    Without ``keeps_rules`` the line says that TorchRec's plan does not keep all rules of the user.
+    ``worst`` is the scenario for which the plan was made; the ratio still compares both plans under
+    the workload itself.
     """
     estimate = best.estimate
     span = worst or estimate.time
@@ -69,7 +70,7 @@ def predicted(
 
 
 def bottleneck(best: Candidate) -> Fact:
-    """The rank with most of the critical path, what fills that path, exposed communication."""
+    """The rank with most of the critical path, the stages of that path, exposed communication."""
     estimate = best.estimate
     top = figures.path_shares(estimate)[:_TOP_STAGES]
     shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
@@ -84,7 +85,7 @@ def bottleneck(best: Candidate) -> Fact:
 
 
 def memory(best: Candidate) -> Fact:
-    """The fullest rank against its capacity, and the fullest host if any table lives there."""
+    """The fullest rank with its capacity, and the fullest host if a table is in host memory."""
     rank = best.memory.fullest
     used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
     reserve = format_gib(rank.reserved_bytes)
@@ -108,7 +109,7 @@ def kinds(best: Candidate) -> Fact:
 
 
 def inputs(best: Candidate) -> Fact:
-    """How many input numbers come from which kind of source, strongest first."""
+    """How many numbers of the system come from each kind of source, the strongest first."""
     counts = Counter(p.source for p in best.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
     weakest = f"weakest input: {best.estimate.time.source.value}"
@@ -116,7 +117,7 @@ def inputs(best: Candidate) -> Fact:
 
 
 def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Warnings of the search and of the estimate, each once."""
+    """All warnings, each once."""
     unique = dict.fromkeys(printable(text) for group in groups for text in group)
     return tuple(f"warning: {text}" for text in unique)
 
@@ -137,7 +138,7 @@ _FEW_SHARDS = 8.0
 
 
 def _few_shards(plan: Plan) -> str | None:
-    """How many shards with a place of their own a rank holds, if so few that bounds prove little.
+    """Words on how many placed shards a rank has, if they are so few that bounds prove little.
 
     ``benchmarks.search.blame`` and ``benchmarks.search.additive`` show that plans in such cases
     hardly improve with more time, while bounds balance the phases better than whole shards can.
@@ -171,6 +172,6 @@ def solver_line(solver: SolverReport, plan: Plan) -> Fact:
 
 
 def _other_work(solver: SolverReport) -> str:
-    """What the search did besides pricing: pivots of bounds and moves, counted in priced plans."""
+    """The work of the search that was not pricing, such as bounds, counted in priced plans."""
     other = solver.work - solver.evaluations
     return f", and other work that counts as {other:,} more" if other > 0 else ""

@@ -1,6 +1,6 @@
-"""Sections for a terminal: at most 100 columns, no markup or control codes of names.
+"""Prints sections on a terminal, at most 100 columns wide, without control codes from names.
 
-Nothing is cut. A table that is too wide wraps its texts, then leaves out optional columns, and at
+No text is cut. A table that is too wide wraps its texts, then leaves out optional columns, and at
 last becomes a list of records.
 """
 
@@ -24,19 +24,19 @@ _NARROWEST_LABEL = 10
 _READABLE_TEXT = 14
 _NARROWEST_TEXT = 8
 _GAPS = (2, 1)
-"""Blanks between columns, beside the one that the box takes: where they fit, and where not."""
+"""Blanks between columns, in addition to the one of the box: usually, and in narrow tables."""
 
 _BREAK = re.compile(r" (?!%|[KMGTP]?i?B\b|[num]?s\b|[kMG]\b(?!\s[\d(])|USD\b|FLOP)")
 """Where a text may be broken: at a blank, but not between a number and its unit."""
 
 _SEAMS = re.compile(r"(?<=[_/.-])(?=[^\d_/.-])")
-"""Where a long word is broken rather than elsewhere."""
+"""The places where a long word is broken if possible."""
 
 Cells = list[tuple[str, ...]]
 
 
 def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
-    """Facts as aligned lines; parts wrap between each other, under their label."""
+    """Print facts as aligned lines, which are broken between their parts if possible."""
     width = min(console.width, MAX_WIDTH)
     label_width = max([len(fact.label) for fact in facts], default=0)
     label_width = min(max(label_width, _NARROWEST_LABEL), _LABEL_WIDTH)
@@ -48,7 +48,7 @@ def print_facts(console: Console, facts: tuple[Fact, ...]) -> None:
 
 
 def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
-    """Whole sections: heading, facts, table, notes."""
+    """Print whole sections: heading, facts, table, notes."""
     width = min(console.width, MAX_WIDTH)
     for section in map(_printable, sections):
         console.print()
@@ -61,13 +61,13 @@ def print_sections(console: Console, sections: tuple[Section, ...]) -> None:
 
 
 def _printable(section: Section) -> Section:
-    """With headings that disturb nothing; plans are named by their users."""
+    """The section with control codes taken out of its headings, which can have names of plans."""
     columns = tuple(replace(c, title=printable(c.title)) for c in section.columns)
     return replace(section, title=printable(section.title), columns=columns)
 
 
 def print_notes(console: Console, notes: tuple[str, ...]) -> None:
-    """Notes, wrapped at the width of the terminal."""
+    """Print notes, wrapped at the width of the terminal."""
     width = min(console.width, MAX_WIDTH)
     for note in notes:
         for line in wrap(printable(note), width):
@@ -75,7 +75,7 @@ def print_notes(console: Console, notes: tuple[str, ...]) -> None:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of whole words; a number keeps its unit, and a word that is too long stays whole."""
+    """Break a text into lines of whole words; a number stays on one line with its unit."""
     lines: list[str] = []
     for word in _BREAK.split(text):
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
@@ -86,7 +86,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _pack(parts: tuple[str, ...], width: int) -> list[str]:
-    """Parts joined by three spaces, broken between parts, then between words."""
+    """Join parts by three blanks; lines are broken between parts, and only then between words."""
     lines: list[str] = []
     for part in parts:
         if lines and cell_len(lines[-1]) + 3 + cell_len(part) <= width:
@@ -126,7 +126,7 @@ def _table(columns: tuple[Column, ...], cells: Cells, widths: dict[int, int], ga
 
 
 def _print_records(console: Console, columns: tuple[Column, ...], cells: Cells) -> None:
-    """Every row as a heading, its first cell, with the other cells under it."""
+    """Print every row as a heading (its first cell) with the other cells below it."""
     console.print()
     for row in cells:
         first, *others = (i for i, text in enumerate(row) if text)
@@ -136,7 +136,7 @@ def _print_records(console: Console, columns: tuple[Column, ...], cells: Cells) 
 
 
 def _folded(text: str, width: int) -> str:
-    """The text on as many lines as it needs; words that are too long break at their seams."""
+    """The text on as many lines as it needs; words that are too long break at ``_SEAMS``."""
     lines: list[str] = []
     for line in wrap(text, width):
         rest = line
@@ -154,9 +154,9 @@ def _column_widths(
 ) -> dict[int, int] | None:
     """Widths of the columns that are shown, by index; None if they do not fit beside each other.
 
-    Numbers keep their full width, under a title that may wrap. If the rest is too wide, it is tried
-    again with narrow gaps; then texts wrap at a readable width, then optional columns go, the last
-    first, then texts wrap at a narrow one.
+    Numbers keep their full width; their titles may wrap. If the table is too wide, these steps are
+    taken until it fits: narrow gaps; texts wrap at a readable width; optional columns are left out,
+    the last one first; texts wrap at a narrow width.
     """
     widths = {
         i: max(cell_len(column.title), *(cell_len(row[i]) for row in cells))
@@ -183,13 +183,13 @@ def _column_widths(
 
 
 def _least(column: Column, texts: list[str]) -> int:
-    """The narrowest that a column may be: its numbers whole, its title in words."""
+    """The least width of a column: its widest number, or the longest word of its title."""
     title = max(map(cell_len, _BREAK.split(column.title)))
     return max(title, *map(cell_len, texts)) if column.is_number else title
 
 
 def _shrunk(widths: dict[int, int], floor: dict[int, int], width: int, gap: int) -> dict[int, int]:
-    """The widths, taken down to fit: always the widest of those that can give."""
+    """Narrow the widest column that is above its floor, again and again, until all columns fit."""
     widths = dict(widths)
     while _excess(widths, width, gap) > 0:
         widest = max((i for i in widths if widths[i] > floor[i]), key=lambda i: widths[i])

@@ -1,4 +1,4 @@
-"""What a section of a report is: facts and rows of raw values, formatted only when rendered."""
+"""A section of a report: facts and rows of raw values, which are formatted when it is written."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from planner.support.digits import format_gap, significant, unsigned_zero
 from planner.support.printable import printable
 
 _NOTHING = 1e-8
-"""Seconds (or bytes) below which a difference is written as 0."""
+"""A difference of fewer seconds (or bytes) is written as 0."""
 
 Cell = str | int | float | None
 
 
 class Kind(StrEnum):
-    """What the values of a column are, and so how they are written.
+    """The kind of the values of a column, which decides how they are written.
 
-    Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a bare number of GiB, for
-    columns whose title says so. ``gap`` writes a share with two digits, ``factor`` writes
-    ``1.34x``, ``delta`` a time with its sign.
+    Values are raw: seconds, bytes, shares 0..1. ``gib`` writes bytes as a number of GiB without
+    unit, for columns whose title has the unit. ``gap`` writes a share with two digits, ``factor``
+    writes ``1.34x``, ``delta`` a time with its sign.
     """
 
     TEXT = "text"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a section's table. ``optional`` ones are left out of a narrow terminal."""
+    """One column of a section's table; an ``optional`` one is left out on a narrow terminal."""
 
     title: str
     kind: Kind = Kind.TEXT
@@ -50,7 +50,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether the column holds numbers, which are set flush right and never cut."""
+        """Whether the column has numbers, which are aligned to the right and never wrapped."""
         return self.kind is not Kind.TEXT
 
 
@@ -98,7 +98,7 @@ def format_cell(kind: Kind, value: Cell) -> str:
 
 
 def _signed(value: float, write: Callable[[float], str]) -> str:
-    """With ``+`` or a minus sign; differences that no unit can show are ``0``."""
+    """A difference with ``+`` or a minus sign; ``0`` if it is below ``_NOTHING``."""
     if abs(value) < _NOTHING:
         return "0"
     sign = "+" if value > 0 else "\N{MINUS SIGN}"

@@ -1,7 +1,7 @@
-"""Pages of points: a scatter on log scales and a table that sorts, in one file that loads nothing.
+"""Pages of sweeps and studies: a scatter on log scales, and a table that can be sorted.
 
-Sweeps and studies of setups share style, axes, legend and cells. At the width of a telephone, rows
-of the table become blocks and the text of charts grows.
+Both kinds of pages share style, axes, legend and cells, and load nothing from other places. At the
+width of a telephone, rows of the table become blocks, and the text of charts grows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from planner.support.digits import significant
 
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-"""Okabe and Ito's palette: told apart by colour-blind readers, on light and dark ground."""
+"""Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
 WIDTH: Final = 760
 HEIGHT: Final = 420
 LEFT: Final = 70
@@ -67,7 +67,7 @@ body.append(...rows)}});
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """The document around some parts of HTML."""
+    """The whole document, with some parts of HTML in it."""
     return "\n".join(
         (
             "<!doctype html>",
@@ -82,7 +82,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def legend(systems: Sequence[str]) -> str:
-    """Each name behind a dot of its colour."""
+    """The legend: each name with a dot of its colour before it."""
     return " ".join(
         f'<span class="name"><span class="key" style="background:{colour(systems, s)}"></span>'
         f"{escape(s)}</span>"
@@ -91,17 +91,17 @@ def legend(systems: Sequence[str]) -> str:
 
 
 def colour(systems: Sequence[str], system: str) -> str:
-    """The colour of one of some names."""
+    """The colour of one of the systems."""
     return _COLOURS[systems.index(system) % len(_COLOURS)]
 
 
 def open_chart(label: str) -> str:
-    """The beginning of a chart, with what it shows for those who cannot see it."""
+    """The beginning of a chart, with a text for people who cannot see it."""
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
 
 
 class Scale:
-    """A logarithmic axis over the values with some air around them."""
+    """A logarithmic axis that covers some values, with a margin around them."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low = min(values) / 1.15
@@ -109,15 +109,15 @@ class Scale:
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        """Where a value lies, in units of the chart."""
+        """The position of a value, in units of the chart."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self, factor: float = 1.0) -> list[float]:
-        """Values that are round once they are multiplied by the factor, as labels show them.
+        """Values for labels, which are round after multiplication by the factor.
 
-        1, 2 and 5 of every decade; the decades alone, or more, as there is room. Where the axis
-        covers too little for that, equal steps.
+        They are 1, 2 and 5 times the powers of ten; fewer or more of them, depending on the room.
+        If the axis covers too little for that, they are equal steps.
         """
         low, high = self.low * factor, self.high * factor
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -144,9 +144,9 @@ def axes(
     y_factor: float = 1.0,
     x_ticks: Sequence[float] | None = None,
 ) -> list[str]:
-    """Both axes with their grid; labels show values times the factors.
+    """Both axes with their grid; labels show values multiplied by the factors.
 
-    ``x_ticks`` are the values to label on the axis to the right, where they are not round ones.
+    ``x_ticks`` are the values to label on the axis to the right; round ones if not given.
     """
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     lines = []
@@ -169,14 +169,14 @@ def axes(
 
 
 Place = tuple[float, float]
-"""Across and up, in the values of the axes or in units of the chart."""
+"""A position (across, up), in the values of the axes or in units of the chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A point of a scatter: where it is, the name that gives its colour, and what it says.
+    """A point of a scatter: its position, the name that gives its colour, and its text.
 
-    ``label`` is written beside it where there is room; a line joins ``ends``, its interval.
+    ``label`` is written beside it if there is room; a line joins the ``ends`` of its interval.
     """
 
     x: float
@@ -190,7 +190,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What an axis shows: its title, and the factor from values to what is written."""
+    """What an axis shows: its title, and the factor from values to labels."""
 
     title: str
     factor: float = 1.0
@@ -205,15 +205,15 @@ def scatter(
     *,
     joined: Sequence[tuple[float, float]] | None = None,
 ) -> str:
-    """Points on log scales; the best are filled, and a line may join some.
+    """A chart of points on log scales; the best are filled, and a line may join some.
 
     Args:
-        label: what it shows, for those who cannot see it.
-        dots: at least one; the last lie on top.
-        names: that have a colour, in the order of the legend.
+        label: what the chart shows, for people who cannot see it.
+        dots: at least one point; later ones are drawn over earlier ones.
+        names: the names that have a colour, in the order of the legend.
         across: the axis to the right.
         up: the axis upwards.
-        joined: values along a line.
+        joined: the points of a line, in the values of the axes.
     """
     places = [(d.x, d.y) for d in dots] + [end for d in dots for end in d.ends or ()]
     x = Scale([a for a, _ in places], LEFT, WIDTH - RIGHT)
@@ -242,10 +242,10 @@ def scatter(
 
 
 def written(labels: Sequence[tuple[Place, str]], dots: Sequence[Place]) -> list[str]:
-    """Each label beside its place, where no other label and none of the dots is in the way.
+    """Write labels beside their places, but only where no other label and no dot is in the way.
 
     Args:
-        labels: places in units of the chart, and what is written there.
+        labels: places in units of the chart, and the texts to write there.
         dots: places that have to stay visible.
     """
     boxes = [(a - 6, b - 6, a + 6, b + 6) for a, b in dots]
@@ -276,11 +276,11 @@ def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str | None]]]) -> str:
-    """A table whose columns sort; rows of the front are marked.
+    """A table that can be sorted by each column; rows of the front are marked.
 
     Args:
-        titles: of the columns.
-        rows: whether a row is on the front, and its values.
+        titles: the titles of the columns.
+        rows: for each row, whether it is on the front, and its values.
     """
     head = "".join(f"<th><button>{escape(title)}</button></th>" for title in titles)
     body = []
@@ -294,7 +294,7 @@ def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str
 
 
 def _cell(title: str, value: float | str | None) -> str:
-    """A cell with its column's title, which narrow screens show beside it."""
+    """A cell with the title of its column, which narrow screens show beside the value."""
     label = f'data-l="{escape(title)}"'
     if isinstance(value, str):
         return f"<td {label}>{escape(value)}</td>"

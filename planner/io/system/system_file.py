@@ -37,9 +37,8 @@ def load_system(
 
     Args:
         source: path of a ``.yaml`` file, or the name of a shipped system.
-        gpus: number of ranks; None for one full host. Fewer ranks than a host has mean one host
-        with
-            so many.
+        gpus: number of ranks; None for one full host. If it is smaller than the ranks of a host,
+            there is one host with this many ranks.
         gpus_per_host: ranks per host; None for those of the system.
 
     Returns:
@@ -81,7 +80,7 @@ def load_system(
 
 
 def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:
-    """The topology with fitted factors; that of host time goes into the launch latency."""
+    """The topology with fitted factors; the factor of host time changes the launch latency."""
     given = schema.fitted
     if given is None:
         return topology
@@ -102,7 +101,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
 
 
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
-    """The topology with the ranks and hosts that differ."""
+    """The topology with those ranks and hosts that differ from the others."""
     device, speeds, host = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
     _refuse_twice(schema)
     for entry in schema.different_ranks:
@@ -126,7 +125,7 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
 
 
 def _refuse_twice(schema: SystemSchema) -> None:
-    """Refuse a rank or host that gets the same key from two entries: one would be lost."""
+    """Refuse a rank or host that gets the same key from two entries: one would have no effect."""
     given = [
         *(
             ("different_ranks", key, rank)
@@ -159,7 +158,7 @@ def _inside(places: list[int], count: int, key: str) -> list[int]:
 
 
 def _beside(name: str, path: Path) -> str:
-    """A set of curves by its name; a CSV file lies where the system file does."""
+    """The name of a set of curves, or the path of a CSV file beside the system file."""
     return str(path.parent / name) if name.endswith(".csv") else name
 
 
@@ -254,7 +253,7 @@ def _link(schema: LinkSchema) -> Link:
 
 
 def _network(schema: SystemSchema) -> Link:
-    """A rank's link; its share of the cards is that of a full host, however many run."""
+    """The network link of a rank: its share of a full host's cards, even if fewer ranks run."""
     network = schema.links.network
     link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema)
     pods = network.pods
@@ -275,7 +274,7 @@ def _of_kind(network: FabricSchema, schema: SystemSchema) -> Link:
 
 
 def _fabric_provenance(schema: SystemSchema) -> Iterator[Provenance]:
-    """What follows from the kind of network, unless the file gives it."""
+    """The sources of numbers that follow from the kind of network, unless the file gives them."""
     network = schema.links.network
     if not isinstance(network, FabricSchema):
         return
@@ -295,7 +294,7 @@ def _fabric_provenance(schema: SystemSchema) -> Iterator[Provenance]:
 
 
 def _provenance(schema: Strict, prefix: str) -> Iterator[Provenance]:
-    """Every sourced number of a file, by its key path."""
+    """Every number of a file that has a source, with its key path."""
     for name in type(schema).model_fields:
         yield from _entries(getattr(schema, name), f"{prefix}{name}")
 

@@ -19,7 +19,7 @@ _REASON_SHARE: Final = 0.2
 
 
 def advice(evidence: Evidence) -> str:
-    """What to do, compared with the plan in use, TorchRec's own, or the fastest baseline."""
+    """A sentence on what to do, which compares with the plan in use, TorchRec's, or a baseline."""
     result, rival = evidence.result, evidence.rival
     if not result.best.memory.fits:
         return "Do not run this plan: it does not fit in memory."
@@ -61,7 +61,7 @@ def advice(evidence: Evidence) -> str:
 
 
 def _instead(result: PlanningResult, rival: Candidate, gain: float) -> str:
-    """What to do where the rival is faster."""
+    """What to do if the rival is faster."""
     if rival.name == IN_USE:
         return "keep the plan in use, which is faster."
     words = f"take {_name(rival)} instead, whose iteration is {format_share(gain)} shorter"
@@ -80,7 +80,7 @@ def _probability(sure: float) -> str:
 
 
 def _reason(best: Candidate, rival: Candidate) -> str:
-    """The family of stages on the critical path that the plan shortens most."""
+    """Words on the family of stages that the plan shortens most on the critical path."""
     ours, theirs = (_stages.family_seconds(c.estimate) for c in (best, rival))
     saved = {name: s - ours.get(name, 0.0) for name, s in theirs.items()}
     name = max(saved, key=saved.__getitem__, default="")

@@ -1,4 +1,4 @@
-"""compare.html: several plans of one workload, what differs first, then each plan drawn."""
+"""compare.html: first the differences between several plans, then the charts of each plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _INTRODUCED = "<p>{{ intro }}</p>{{ table }}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Plans of one workload, the first the reference.
+    """Plans of one workload; the first one is the reference.
 
     ``confidences`` holds, for each other plan, the probability (0..1) that it is faster.
     """
@@ -61,7 +61,7 @@ class Comparison:
 
 
 def difference_sections(comparison: Comparison) -> tuple[Section, ...]:
-    """What the terminal and compare.md show, and the re-shard's time."""
+    """The sections of the terminal and of compare.md, and the time of the move."""
     found = difference.build_difference(
         comparison.pipeline.workload, comparison.plans, comparison.confidences
     )
@@ -110,7 +110,7 @@ def render_compare(comparison: Comparison, blocks: Sequence[Block]) -> str:
 
 
 def _slowest(comparison: Comparison) -> Block:
-    """Each stage on its slowest rank, buckets added up, and the difference from the first plan."""
+    """Each stage on its slowest rank, with buckets added up, and the change from the first plan."""
     plans = comparison.plans
     found = [
         {name: max(times) for name, (_, times) in _stages.merged_durations_s(p.estimate).items()}
@@ -138,7 +138,7 @@ def _slowest(comparison: Comparison) -> Block:
 
 
 def _stage_deltas(comparison: Comparison) -> Block:
-    """Stages in which ranks differ, as the time of a later plan less that of the first."""
+    """For each rank and stage, the time of a later plan minus that of the first plan."""
     groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
     base = _stages.merged_durations_s(comparison.plans[0].estimate)
     parts: list[tuple[str, Markup | None]] = []
@@ -210,7 +210,7 @@ def _memory_deltas(comparison: Comparison) -> Block:
 
 
 def _moved(comparison: Comparison, index: int) -> Block:
-    """Every table that differs; the terminal shows the largest alone."""
+    """Every table that differs; the terminal shows only the largest of them."""
     base, other = comparison.plans[0], comparison.plans[index]
     section = difference.moves_section(comparison.pipeline.workload, base, other, most=None)
     block = replace(plain_block(f"moved-{index + 1}", section), short=f"Moved: {other.name}")
@@ -220,7 +220,7 @@ def _moved(comparison: Comparison, index: int) -> Block:
 
 
 def _reshards(comparison: Comparison) -> Section:
-    """What going from the first plan to each other takes, once."""
+    """Bytes and seconds of the move from the first plan to each other one."""
     base, pipeline = comparison.plans[0], comparison.pipeline
     rows: list[tuple[Cell, ...]] = []
     facts = []

@@ -1,4 +1,4 @@
-"""All that the page shows: the planning result, and what follows from it and is not in it."""
+"""The values that the page shows: the result, and what is computed from it for the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IN_USE: Final = "the plan in use"
 class View:
     """One plan and its forward exchange, ``[W, W]`` bytes from rank i to rank j.
 
-    ``scale_s`` is the length of the time axis where several plans share one; 0 for an own one.
+    ``scale_s`` is the length of a time axis that several plans share; 0 for an axis of its own.
     """
 
     name: str
@@ -41,18 +41,23 @@ class View:
 
     @property
     def source(self) -> str:
-        """Where predicted numbers are from: the weakest input that entered."""
+        """The source of predicted numbers: that of the weakest number they are computed from."""
         return f"predicted (weakest input: {self.plan.estimate.time.source.value})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What :func:`gather` found.
+    """The values that :func:`gather` computes.
 
-    ``rated_s`` is TorchRec's rating of the best plan, the runners-up and the baselines in this
-    order; ``table_costs`` is what each table costs in the best plan. ``rival`` is what the plan has
-    to beat: the plan in use, else TorchRec's own, else the fastest baseline; ``confidence_ratio``
-    is the probability that it does.
+    Attributes:
+        result: the planning result.
+        view: the best plan with its traffic.
+        rated_s: TorchRec's rating of the best plan, the runners-up and the baselines, in this
+            order.
+        table_costs: what each table costs in the best plan.
+        rival: the plan to compare with: the plan in use, or else TorchRec's own, or else the
+            fastest baseline.
+        confidence_ratio: probability that the best plan is faster than the rival.
     """
 
     result: PlanningResult
@@ -64,7 +69,7 @@ class Evidence:
 
 
 def gather(result: PlanningResult) -> Evidence:
-    """Traffic of the best plan, and TorchRec's rating of all plans."""
+    """Compute the traffic of the best plan, TorchRec's rating of all plans, and the rival."""
     problem = result.problem
     pipeline = pipeline_of(problem)
     plans = (result.best, *result.runners_up, *result.baselines)
@@ -105,9 +110,9 @@ def view_of(pipeline: CostPipeline, plan: Candidate) -> View:
 
 
 def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> float:
-    """What TorchRec's planner minimises: the largest sum over a rank's shards of their estimates.
+    """The value that TorchRec's planner minimises: the largest sum of estimates over ranks.
 
-    TorchRec's formulas (:mod:`costmodels.torchrec_estimates`) on the bandwidths of the system.
+    It uses TorchRec's formulas (:mod:`costmodels.torchrec_estimates`) with the system's bandwidths.
     """
     machine = TorchrecMachine.of(topology)
     loads: defaultdict[int, float] = defaultdict(float)
@@ -130,7 +135,7 @@ def torchrec_rating_s(plan: Plan, workload: Workload, topology: Topology) -> flo
 
 
 def notable_ranks(estimate: IterationEstimate) -> tuple[tuple[str, int], ...]:
-    """The rank with most of the critical path, and by compute the slowest, median and fastest."""
+    """The rank with most of the critical path, and the slowest, median and fastest by compute."""
     order = sorted(estimate.ranks, key=lambda r: (r.compute_s, r.rank))
     found = (
         ("critical", figures.bottleneck_rank(estimate)),

@@ -1,4 +1,4 @@
-"""Ranks one by one, or, where they are many, by host or in bins of hosts."""
+"""Groups of ranks for charts: single ranks or, if there are many, hosts or several hosts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Group:
 
     @property
     def is_rank(self) -> bool:
-        """Whether it is a rank alone."""
+        """Whether it is a single rank."""
         return len(self.ranks) == 1
 
 
 def rank_groups(topology: Topology, *, most: int) -> tuple[Group, ...]:
-    """Ranks if there are at most ``most``, else hosts, else bins of equally many hosts."""
+    """Ranks if there are at most ``most``, else hosts, else groups of equally many hosts."""
     world, local = topology.world_size, topology.local_world_size
     if world <= most:
         return tuple(Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))

@@ -1,4 +1,4 @@
-"""Many ranks as a heat map: a row per host, a cell per rank, the darkest the largest."""
+"""A heat map of many ranks: a row for each host, a cell for each rank, darker for larger values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.report.html._svg import NARROW, Bar, Lane, lanes_chart
 from planner.report.html.base import Number
 
 FEWEST_RANKS = 32
-"""From so many ranks on, a bar for each says less than a map."""
+"""With at least this many ranks, a heat map is drawn instead of a bar for each rank."""
 _SHADES = 9
 _MOST_ROWS = 48
 _ROW_OF_LONE_RANKS = 8
@@ -22,14 +22,14 @@ _VALUE_WIDTH = 76
 def heat_map(
     label: str, topology: Topology, times_s: Sequence[float], *, quantity: str, source: str
 ) -> tuple[Markup, tuple[Number, ...], int]:
-    """Hosts by their largest rank, the largest on top; ranks in their order.
+    """The map, with hosts sorted by their largest rank, and ranks of a host in their order.
 
     Args:
         label: what the map shows.
         topology: hosts and ranks.
         times_s: seconds of each rank.
         quantity: name of the numbers in results.csv.
-        source: where they are from.
+        source: source of the numbers.
 
     Returns:
         The map, its numbers, and how many hosts it leaves out.
@@ -68,7 +68,7 @@ def heat_map(
 
 
 def _shade(value: float, least: float, most: float) -> int:
-    """0 for the least to 8 for the most; the middle where all are alike."""
+    """A shade from 0 for the least value to 8 for the largest; the middle if all are equal."""
     if most <= least:
         return _SHADES // 2
     return round((_SHADES - 1) * (value - least) / (most - least))

@@ -1,4 +1,4 @@
-"""The page around the sections: one file that loads nothing from anywhere."""
+"""The page around the sections: one file that loads nothing from other places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.support.csv_text import csv_text
 
 
 def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
-    """The document. Its script sorts, searches, shows details and switches the theme."""
+    """The document; its script sorts, searches, shows details and switches the theme."""
     style, script = _asset("style.css"), "\n" + _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (

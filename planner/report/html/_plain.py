@@ -1,4 +1,4 @@
-"""A section of the terminal as a block of the page: its facts, its rows, its notes."""
+"""A section of the terminal as a block of the page, with its facts, rows and notes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Field, Number, grid
 
 TALL_ROWS = 24
-"""Rows from which a table scrolls in a box of its own."""
+"""A table with more rows than this scrolls in a box of its own."""
 
 _UNITS: dict[Kind, tuple[str, str]] = {
     Kind.TIME: ("_s", "s"),
@@ -27,7 +27,7 @@ _BODY = """\
 
 
 def plain_block(name: str, section: Section) -> Block:
-    """The block ``name`` with all that the section tells."""
+    """The block ``name`` with everything in the section."""
     table, numbers = _table(section) if section.columns else ("", ())
     body = fill(
         _BODY,
@@ -39,7 +39,7 @@ def plain_block(name: str, section: Section) -> Block:
 
 
 def _table(section: Section) -> tuple[str, tuple[Number, ...]]:
-    """Rows under the name of their first cell; a name that occurs again gets a number."""
+    """A table whose rows are named by their first cells; a name that occurs again gets a number."""
     first, *others = section.columns
     seen: Counter[str] = Counter()
     rows = []

@@ -1,4 +1,4 @@
-"""Stages in a few families, each with one colour in every chart."""
+"""Groups stages into a few families, each of which has the same colour in every chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ FAMILIES: dict[str, str] = {
     "reduce": "all-reduce",
     "other": "host launches and data",
 }
-"""Class of the colour and words of each family, in the order of an iteration."""
+"""The style class of each family's colour, and its name for people, in the order of an iteration.
+"""
 
 _RULES = (
     ("input", r"^input"),
@@ -45,12 +46,12 @@ def family(stage: str) -> str:
 
 
 def merged_name(stage: str) -> str:
-    """The name without the number of a gradient bucket."""
+    """The name of a stage without the number of a gradient bucket."""
     return _PART.sub("", stage)
 
 
 def merged_durations_s(estimate: IterationEstimate) -> dict[str, tuple[str, list[float]]]:
-    """Seconds of each stage on every rank, buckets added up: name -> (stream, [W])."""
+    """Seconds of each stage on every rank, with buckets added up: name -> (stream, ``[W]``)."""
     found: dict[str, tuple[str, list[float]]] = {}
     for stage in sorted(estimate.stages, key=lambda s: min(s.start_s, default=0.0)):
         if not any(stage.duration_s):
@@ -62,7 +63,7 @@ def merged_durations_s(estimate: IterationEstimate) -> dict[str, tuple[str, list
 
 
 def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
-    """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> [W]."""
+    """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> ``[W]``."""
     found: dict[str, list[float]] = {}
     for stage in estimate.stages:
         total = found.setdefault(family(stage.name), [0.0] * len(stage.duration_s))
@@ -71,12 +72,12 @@ def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
 
 
 def legend(stages: Iterable[str]) -> Markup:
-    """Colour and words of the families of the stages that a chart shows."""
+    """The legend for the families of the stages that a chart shows."""
     return legend_of({family(stage) for stage in stages})
 
 
 def legend_of(families: Collection[str]) -> Markup:
-    """Colour and words of families, in their order."""
+    """The legend for some families, in the order of FAMILIES."""
     keys = [(f"c-{name}", words) for name, words in FAMILIES.items() if name in families]
     return fill("{{ blocks.legend(keys) }}", keys=keys)
 

@@ -1,4 +1,4 @@
-"""Charts of bars in lanes: inline SVG in per cent, so that text keeps its size on any screen."""
+"""Charts of bars in lanes, as inline SVG with widths in per cent, so that text keeps its size."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from costmodels import units
 from planner.report.html.base import Number, mark, text
 
 MIN_WIDTH = 700
-"""Pixels below which a chart scrolls in its box; labels are chosen so that they fit at this."""
+"""A chart narrower than this many pixels scrolls in its box; labels fit at this width."""
 
 NARROW = 350
-"""The same for charts without labels in bars: the width of a telephone."""
+"""The same for charts without labels in their bars: the width of a telephone."""
 
 GUTTER = 118
-"""Pixels of the lane labels, left of the chart."""
+"""Width of the lane labels at the left of the chart, in pixels."""
 
 _CHARACTER = 6.2
-"""Widest mean width of a character of a bar label, in pixels."""
+"""Mean width of a character of a bar label in the widest font, in pixels."""
 _LANE = 22
 _THIN_LANE = 14
 _ROOMY = 20
-"""Lanes up to which they are tall."""
+"""Lanes are tall if there are at most this many."""
 _GROUP = 20
 _AXIS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar; ``css`` is the family of its colour, ``strong`` outlines it.
+    """One bar of a lane.
 
-    The first of ``labels`` that fits is written into it.
+    ``css`` is the style class of its colour, ``strong`` outlines it. The first of ``labels`` that
+    fits is written into it.
     """
 
     start_ratio: float
@@ -49,7 +50,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A row of bars; a ``group`` puts a heading above it. ``value`` is set at the right end."""
+    """A row of bars, with a heading ``group`` above it and a ``value`` at its right end."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -59,7 +60,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """A mark of the axis; ``css`` is ``axis`` for a grid line, ``limit`` for a limit."""
+    """A mark on the axis; ``css`` is ``axis`` for a grid line, or ``limit`` for a limit."""
 
     at_ratio: float
     label: str
@@ -74,7 +75,7 @@ def lanes_chart(
     value_width: int = 0,
     min_width: int = MIN_WIDTH,
 ) -> Markup:
-    """The chart in a box that scrolls where it is narrow, and a line for the details."""
+    """The chart in a box that scrolls on narrow screens, and a line for details below it."""
     lane_height = _LANE if len(lanes) <= _ROOMY else _THIN_LANE
     base = lane_height - (7 if lane_height == _LANE else 3)
     room = min_width - GUTTER - value_width
@@ -124,13 +125,13 @@ def _bar(bar: Bar, top: int, room: int, lane_height: int) -> str:
 
 
 def _fitting(labels: tuple[str, ...], width: float) -> str:
-    """The first label that fits in so many pixels; else nothing."""
+    """The first label that fits into ``width`` pixels; empty if none does."""
     fits = (words for words in labels if len(words) * _CHARACTER + 8 <= width)
     return next(fits, "")
 
 
 def _tick(tick: Tick, height: int, *, odd: bool) -> str:
-    """Every second label goes where the screen is narrow."""
+    """A mark with its label; every second (``odd``) label is hidden on narrow screens."""
     x = f"{100 * tick.at_ratio:.2f}%"
     anchor = "start" if tick.at_ratio < 0.03 else "end" if tick.at_ratio > 0.97 else "middle"
     line = f'<line class="{tick.css}" x1="{x}" x2="{x}" y1="0" y2="{height + 4}"/>'

@@ -1,4 +1,4 @@
-"""What each table costs: times of the stages, shared out by what tables bring to them."""
+"""What each table costs: the times of stages, shared out by the work that tables bring to them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class TableCost:
 
 
 def table_costs(plan: Candidate, pipeline: CostPipeline) -> dict[str, TableCost]:
-    """Cost of each table of a plan.
+    """The cost of each table of a plan, as a mean over ranks.
 
-    On each rank, the time of lookups is shared out by what each table's lookups would take there
-    alone, the time of an exchange by bytes; the all-reduce of replicated tables by bytes, the dense
-    part's gradients keeping their share. Averaged over ranks.
+    On each rank, the time of lookups is shared out in proportion to what the lookups of each table
+    would take alone, and the time of an exchange in proportion to bytes. The time of the all-reduce
+    is shared out in proportion to bytes among replicated tables and the dense part.
     """
     spent = _family_durations_s(plan)
     placements = plan.plan.placements
@@ -67,6 +67,6 @@ def _family_durations_s(plan: Candidate) -> dict[str, FloatArray]:
 
 
 def _shared(parts: FloatArray, total_s: FloatArray | int, others: float = 0.0) -> FloatArray:
-    """``total_s`` [W] shared out by ``parts`` [T, W], averaged over ranks: [T]."""
+    """``[T]`` shares of ``total_s [W]`` in proportion to ``parts [T, W]``, as means over ranks."""
     whole = parts.sum(axis=0) + others
     return np.asarray((parts / np.where(whole > 0, whole, 1.0) * total_s).mean(axis=1))

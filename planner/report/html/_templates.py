@@ -1,4 +1,4 @@
-"""Jinja2 with autoescape: whatever a template shows of a value can only be text."""
+"""Fills Jinja2 templates with autoescape, so that a value in a template can only become text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def render(name: str, **values: object) -> Markup:
 
 
 def fill(source: str, **values: object) -> Markup:
-    """A short template that stands beside the code that uses it.
+    """Fill a short template that is written beside the code that uses it.
 
-    ``blocks`` holds the macros of ``templates/blocks.html``. A value is escaped, and its control
+    ``blocks`` has the macros of ``templates/blocks.html``. A value is escaped, and its control
     codes are replaced, unless it is :class:`markupsafe.Markup`, which only templates and charts
     make.
     """

@@ -1,4 +1,4 @@
-"""What a block of the page is: HTML, and a row of results.csv for every number in it."""
+"""A block of the page: its HTML, and a row of results.csv for every number in it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from planner.support.printable import printable
 class Number:
     """One value that the page shows, as results.csv lists it.
 
-    ``entity`` is what has the value (``rank 3``, a table), ``quantity`` its name with the unit,
-    ``source`` where it is from: predicted, input, search, or the source of a system number.
+    ``entity`` is what has the value (``rank 3``, a table), ``quantity`` is its name with the unit,
+    and ``source`` is ``predicted``, ``input``, ``search``, or the source of a system's number.
     """
 
     entity: str
@@ -35,9 +35,9 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One part of the page: ``name`` is its anchor and its section in results.csv.
+    """One part of the page.
 
-    ``short`` is what the navigation calls it.
+    ``name`` is its anchor, and its section in results.csv; ``short`` is its name in the navigation.
     """
 
     name: str
@@ -77,7 +77,7 @@ def mark(number: Number) -> Markup:
 
 
 def written(kind: Kind, value: Cell) -> str:
-    """A value as people read it; times, bytes and rates with three digits, to line up."""
+    """A value for people; times, bytes and rates have three digits, so that they line up."""
     words = format_cell(kind, value)
     return _SHORT_NUMBER.sub(_padded, words) if kind in _PADDED else words
 
@@ -88,7 +88,7 @@ def _padded(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a table: its heading, its name in results.csv, how values are written."""
+    """A column of a table: its heading, its name in results.csv, and how its values are written."""
 
     title: str
     quantity: str
@@ -99,7 +99,7 @@ class Field:
 
     @property
     def is_number(self) -> bool:
-        """Whether its cells hold numbers."""
+        """Whether its cells have numbers."""
         return self.kind is not Kind.TEXT
 
 
@@ -115,10 +115,10 @@ def grid(
     """A table in a box of its own, and its numbers.
 
     Args:
-        head: heading of the first column, which names the rows.
+        head: heading of the first column, which has the names of the rows.
         fields: the other columns.
         rows: name (unique) and values of each row.
-        css: class of the table.
+        css: style class of the table.
         ident: id of the table, for its search box.
         tall: whether the table has so many rows that it scrolls in its box.
     """
@@ -138,7 +138,7 @@ _GRID = "{{ blocks.grid(head, heads, rows, css, ident, tall) }}"
 
 
 def _cell(field: Field, value: Cell) -> tuple[str, str | None, str]:
-    """What people read, the raw number (None for a text), and the class of a signed difference."""
+    """The text, the raw number (None for a text), and the style class of a signed difference."""
     words = written(field.kind, value)
     if not field.is_number:
         return words, None, ""

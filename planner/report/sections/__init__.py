@@ -1,1 +1,1 @@
-"""Parts of the reports: one file per part, found by its file name, for all kinds of output."""
+"""The parts of reports: one file for each part, found by its file name, for all output forms."""

@@ -1,4 +1,4 @@
-"""Runner-up plans and baselines: how much each loses, and in which stages."""
+"""Runners-up and baselines: how much slower each plan is, and in which stages."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ what the plan loses.</p>
 
 @final
 class AlternativesSection(AbstractReportSection):
-    """One row per plan, all priced by the same models.
+    """One row for each plan, all priced by the same models.
 
-    The page also shows what each plan spends more or less per family of stages.
+    The page also shows how much more or less time each plan spends in each family of stages.
     """
 
     title: ClassVar[str] = "Runners-up and baselines"
@@ -79,7 +79,7 @@ class AlternativesSection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The same plans in the same order, and where the others lose."""
+        """The same plans in the same order, and the stages in which the others lose time."""
         result = evidence.result
         plans = _plans(result)
         rows = [(printable(name), _row(result.best, role, plan)) for name, role, plan in plans]
@@ -132,7 +132,7 @@ def _row(best: Candidate, role: str, plan: Candidate) -> tuple[Cell, ...]:
 def _losses(
     best: Candidate, others: list[tuple[str, str, Candidate]]
 ) -> tuple[Markup, tuple[Number, ...]]:
-    """Seconds per family of stages on the critical path, less those of the chosen plan."""
+    """Seconds of each family of stages on the critical path, minus those of the chosen plan."""
     if not others:
         return Markup(), ()
     mine = _stages.family_seconds(best.estimate)

@@ -1,4 +1,4 @@
-"""What a part of the reports is: one class that serves terminal, Markdown, JSON and page."""
+"""The base class of a part of the reports, which serves terminal, Markdown, JSON and page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PACKAGE = "planner.report.sections"
 
 
 class AbstractReportSection(ABC):
-    """One file of this package.
+    """A part of the reports; each file of this package has one.
 
-    :meth:`build` says what the part tells, as facts and rows. That is enough: the terminal, the
-    Markdown report, JSON and the page all show it. A part that wants charts on the page, or more
-    than rows, has a :meth:`draw` of its own as well.
+    :meth:`build` gives the content as facts and rows. That is enough: the terminal, the Markdown
+    report, JSON and the page all show it. A part that wants charts on the page, or more than rows,
+    has a :meth:`draw` of its own as well.
 
     Attributes:
         title: heading on the page.
@@ -40,7 +40,7 @@ class AbstractReportSection(ABC):
         """Facts and rows for one planning result; None for a part that only the page has."""
 
     def draw(self, evidence: Evidence) -> Block | None:
-        """The part as HTML with its numbers for results.csv; None where it has nothing to show."""
+        """The part as HTML, with its numbers for results.csv; None if it has nothing to show."""
         section = self.build(evidence.result)
         if section is None:
             return None
@@ -51,13 +51,13 @@ class AbstractReportSection(ABC):
 def build_sections(
     result: PlanningResult, names: tuple[str, ...] | None = None
 ) -> tuple[Section, ...]:
-    """What terminal, Markdown and JSON show, in its order: the named parts, or all there are."""
+    """The sections for terminal, Markdown and JSON: the named parts, or all, in their order."""
     built = (part.build(result) for part in _parts(names))
     return tuple(section for section in built if section is not None)
 
 
 def build_blocks(evidence: Evidence) -> tuple[Block, ...]:
-    """What the page shows, in its order."""
+    """The blocks of the page, in their order."""
     drawn = ((part, part.draw(evidence)) for part in _parts(None))
     return tuple(
         replace(block, short=part.short)

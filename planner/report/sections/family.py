@@ -1,4 +1,4 @@
-"""Plans for fewer hosts beside the plan, and what the loss of a host takes."""
+"""The plans for fewer hosts, and what the loss of a host takes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from planner.result import FamilyMember, PlanningResult
 
 @final
 class FamilySection(AbstractReportSection):
-    """A row per number of hosts; nothing where the question did not ask for it."""
+    """A row for each number of hosts; nothing if no family was asked for."""
 
     title: ClassVar[str] = "When hosts are lost"
     short: ClassVar[str] = "Lost hosts"
     order: ClassVar[int] = 27
 
     def build(self, result: PlanningResult) -> Section | None:
-        """The members with what moves from each to the next."""
+        """The plans of the family, with what moves from each to the next."""
         family = result.family
         if family is None:
             return None

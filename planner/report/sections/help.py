@@ -1,4 +1,4 @@
-"""What would help: the same plan priced on other systems and batches."""
+"""What would help: the same plan, priced on faster systems and with other batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.result import PlanningResult
 
 _TWICE: Final = 2.0
 _MOST_WORK: Final = 40_000
-"""Tables times ranks above which pricing the plan again takes too long for a report."""
+"""If tables times ranks exceed this, pricing the plan again takes too long for a report."""
 _NOTHING: Final = 5e-4
 
 
@@ -31,7 +31,7 @@ class HelpSection(AbstractReportSection):
     order: ClassVar[int] = 26
 
     def build(self, result: PlanningResult) -> Section | None:
-        """A row per change that matters, the most samples per second first."""
+        """A row for each change that matters; the most samples per second come first."""
         problem = result.problem
         work = len(problem.workload.tables) * problem.topology.world_size
         if problem.models is not None or problem.topology.calibration or work >= _MOST_WORK:
@@ -64,9 +64,9 @@ class HelpSection(AbstractReportSection):
 def _priced(
     workload: Workload, topology: Topology, plan: Plan
 ) -> tuple[tuple[float, str, float, bool], ...]:
-    """Samples per second, name, seconds and whether it fits of each change.
+    """(samples per second, name, seconds, whether it fits) of each change.
 
-    The last answer is kept: the terminal, the page and its Markdown twin ask for the same plan.
+    The last answer is kept, because terminal, page and Markdown all ask for the same plan.
     """
     found = []
     for name, changed, system in _changes(workload, topology):

@@ -1,4 +1,4 @@
-"""What the model leaves out, so that nobody reads more into the numbers than is there."""
+"""What the model leaves out, so that nobody expects more of the numbers than they can say."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ALWAYS = (
 
 @final
 class LimitsSection(AbstractReportSection):
-    """A list on the page, with the warnings of this plan first. The summary has the warnings."""
+    """A list on the page, which begins with the warnings of this plan."""
 
     title: ClassVar[str] = "Limits of the model"
     short: ClassVar[str] = "Limits"
     order: ClassVar[int] = 110
 
     def build(self, result: PlanningResult) -> None:
-        """On the page alone."""
+        """None: this part is only on the page, and the summary has the warnings too."""
 
     def draw(self, evidence: Evidence) -> Block:
-        """Warnings, then what always holds."""
+        """The warnings, and then the limits that hold for every plan."""
         result = evidence.result
         own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
         body = fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))

@@ -22,7 +22,7 @@ _MOST_RANKS = 64
 _VALUE_WIDTH = 92
 _MOST_ROWS = 16
 _SHOWN_AT_ENDS = 6
-"""With more than so many rows, only so many at each end are shown."""
+"""This many rows are shown at each end of a long list."""
 
 PURPOSES: dict[str, str] = {
     "weights": "weights",
@@ -33,7 +33,7 @@ PURPOSES: dict[str, str] = {
     "dense": "dense part",
     "reserved": "reserve",
 }
-"""Fields of the ledger, without ``_bytes``, and their words."""
+"""The fields of the ledger, without ``_bytes``, and their names for people."""
 
 
 _BODY = """\
@@ -46,11 +46,11 @@ limit less the reserve: what the planner may fill. The reserve is hatched.</p>
 
 @final
 class MemorySection(AbstractReportSection):
-    """The memory ledger, against its limits.
+    """The memory of ranks and hosts, compared with its limits.
 
-    In rows: groups of equal ranks, the fullest first; the middle is left out when they are many. On
-    the page: one bar per rank, or for the fullest rank of each host; hosts below if tables live
-    there.
+    Rows are groups of equal ranks, the fullest first; of many, the middle is left out. The page has
+    one bar for each rank, or for the fullest rank of each host, and the hosts below them if tables
+    are in host memory.
     """
 
     title: ClassVar[str] = "Memory"
@@ -58,7 +58,7 @@ class MemorySection(AbstractReportSection):
     order: ClassVar[int] = 40
 
     def build(self, result: PlanningResult) -> Section:
-        """Bytes by purpose; ranks whose rows read the same are shown as one."""
+        """Bytes by purpose; ranks with the same printed numbers share a row."""
         ledger = result.best.memory
         rows = _grouped(ledger)
         shown, notes = _condensed(rows)
@@ -91,13 +91,13 @@ class MemorySection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The chosen plan."""
+        """The charts of the chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="memory", title=self.title, body=body, numbers=numbers)
 
 
 def _columns() -> tuple[Column, ...]:
-    """Purposes that hold nothing on any rank are left out."""
+    """The columns, without purposes that have no bytes on any rank."""
     purposes = ("weights", "optimizer", "gradients", "cache", "buffers", "dense", "reserve")
     return (
         Column(title="ranks"),
@@ -109,7 +109,7 @@ def _columns() -> tuple[Column, ...]:
 
 
 def _grouped(ledger: MemoryLedger) -> list[tuple[Cell, ...]]:
-    """One row per group of ranks whose numbers print alike, the fullest first."""
+    """One row for each group of ranks with the same printed numbers, the fullest first."""
     kinds = [column.kind for column in _columns()[1:]]
     groups: dict[tuple[str, ...], tuple[list[int], tuple[float, ...]]] = {}
     for rank in sorted(ledger.ranks, key=lambda r: (r.headroom_bytes, r.rank)):
@@ -230,7 +230,7 @@ def _legend(shown: list[tuple[str, RankMemory]]) -> Markup:
 
 
 def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> Markup | None:
-    """A chart of the hosts; None where no table lives in host memory."""
+    """A chart of the hosts; None if no table is in host memory."""
     used = [h for h in ledger.hosts if h.used_bytes > 0]
     if not used:
         return None

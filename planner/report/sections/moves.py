@@ -1,4 +1,4 @@
-"""What each number of moved tables gives, where the plan in use may be left step by step."""
+"""What moving each number of tables gains, if the plan in use is left step by step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from planner.result import PlanningResult
 
 @final
 class MovesSection(AbstractReportSection):
-    """A row per number of tables; nothing where the question did not ask for it."""
+    """A row for each number of tables; nothing if this was not asked for."""
 
     title: ClassVar[str] = "Bytes moved against step time"
     short: ClassVar[str] = "Moves"
     order: ClassVar[int] = 25
 
     def build(self, result: PlanningResult) -> Section | None:
-        """The curve, and which table the limit blocks."""
+        """The curve, and the table that the limit blocks."""
         if not result.curve:
             return None
         before_s = result.curve[0].move.before_s

@@ -45,7 +45,7 @@ _BODY = """\
 
 @final
 class ProvenanceSection(AbstractReportSection):
-    """Assumptions about the workload, then one row per number of the system."""
+    """Assumptions about the workload, and then one row for each number of the system."""
 
     title: ClassVar[str] = "Assumptions and sources"
     short: ClassVar[str] = "Sources"
@@ -70,7 +70,7 @@ class ProvenanceSection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The same, below what was assumed about the workload."""
+        """The same rows, below the assumptions about the workload."""
         result = evidence.result
         entries = _entries(result)
         seen: Counter[str] = Counter()
@@ -94,13 +94,13 @@ class ProvenanceSection(AbstractReportSection):
 
 
 def _entries(result: PlanningResult) -> list[Provenance]:
-    """The numbers behind the estimate, or else those of the system; the weakest sources first."""
+    """The numbers behind the estimate, or else those of the system; weak sources come first."""
     entries = result.estimate.provenance or result.problem.topology.provenance
     return sorted(entries, key=lambda entry: -entry.source.strength)
 
 
 def _assumptions(workload: Workload) -> tuple[Markup, tuple[Number, ...]]:
-    """What was said, or left to a default, about the workload."""
+    """The properties of the workload, as given or by default."""
     laws = Counter(type(t.distribution).__name__.lower() for t in workload.tables)
     scattered = sum(t.distribution.scattered for t in workload.tables)
     total = len(workload.tables)

@@ -1,4 +1,4 @@
-"""How the search went: incumbent and proven bound against time."""
+"""How the search went: the best plan so far and the proven bound, over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_STEPS = 160
 _HEIGHT = 210
 _MOST_TICKS = 6
 _WORDS = {"bound": "proven bound", "incumbent": "best plan so far"}
-"""What people read of the two lines."""
+"""The names of the two lines for people."""
 _LEFT = 76
 _RIGHT = 14
 _TOP, _BOTTOM = 8, 34
@@ -42,17 +42,17 @@ _BODY = """\
 
 @final
 class SearchSection(AbstractReportSection):
-    """Two step lines that close in on each other, on the page alone; the summary has the words."""
+    """A chart with two step lines that come closer to each other."""
 
     title: ClassVar[str] = "Search"
     short: ClassVar[str] = "Search"
     order: ClassVar[int] = 70
 
     def build(self, result: PlanningResult) -> None:
-        """On the page alone."""
+        """None: this part is only on the page, and the summary says the same in words."""
 
     def draw(self, evidence: Evidence) -> Block:
-        """What was searched; no chart where the search kept no history."""
+        """What was searched, and the chart, if the search has kept its history."""
         solver = evidence.result.solver
         numbers: list[Number] = []
         intro, chart = "", Markup()
@@ -78,7 +78,7 @@ def _intro(solver: SolverReport) -> str:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """At most ``_MOST_STEPS``, evenly chosen, first and last always."""
+    """At most ``_MOST_STEPS`` of the points, chosen evenly, always with the first and the last."""
     if len(points) <= _MOST_STEPS:
         return list(points)
     step = (len(points) - 1) / (_MOST_STEPS - 1)
@@ -117,7 +117,7 @@ def _chart(points: list[Point], kind: Kind, unit: str, numbers: list[Number]) ->
 
 
 def _changes(series: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points at which the value changes, and the last."""
+    """The points at which the value changes, and the last point."""
     return [
         p
         for i, p in enumerate(series)
@@ -126,7 +126,7 @@ def _changes(series: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _range(points: list[Point]) -> tuple[float, float]:
-    """From the best bound to where the incumbent began; far worse values are cut off."""
+    """The range of values: from the best bound to the first plan, without far worse values."""
     values = [p[1] for p in points]
     bounds = [p[2] for p in points if p[2] is not None and math.isfinite(p[2])]
     last = values[-1]
@@ -151,7 +151,7 @@ def _steps(
     x: Callable[[float], float],
     y: Callable[[float], float],
 ) -> str:
-    """Horizontal and vertical pieces, because SVG takes per cent in lines but not in paths."""
+    """A step line of single pieces, because SVG allows per cent in lines but not in paths."""
     pieces = []
     ends = [*[t for t, _ in series[1:]], series[-1][0]]
     before: float | None = None
@@ -216,7 +216,7 @@ def _value_axis(low: float, high: float, y: Callable[[float], float], kind: Kind
 
 
 def _tick_text(value: float, step: float, kind: Kind) -> str:
-    """Times of one axis in one unit, with as many digits as the step needs."""
+    """The text of a mark: all times of an axis have one unit, and the digits that steps need."""
     if kind is not Kind.TIME:
         return format_cell(kind, value)
     unit, scale = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if value >= s), ("us", 1e-6))

@@ -1,4 +1,4 @@
-"""Where each rank's time goes: stages stacked, hosts where there are many ranks."""
+"""How each rank spends its time: stages stacked in bars, or a map if there are many ranks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ waiting for other ranks is left out. Every stage on every rank stands in results
 class StagesSection(AbstractReportSection):
     """How evenly the ranks are loaded.
 
-    In rows: the slowest, the median and the fastest rank of each stage. On the page: one stacked
-    bar per rank, without its waits; where ranks are many a map of hosts and ranks, and bars of the
-    busiest ones.
+    Rows have the slowest, the median and the fastest rank of each stage. The page has one stacked
+    bar for each rank, without its waits. If there are many ranks, it has a map of hosts and ranks,
+    and bars of the busiest ranks.
     """
 
     title: ClassVar[str] = "Time per stage and rank"
@@ -83,7 +83,7 @@ class StagesSection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The chosen plan."""
+        """The chart of the chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="stages", title=self.title, body=body, numbers=numbers)
 
@@ -144,7 +144,7 @@ def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
 
 
 def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[Group, ...], str]:
-    """The ranks that get a bar, and words for them."""
+    """The ranks that get a bar, and a line that says which ones they are."""
     world = view.topology.world_size
     if len(busy_s) < FEWEST_RANKS:
         return rank_groups(view.topology, most=FEWEST_RANKS), "each rank"
@@ -163,7 +163,7 @@ def _lane(
     *,
     told: bool,
 ) -> Lane:
-    """A stacked bar; ``told`` where the whole of it is among the numbers already."""
+    """A stacked bar; ``told`` says whether its total is among the numbers already."""
     bars, at_s = [], 0.0
     for name, seconds in row.items():
         words = _stages.FAMILIES[name]

@@ -1,4 +1,4 @@
-"""The headline: time, throughput, what holds the plan back, how good it is proven to be."""
+"""The summary: time, throughput, the bottleneck, and how good the plan is proven to be."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BODY = """\
 
 @final
 class SummarySection(AbstractReportSection):
-    """The lines that the plan command prints; on the page a verdict and six figures above them."""
+    """The lines that the plan command prints; the page has a verdict and six figures above them."""
 
     title: ClassVar[str] = "Summary"
     short: ClassVar[str] = "Summary"
@@ -81,7 +81,7 @@ class SummarySection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The verdict first."""
+        """The verdict, the figures, and the lines."""
         cards, numbers = _cards(evidence)
         summary = self.build(evidence.result)
         body = fill(
@@ -126,7 +126,7 @@ def _compared(ratio: float) -> str:
 
 
 def _waits(best: Candidate) -> str:
-    """The stages that fill most of the critical path, by family."""
+    """The families of stages that take most of the critical path, in words."""
     spent = sorted(_stages.family_seconds(best.estimate).items(), key=lambda item: -item[1])[:2]
     total = best.estimate.time.time_s or 1.0
     words = [f"{_stages.FAMILIES[name]} ({format_share(s / total)})" for name, s in spent]
@@ -134,7 +134,7 @@ def _waits(best: Candidate) -> str:
 
 
 def _proof(result: PlanningResult) -> str:
-    """What the gap says: of the iteration, or of the objective that was searched for instead."""
+    """What the gap says about the iteration, or about the objective that was minimised instead."""
     gap, objective = result.gap_ratio, result.solver.objective
     if gap is None:
         return "The search proves no bound, so a better plan may exist."
@@ -153,7 +153,7 @@ def _proof(result: PlanningResult) -> str:
 def _cards(
     evidence: Evidence,
 ) -> tuple[list[tuple[str, Markup, str, str]], tuple[Number, ...]]:
-    """Label, marks, value and note of each card; the numbers in them and the interval's ends."""
+    """(label, marks, value, note) of each figure; and the numbers in them, with the interval."""
     cards, numbers = [], []
     for label, number, kind, note in _figures(evidence):
         numbers.append(number)
@@ -168,7 +168,7 @@ def _cards(
 
 
 def _cost(result: PlanningResult, number: Number) -> list[tuple[str, Number, Kind, str]]:
-    """The tile of what training costs, where the system has a price."""
+    """The figure of what training costs, if the system has a price."""
     price = result.problem.topology.price_per_device_usd_per_hour
     if number.value is None or price is None:
         return []

@@ -1,4 +1,4 @@
-"""Every table: what it costs, how it is cut, where it lives."""
+"""Every table: what it costs, how it is cut, and where it is."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 40
 _MOST_RANKS = 8
-"""Ranges of ranks that a row of the terminal lists."""
+"""A row of the terminal lists at most this many ranges of ranks."""
 _MOST_PARTS = 4
-"""Ranges of ranks that a row of the page lists."""
+"""A row of the page lists at most this many ranges of ranks."""
 _HOT_RATIO = 0.01
 _TOP, _FOLDED = 20, 30
-"""With more tables than the second, only so many are shown until the list is unfolded."""
+"""With more tables than ``_FOLDED``, only the first ``_TOP`` are shown until a reader unfolds the
+list."""
 _TALL = 40
-"""Rows from which the list scrolls in a box of its own."""
+"""A list of more rows than this scrolls in a box of its own."""
 
 _FIELDS = (
     Field("cost", "cost_ratio", Kind.SHARE, "1", hint="share of the time that all tables cause"),
@@ -57,10 +58,10 @@ placeholder="name, type, kernel, rank" autocomplete="off"></label> \
 
 @final
 class TablesSection(AbstractReportSection):
-    """A row per table, the most expensive first.
+    """A row for each table, the most expensive first.
 
-    Terminal and Markdown show the tables whose lookups read most; the page has all of them, ordered
-    by their time, with a box to search them; a long list is folded below its first rows.
+    Terminal and Markdown show the tables whose lookups read most. The page has all tables, ordered
+    by their time, with a box to search them; of a long list only the first rows are open.
     """
 
     title: ClassVar[str] = "Tables"
@@ -93,7 +94,7 @@ class TablesSection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Block:
-        """The chosen plan."""
+        """The list of the chosen plan."""
         view, costs = evidence.view, evidence.table_costs
         total_s = sum(c.total_s for c in costs.values()) or 1.0
         placements = {p.table: p for p in view.plan.plan.placements}
@@ -174,6 +175,6 @@ def row(
 
 
 def where(ranks: list[int]) -> str:
-    """Ranks as ranges while they are few, else how many."""
+    """Ranks as ranges if there are few of these, otherwise the number of ranks."""
     ranges = figures.rank_ranges(ranks)
     return ranges if ranges.count(",") < _MOST_PARTS else f"{len(set(ranks))} ranks"

@@ -20,9 +20,10 @@ from planner.result import PlanningResult
 _STREAMS = ("compute", "communication", "data_dist", "prefetch", "host")
 _SHOWN_RATIO = 1e-4
 _SMALLEST_SHARE = 0.01
-"""Stages with a smaller share of the iteration are not summed up."""
+"""The sums by stage leave out stages with a smaller share of the iteration than this."""
 _TIE = 1e-6
-"""Stages that end as late as the critical path's, to this share of the iteration, are on it."""
+"""A stage that ends as late as one on the critical path, up to this share of the iteration, counts
+as on it."""
 
 
 _BODY = """\
@@ -35,9 +36,9 @@ arrow keys for details.</p>
 
 @final
 class TimelineSection(AbstractReportSection):
-    """The critical path, the chain of stages that the iteration waits for.
+    """The critical path, which is the chain of steps that the iteration waits for.
 
-    In rows it is one step a row; shortening a stage that is not there does not shorten the
+    It has one row for each step. To shorten a stage that is not on it does not shorten the
     iteration. The page also draws a lane for each stream of three ranks.
     """
 
@@ -46,7 +47,7 @@ class TimelineSection(AbstractReportSection):
     order: ClassVar[int] = 20
 
     def build(self, result: PlanningResult) -> Section:
-        """Steps of the critical path in order of time; facts sum them by stage."""
+        """The steps of the critical path in order of time; facts have their sums by stage."""
         estimate = result.estimate
         total = estimate.time.time_s or 1.0
         shares = tuple(
@@ -77,13 +78,13 @@ class TimelineSection(AbstractReportSection):
         return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
 
     def draw(self, evidence: Evidence) -> Block:
-        """The chosen plan."""
+        """The chart of the chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="timeline", title=self.title, body=body, numbers=numbers)
 
 
 def length_s(view: View) -> float:
-    """When the last stage of any rank ends."""
+    """Seconds until the last stage of any rank ends."""
     estimate = view.plan.estimate
     return max(
         [estimate.time.time_s]
@@ -136,7 +137,7 @@ def _path_lane(view: View, end_s: float, numbers: list[Number]) -> Lane:
 
 
 def _words(stage: str) -> tuple[str, ...]:
-    """Labels from long to short."""
+    """Labels of a stage, from long to short."""
     return stage, _stages.merged_name(stage), _stages.FAMILIES[_stages.family(stage)]
 
 

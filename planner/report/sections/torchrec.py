@@ -1,4 +1,4 @@
-"""TorchRec's plan under our model, and our plan under TorchRec's estimates."""
+"""All plans under this package's model and under TorchRec's estimates, side by side."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ computed with the bandwidths of this system.</p><p>{{ sentence }}</p>
 
 @final
 class TorchrecSection(AbstractReportSection):
-    """Every plan under both, on the page; absent where no plan could be rated."""
+    """Every plan under both models, on the page; absent if no plan could be rated."""
 
     title: ClassVar[str] = "Judged by TorchRec's estimates"
     short: ClassVar[str] = "TorchRec's view"
     order: ClassVar[int] = 90
 
     def build(self, result: PlanningResult) -> None:
-        """On the page alone."""
+        """None: this part is only on the page."""
 
     def draw(self, evidence: Evidence) -> Block | None:
-        """One row per plan, as in the section on alternatives."""
+        """One row for each plan, as in the section on alternatives."""
         if not evidence.rated_s:
             return None
         best_s, best_rating_s = evidence.result.estimate.time.time_s, evidence.rated_s[0]

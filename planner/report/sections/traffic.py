@@ -19,7 +19,7 @@ from planner.result import PlanningResult
 _MOST_GROUPS = 32
 _MOST_WITH_TEXT = 16
 _STRONG = 0.85
-"""Share of the highest value from which the ground is so dark that the text is light."""
+"""From this share of the highest value on, the ground is so dark that the text is light."""
 
 
 _BODY = """\
@@ -51,17 +51,17 @@ Ranks wait for the fullest row or column.</p>
 
 @final
 class TrafficSection(AbstractReportSection):
-    """A matrix of ranks, or of hosts where ranks are many; on the page alone."""
+    """A matrix of ranks, or of hosts if there are many ranks."""
 
     title: ClassVar[str] = "All-to-all traffic"
     short: ClassVar[str] = "Traffic"
     order: ClassVar[int] = 50
 
     def build(self, result: PlanningResult) -> None:
-        """On the page alone."""
+        """None: this part is only on the page."""
 
     def draw(self, evidence: Evidence) -> Block:
-        """The chosen plan; empty on one rank."""
+        """The matrix of the chosen plan; empty for a single rank."""
         body, numbers = draw(evidence.view)
         return Block(name="traffic", title=self.title, body=body, numbers=numbers)
 
@@ -111,7 +111,7 @@ def _short(group: Group) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """One cell: its words, the number it shows, what a pointer on it is told, how dark it is."""
+    """One cell: its text, the number it shows, the text for a pointer on it, and its shade."""
 
     words: str
     marks: Markup
@@ -148,7 +148,7 @@ def _total(entity: str, value: float, numbers: list[Number]) -> _Cell:
 
 
 def _number(entity: str, value: float, numbers: list[Number]) -> Number:
-    """The number, which also goes to the list."""
+    """Make a number, and add it to the list."""
     number = Number(
         entity=entity, quantity="exchange_bytes", value=value, unit="B", source="computed"
     )
