@@ -1,4 +1,4 @@
-"""Files in and out. Every error is an ``InvalidInputError`` that lists all problems at once.
+"""Reads and writes files. Every error is an ``InvalidInputError`` that lists all problems at once.
 
 Each name is loaded from its module when it is first used. A process that reads one kind of file
 does not wait for the schemas of the others, and a process that only searches loads none of them.

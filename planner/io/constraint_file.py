@@ -1,4 +1,4 @@
-"""Constraints from files: the ``constraints`` of a workload, or a file of their own."""
+"""Reads constraints: those of a workload file, or a file of their own."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def constraints_json_schema() -> dict[str, Any]:
 
 
 def merged(one: Constraints, other: Constraints) -> Constraints:
-    """The rules of both; sharding types and kernels of all tables are those that both allow."""
+    """The rules of both; all tables may have the sharding types and kernels that both allow."""
     return replace(
         one,
         tables=one.tables + other.tables,
@@ -118,7 +118,7 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
-    """Limits on the tables of one pattern; a list of what is forbidden allows all the rest."""
+    """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
     types = _left(ShardingType, entry.sharding_types, entry.forbid_sharding_types)
     kernels = _left(ComputeKernel, entry.kernels, entry.forbid_kernels)
     return TableConstraint(

@@ -26,7 +26,7 @@ class Frame(Protocol):
 
 
 class WorkloadChanges(TypedDict, total=False):
-    """The fields of :class:`costmodels.workload.Workload` beside its tables, as keywords."""
+    """The fields of :class:`costmodels.workload.Workload` without its tables, as keywords."""
 
     dense: DenseArch
     optimizer: Optimizer
@@ -57,7 +57,7 @@ def workload_from_dataframe(
     Args:
         frame: a DataFrame, or a list of mappings from column to value.
         local_batch_size: samples per rank.
-        name: of the workload.
+        name: name of the workload.
         **changes: other fields of :class:`costmodels.workload.Workload`.
 
     Raises:
@@ -94,7 +94,7 @@ def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
     """The rows, each a mapping from column to value.
 
     Raises:
-        InvalidInputError: neither a DataFrame nor rows, or a column that is there twice.
+        InvalidInputError: it is neither a DataFrame nor rows, or has a column twice.
     """
     columns = [str(c) for c in getattr(frame, "columns", ())]
     twice = [c for c, n in Counter(columns).items() if n > 1]
@@ -116,16 +116,16 @@ def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy as Python has it; anything else as it is."""
+    """A scalar of numpy as a plain Python value; any other value as it is."""
     is_scalar = hasattr(value, "item") and not hasattr(value, "__len__")
     return value.item() if is_scalar and not isinstance(value, type) else value
 
 
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells that are there, as plain values, by the names of a workload file.
+    """The cells of a row that are not missing, as plain values, by the keys of a workload file.
 
     Raises:
-        InvalidInputError: two columns of one meaning.
+        InvalidInputError: two columns mean the same key.
     """
     cells: dict[str, Any] = {}
     by_name: dict[str, str] = {}
@@ -147,5 +147,5 @@ def _present(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a value is pandas' own mark of a missing one, without importing pandas."""
+    """Whether a value is pandas' mark of a missing value; pandas is not imported for this."""
     return type(value).__name__ in ("NAType", "NaTType")

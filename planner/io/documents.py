@@ -1,4 +1,4 @@
-"""Read YAML and JSON strictly: no duplicate keys, no tricks, and every key knows its line."""
+"""Reads YAML and JSON strictly: no duplicate keys, and the line of every key is known."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from planner.errors import InvalidInputError
 from planner.io.yaml_reader import Keys, dotted, parse_yaml
 
 MAX_BYTES: Final = 64 * MIB
-"""Larger files are refused: no workload or plan comes near it."""
+"""Larger files are refused; workloads and plans are far smaller."""
 
 _DEPTH_ERROR: Final = "values are nested too deeply"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain values of a file, and the line of each key path.
+    """The plain values of a file, and the line of each key path.
 
-    ``origins`` names where values come from that are not the file's own, such as a flag.
+    ``origins`` says where values come from that are not from the file, such as a flag.
     """
 
     path: Path
@@ -32,7 +32,10 @@ class Document:
     origins: dict[Keys, str] = field(repr=False, default_factory=dict)
 
     def where(self, keys: Keys) -> str:
-        """``file:line: tables[3].name`` of a key path, with the line as far as it exists."""
+        """A key path in words: ``file:line: tables[3].name``.
+
+        If the path has no line, it is the line of the longest part of the path that has one.
+        """
         known = keys
         while known and known not in self.lines and known not in self.origins:
             known = known[:-1]
@@ -43,13 +46,14 @@ class Document:
 
 
 _PIPED: Final[dict[tuple[int, int], bytes]] = {}
-"""What pipes have given, by device and inode."""
+"""The bytes that were read from each pipe, by its device and inode."""
 
 
 def _bytes_of(path: Path) -> bytes:
-    """The bytes of a file or, of a pipe that is empty by now, those that it gave the first time.
+    """The bytes of a file; of a pipe that is empty by now, those of the first time.
 
-    Opening a pipe with a name waits for someone who writes; one that was read is not waited for.
+    To open a named pipe waits until some process writes to it. A pipe that was read before is
+    opened without waiting.
     """
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -67,10 +71,10 @@ def _bytes_of(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """The UTF-8 text of a file of at most 64 MiB; a byte order mark is dropped.
 
-    A pipe gives its bytes once; whoever reads it again gets the same ones.
+    A pipe gives its bytes only once; a second call returns the same text.
 
     Raises:
-        InvalidInputError: missing, a folder, too large, unreadable or not UTF-8.
+        InvalidInputError: the file is missing, a folder, too large, not readable, or not UTF-8.
     """
     try:
         data = _bytes_of(path)
@@ -93,10 +97,11 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> Document:
-    """A YAML file that holds one mapping.
+    """Read a YAML file that has one mapping.
 
     Raises:
-        InvalidInputError: not well formed, or refused; see :mod:`planner.io.yaml_reader`.
+        InvalidInputError: the file is not well formed, or has something that
+            :mod:`planner.io.yaml_reader` refuses.
     """
     value, lines = parse_yaml(read_text(path), str(path))
     if value is None:
@@ -109,10 +114,10 @@ def read_yaml(path: Path) -> Document:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, without NaN, infinity or duplicate keys.
+    """Read a JSON file, which may not have NaN, infinity or duplicate keys.
 
     Raises:
-        InvalidInputError: not well formed.
+        InvalidInputError: the file is not well formed.
     """
     text = read_text(path)
     try:

@@ -1,4 +1,4 @@
-"""Kinds of values that several files have."""
+"""Types of values that several kinds of files share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 from planner.io.numbers import Unit
 
 _DIGITS: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
-"""Editors that follow YAML 1.2 take ``40_000_000`` for text."""
+"""Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
 Positive = Annotated[

@@ -1,4 +1,4 @@
-"""Which kind of file a document is by its keys, so that one in the place of another is named."""
+"""Tells the kind of a file by its keys, so that errors can name a file of the wrong kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATISTICS: Final = "statistics of 'shardplan profile'"
 
 
 def kind_of(value: object) -> str | None:
-    """The kind of a document; None where its keys are those of none, or of several."""
+    """The kind of a document; None if its keys are those of no kind, or of several kinds."""
     if not isinstance(value, dict):
         return None
     keys = set(value)
@@ -31,10 +31,10 @@ def kind_of(value: object) -> str | None:
 
 
 def refuse_other_kind(path: Path, value: object, wanted: str) -> None:
-    """Refuse a document that is of another known kind, in one line.
+    """Refuse a document of another known kind, in one line.
 
     Raises:
-        InvalidInputError: says what the file is.
+        InvalidInputError: the document is of another kind; the message says which.
     """
     kind = kind_of(value)
     if kind not in (None, wanted):

@@ -1,4 +1,4 @@
-"""Find shipped systems, workloads and templates by name, in a wheel or in a checkout."""
+"""Finds shipped systems, workloads and templates by name, in a wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def configs_folder() -> Path:
     """The folder of shipped files.
 
     Raises:
-        InvalidInputError: the installation has none.
+        InvalidInputError: the installation has no such folder.
     """
     for place in _PLACES:
         if (place / "systems").is_dir():
@@ -33,11 +33,11 @@ def names(kind: str) -> tuple[str, ...]:
 def locate(source: str | Path, kind: str) -> Path:
     """The file that a name or a path means.
 
-    A name without a folder or an ending is looked up among the shipped files unless such a file
-    exists here.
+    A name without folder and ending means a shipped file, unless the working directory has a file
+    of this name.
 
     Raises:
-        InvalidInputError: neither; the message lists near names.
+        InvalidInputError: there is no such file; the message lists similar names.
     """
     path = path_of(source, kind[:-1])
     if path.is_file() or path.suffix or len(path.parts) > 1:

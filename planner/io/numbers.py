@@ -1,4 +1,4 @@
-"""Numbers as files have them: text with a unit, and the source of a number beside it."""
+"""Reads numbers of files: text with a unit, and with the source of the number behind it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIGITS: Final = r"^\s*[+-]?[0-9][0-9_]*(\.[0-9]*)?([eE][+-]?[0-9]+)?"
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """A number in SI, as it was written, and its source."""
+    """A number in SI units, its text in the file, and its source."""
 
     value: float
     text: str
@@ -47,13 +47,13 @@ class Unit:
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Read text into SI."""
+        """A validator that turns text into a number in SI units."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Text that ends in a unit."""
+        """The JSON Schema of text that ends in a unit."""
         return {
             "type": "string",
             "pattern": _quantity_pattern(self.dimension),
@@ -68,15 +68,15 @@ class Unit:
 class Origin:
     """Marks a number with a source: ``Annotated[Sourced, Origin(...)]``.
 
-    ``2.97 TB/s (measured, BabelStream triad)``: value, unit, kind of source, reference. Without the
-    parenthesis the number is the user's own.
+    In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
+    reference. A number without parentheses is the user's own.
 
     Args:
-        dimension: one of :data:`costmodels.units.DIMENSIONS`; None for a number without one.
+        dimension: one of :data:`costmodels.units.DIMENSIONS`; None for a number without unit.
         example: shown by editors.
-        low: least value allowed, SI.
-        high: largest value allowed, SI.
-        is_whole: fractions are refused.
+        low: least allowed value in SI units.
+        high: largest allowed value in SI units.
+        is_whole: whether the number has to be whole.
     """
 
     dimension: str | None
@@ -88,13 +88,13 @@ class Origin:
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Read text into a :class:`Sourced`."""
+        """A validator that turns text into a :class:`Sourced`."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Text that starts with a number and its unit; a bare number where there is no unit."""
+        """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
         pattern = f"{_DIGITS}\\s*(\\(|$)"
         if self.dimension is not None:
             pattern = _quantity_pattern(self.dimension).removesuffix("$") + "(\\(|$)"
@@ -120,10 +120,10 @@ class Origin:
 
 
 def split_source(written: object, example: str) -> tuple[str, Source, str]:
-    """``"80 GiB (datasheet, H100)"`` as value, source and reference.
+    """Split text such as ``"80 GiB (datasheet, H100)"`` into value, source and reference.
 
     Raises:
-        ValueError: it is not such text, or does not name a source.
+        ValueError: it is not such a text, or its source is not a known kind.
     """
     short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
     match = _SOURCED.fullmatch(str(written)) if short else None

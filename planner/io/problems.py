@@ -1,4 +1,4 @@
-"""From pydantic's errors to lines that say file, line, key, value, rule and remedy."""
+"""Turns pydantic's errors into lines with file, line, key, value, rule and remedy."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ _RULES: Final = {
 
 
 class Strict(BaseModel):
-    """Base of every schema: no unknown keys, no silent conversion."""
+    """The base of every schema: unknown keys are refused, and values are not converted."""
 
     model_config = ConfigDict(
         defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True
     )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Itself: schemas are never changed, so that ten thousand entries share one default."""
+        """Return the object itself: schemas never change, so that all entries share one default."""
         del memo
         return self
 
 
 _KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
-"""Schemas of whole files, and what these are."""
+"""The schemas of whole files, and the kinds of these files."""
 
 
 def validate(schema: type[M], document: Document) -> M:
-    """The document as ``schema``.
+    """The values of a document as a ``schema``.
 
     Raises:
-        InvalidInputError: one line per problem, all of them.
+        InvalidInputError: the document breaks rules; there is one line for each of them.
     """
     try:
         return schema.model_validate(document.value)
@@ -82,19 +82,19 @@ def validate(schema: type[M], document: Document) -> M:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """``did you mean 'x'? `` when there is a near word, else nothing."""
+    """``did you mean 'x'? `` if there is a similar known word; otherwise empty."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
 def show(value: object) -> str:
-    """A value as messages quote it: its text, cut short."""
+    """A value as messages quote it: its text, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None:
-    """Run ``build``; a broken domain rule becomes a line in ``problems``."""
+    """Run ``build``; if it raises because a rule is broken, add lines to ``problems``."""
     try:
         return build()
     except (CostModelError, InvalidInputError) as error:
@@ -103,10 +103,11 @@ def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None
 
 
 def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
-    """Without the branches of a union that ask for another type where one branch has the type.
+    """The errors that tell users something, for keys that allow values of several types.
 
-    A number or a list may be given; of -1 it is said that it is too small, and not that it is no
-    list.
+    Pydantic reports an error for each allowed type. If the value has one of the types, only the
+    errors for this type are kept: where a number or a list is allowed, -1 is too small, and it is
+    not worth saying that it is not a list.
     """
     places = [_keys(document, item) for item in items]
     typed = {
@@ -130,7 +131,7 @@ def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
 
 
 def _keys(document: Document, item: Any) -> Keys:
-    """The error's place in the file: pydantic's, without the names of branches of unions."""
+    """The place of an error in the file: pydantic's, without the names of the allowed types."""
     keys: list[str | int] = []
     value = document.value
     for position, part in enumerate(item["loc"]):
@@ -167,7 +168,7 @@ def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
 
 
 def _known_keys(schema: type[BaseModel], keys: Keys) -> list[str]:
-    """Keys of the model that a path leads to."""
+    """The keys of the schema that a key path leads to."""
     model = schema
     for key in keys:
         if isinstance(key, str) and key in model.model_fields:

@@ -1,8 +1,9 @@
-"""YAML to plain values, with the line of every key; stricter than YAML where YAML surprises.
+"""Reads YAML into plain values, with the line of every key; it is stricter than YAML.
 
-Refused: duplicate keys, tags, aliases that multiply, deep nesting, several documents. Only
-``true``, ``false``, ``null`` and decimal or hexadecimal numbers (underscores may group digits) are
-more than text: ``no``, ``on``, ``1:30``, ``010`` and dates stay text. ``1e6`` is a number.
+These are refused: duplicate keys, tags, aliases that multiply, deep nesting, several documents.
+Words are text, except for ``true``, ``false``, ``null`` and decimal or hexadecimal numbers, whose
+digits underscores may group. So ``no``, ``on``, ``1:30``, ``010`` and dates stay text, but ``1e6``
+is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import yaml
 from planner.errors import InvalidInputError
 
 Keys = tuple[str | int, ...]
-"""Where a value is: ``("tables", 3, "name")``."""
+"""The place of a value, such as ``("tables", 3, "name")``."""
 
 MAX_DEPTH: Final = 32
 _TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
@@ -53,13 +54,13 @@ _FLOAT: Final = re.compile(
 
 
 def dotted(keys: Keys) -> str:
-    """``tables[3].name``."""
+    """The place of a value in words, such as ``tables[3].name``."""
     text = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)
     return text.removeprefix(".")
 
 
 def parse_scalar(text: str) -> object:
-    """The value of one plain word, as in a file."""
+    """The value of one plain word, read as in a file."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -76,13 +77,14 @@ def parse_yaml(text: str, source: str) -> tuple[object, dict[Keys, int]]:
 
     Args:
         text: the YAML.
-        source: what to call it in messages.
+        source: the name of the text in messages.
 
     Returns:
         Plain values (dict, list, str, int, float, bool, None), and the line of each, from 1.
 
     Raises:
-        InvalidInputError: not YAML, or YAML that is refused; one line with the place.
+        InvalidInputError: the text is not YAML, or has something that is refused; the message has
+            the place.
     """
     reader = _Reader(text, source)
     try:
@@ -196,7 +198,7 @@ class _Reader:
 
 
 def _syntax_error(error: yaml.YAMLError, source: str) -> str:
-    """One line: place, what the parser says, and what usually is the cause."""
+    """One line with the place, what the parser says, and the usual cause."""
     mark = getattr(error, "problem_mark", None)
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     problem = " ".join(problem.split())

@@ -1,1 +1,1 @@
-"""Files of other tools as workloads and plans. One file, one tool."""
+"""Reads files of other tools as workloads and plans; there is one module for each tool."""

@@ -1,4 +1,4 @@
-"""What every importer gives: a workload, perhaps a plan, and what had to be assumed."""
+"""What every importer returns: a workload, perhaps a plan, and what had to be assumed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ MAX_ROWS: Final = 2**48
 MAX_COLUMNS: Final = 16_384
 MAX_IMPORTED_TABLES: Final = 100_000
 DEFAULT_BATCH: Final = 4096
-"""Samples per rank where a file names none, as for a CSV list of tables."""
+"""Samples per rank if a file names none; the same as for a CSV list of tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A file of another tool, in our nouns.
+    """A file of another tool, as a workload and perhaps a plan.
 
     Attributes:
         workload: tables, dense part and training.
-        source: what was read, for the first line of the file.
-        constraints: limits that the file says.
-        assumed: key of the workload file -> what was assumed for it and why.
-        unsaid: what the file says and a workload cannot.
+        source: what was read; it becomes the first line of the workload file.
+        constraints: limits that the file has.
+        assumed: for keys of the workload file, what was assumed for them and why.
+        unsaid: what the file says, but a workload cannot express.
         law_is_known: whether the index laws come from the file.
-        plan: where the tables are, if the file says it.
-        world_size: ranks of the plan.
+        plan: the placement of the tables, if the file has one.
+        world_size: number of ranks of the plan.
         local_world_size: ranks per host of the plan.
     """
 
@@ -54,16 +54,16 @@ class Imported:
 
 
 def assume(assumed: dict[str, str], key: str, text: str) -> None:
-    """Add an assumption; several about one key stand beside each other."""
+    """Add an assumption about a key; several about one key are joined."""
     known = assumed.get(key)
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
 def make_workload(where: str, **values: Any) -> Workload:
-    """A workload, with the place of the file before every broken rule.
+    """Make a workload; errors begin with the place in the file.
 
     Raises:
-        InvalidInputError: values that no workload has.
+        InvalidInputError: the values are not those of a workload.
     """
     problems: list[str] = []
     workload = collect(problems, where, partial(Workload, **values))
@@ -73,10 +73,10 @@ def make_workload(where: str, **values: Any) -> Workload:
 
 
 def imported_text(imported: Imported) -> str:
-    """The workload file: assumptions stand beside their keys and at the top.
+    """The text of the workload file, with comments for all assumptions at the top and at the keys.
 
     Raises:
-        InvalidInputError: a name that a file cannot hold.
+        InvalidInputError: a file cannot hold some name.
     """
     header = [f"From {imported.source}."]
     header += [f"Assumed: {key}: {text}" for key, text in imported.assumed.items()]
@@ -92,10 +92,10 @@ def imported_text(imported: Imported) -> str:
 
 
 def imported_plan_text(imported: Imported) -> str:
-    """The plan as ``plan.json``, for ``shardplan estimate``.
+    """The plan as the text of ``plan.json``, for ``shardplan estimate``.
 
     Raises:
-        InvalidInputError: the file says no plan.
+        InvalidInputError: the imported file has no plan.
     """
     if imported.plan is None:
         message = f"{imported.source} says nothing of where tables are; leave --plan out"
@@ -112,40 +112,40 @@ def imported_plan_text(imported: Imported) -> str:
 
 
 def write_all(texts: dict[Path, str]) -> None:
-    """Write several files; each whole or not at all, and none if one cannot be made.
+    """Write several files: all of them completely, or none if one cannot be made.
 
     Raises:
-        InvalidInputError: a folder that cannot be written, or a disk that is full.
+        InvalidInputError: a folder cannot be written, or the disk is full.
     """
     write_texts_atomic(texts)
 
 
 class Reader:
-    """Strict reading of plain values; every error names the file and the key path."""
+    """Reads plain values strictly; every error names the file and the key path."""
 
     def __init__(self, document: Document) -> None:
-        """A document of plain values."""
+        """Keep the document that is read."""
         self.document = document
 
     def fail(self, keys: Keys, value: object, rule: str) -> InvalidInputError:
-        """The error for one value."""
+        """The error for a value that breaks a rule."""
         return InvalidInputError(f"{self.document.where(keys)}: value {show(value)}: {rule}")
 
     def mapping(self, value: object, keys: Keys) -> dict[str, Any]:
-        """An object.
+        """The value as an object (mapping).
 
         Raises:
-            InvalidInputError: it is none.
+            InvalidInputError: it is not an object.
         """
         if not isinstance(value, dict):
             raise self.fail(keys, value, "must hold keys and values")
         return value
 
     def sequence(self, value: object, keys: Keys, *, length: int | None = None) -> list[Any]:
-        """A list, of some length if one is given.
+        """The value as a list, of a given length if there is one.
 
         Raises:
-            InvalidInputError: it is none, or of another length.
+            InvalidInputError: it is not a list, or has another length.
         """
         if not isinstance(value, list):
             raise self.fail(keys, value, "must be a list")
@@ -154,10 +154,10 @@ class Reader:
         return value
 
     def whole(self, value: object, keys: Keys, low: int = 1, high: int = MAX_ROWS) -> int:
-        """A whole number within limits.
+        """The value as a whole number within limits.
 
         Raises:
-            InvalidInputError: it is none, or outside.
+            InvalidInputError: it is not a whole number, or outside the limits.
         """
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(keys, value, "must be a whole number")
@@ -166,10 +166,10 @@ class Reader:
         return value
 
     def number(self, value: object, keys: Keys, low: float = 0.0, high: float = 1e6) -> float:
-        """A number within limits.
+        """The value as a number within limits.
 
         Raises:
-            InvalidInputError: it is none, or outside.
+            InvalidInputError: it is not a number, or outside the limits.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(keys, value, "must be a number")
@@ -178,7 +178,7 @@ class Reader:
         return float(value)
 
     def flag(self, value: object, keys: Keys) -> bool:
-        """True or false.
+        """The value as true or false.
 
         Raises:
             InvalidInputError: it is neither.
@@ -188,10 +188,10 @@ class Reader:
         return value
 
     def text(self, value: object, keys: Keys) -> str:
-        """Text.
+        """The value as text.
 
         Raises:
-            InvalidInputError: it is none.
+            InvalidInputError: it is not text.
         """
         if not isinstance(value, str):
             raise self.fail(keys, value, "must be text")

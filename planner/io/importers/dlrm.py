@@ -1,4 +1,4 @@
-"""DLRM's command lines: tables, dense part and training of the model that they run."""
+"""Imports a command line of DLRM: tables, dense part and training of the model that it runs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _S_OPTIMIZERS: Final = {
     "adagrad": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD),
     "rwsadagrad": (Optimizer.ROWWISE_ADAGRAD, DenseOptimizer.ADAGRAD),
 }
-"""Of the tables and of the dense part: one optimizer trains both, and ``rwsadagrad`` keeps one sum
-per row of sparse gradients alone."""
+"""For each name the optimizer of the tables and that of the dense part. One optimizer trains both;
+``rwsadagrad`` keeps one sum per row only for sparse gradients, that is for tables."""
 _MAIN_MODULE: Final = "model.sparse_arch.embedding_bag_collection"
 """The tables of ``DLRMTrain(DLRM(...))``, as a plan names them."""
 
@@ -101,12 +101,12 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Impor
 
     Args:
         words: the command line, or its flags alone.
-        world_size: ranks, to divide the global batch of ``dlrm_s_pytorch.py``; else as the
-            launcher on the command line says.
+        world_size: number of ranks, to divide the global batch of ``dlrm_s_pytorch.py``; None for
+            the number that the launcher on the command line says.
 
     Raises:
-        InvalidInputError: an unknown flag, a value out of range, a model whose tables are built
-            in a way that a workload cannot say, or ``world_size`` with a batch per rank.
+        InvalidInputError: a flag is unknown, a value is out of range, a workload cannot express how
+            the tables are built, or ``world_size`` is given for a program with a batch per rank.
     """
     command = parse_dlrm_command(words)
     flags = _Flags(command)
@@ -234,9 +234,9 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
 
 
 def _s_rows(flags: _Flags, *, is_random: bool) -> tuple[int, ...]:
-    """Rows of each table: as given for random data, else those of the named data set.
+    """Rows of each table: as given for random data, otherwise those of the named data set.
 
-    Only those of a data set are cut at ``--max-ind-range``, as in the program.
+    As in the program, ``--max-ind-range`` limits only the rows of a data set.
     """
     cap = "-1" if is_random else flags.text("max-ind-range", "-1")
     most = MAX_ROWS if cap == "-1" else flags.whole("max-ind-range", 1)
@@ -262,10 +262,10 @@ def _s_rows(flags: _Flags, *, is_random: bool) -> tuple[int, ...]:
 def _indices_per_sample(flags: _Flags, rows: int, *, is_random: bool) -> float:
     """Mean indices per sample of one table.
 
-    The random generator draws max(1, round(r min(rows, n))) with r uniform in 0..1, which has the
-    mean n/2 + 1/(2 n); repeated indices, which it drops, are not taken off. Criteo has one.
-    The program takes any value of ``--num-indices-per-lookup-fixed`` but an empty one for true,
-    also the word False (argparse ``type=bool``).
+    The random generator draws max(1, round(r min(rows, n))) indices with r uniform in 0..1; the
+    mean is n/2 + 1/(2 n). It then drops repeated indices, which is ignored here. Criteo data have
+    one index. The program takes every value of ``--num-indices-per-lookup-fixed`` except an empty
+    one for true, even the word False (argparse ``type=bool``).
     """
     if not is_random:
         return 1.0

@@ -1,6 +1,7 @@
-"""A pasted command line of DLRM: which program, which flags, on how many ranks.
+"""Reads a pasted command line of DLRM: the program, its flags, and the number of ranks.
 
-Flags as in facebookresearch/dlrm ``dlrm_s_pytorch.py`` and ``torchrec_dlrm/dlrm_main.py``.
+The flags are those of facebookresearch/dlrm, ``dlrm_s_pytorch.py`` and
+``torchrec_dlrm/dlrm_main.py``.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class DlrmCommand:
 
     Attributes:
         program: ``dlrm_s_pytorch.py`` or ``dlrm_main.py``.
-        flags: name without dashes in front -> value; "" for a switch.
-        world_size: ranks, if the launcher says it.
+        flags: for each name (without the dashes before it) its value; "" for a switch.
+        world_size: number of ranks, if the launcher says it.
     """
 
     program: str
@@ -93,10 +94,11 @@ PROGRAMS: Final = {
 
 
 def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
-    """Read a command line, whole or the flags alone; one quoted text is split as a shell would.
+    """Read a whole command line, or only its flags; one quoted text is split as by a shell.
 
     Raises:
-        InvalidInputError: unbalanced quotes, neither program, or a flag that it does not have.
+        InvalidInputError: quotes are not balanced, the program is neither of the two, or it does
+            not have a flag.
     """
     words = _split(words)
     script = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] in PROGRAMS), None)
@@ -147,7 +149,7 @@ def _name(word: str) -> str:
 
 
 def _without_separator(words: list[str]) -> list[str]:
-    """Launchers put ``--`` between a script and its flags."""
+    """The words without the ``--`` that launchers put between a script and its flags."""
     return words[1:] if words[:1] == ["--"] else words
 
 
@@ -184,7 +186,7 @@ def _flags(
 
 
 def _world_size(words: list[str]) -> int | None:
-    """Ranks as ``torchrun``, ``torchx`` (``-j HOSTSxRANKS``) or ``mpirun`` start them."""
+    """The number of ranks of ``torchrun``, ``torchx`` (``-j HOSTSxRANKS``) or ``mpirun``."""
     found: dict[str, int] = {}
     for word, following in itertools.pairwise([*words, ""]):
         name = _name(word)

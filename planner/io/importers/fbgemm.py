@@ -1,9 +1,9 @@
-"""FBGEMM's TBE data configuration: one table-batched lookup, or several, as JSON.
+"""Imports FBGEMM's TBE data configuration: one or several table-batched lookups, as JSON.
 
-Keys as in FBGEMM 1.8 ``tbe/bench/tbe_data_config.py``: ``T`` features with rows ``E`` or ``Es``,
-columns ``D`` or ``Ds``; ``batch_params.B``, ``pooling_params.L`` or ``Ls``; ``indices_params`` with
-the probabilities of the hottest rows and a law (x + q)^-s of the rest; or ``embedding_specs`` and
-``feature_table_map``.
+The keys are those of FBGEMM 1.8 ``tbe/bench/tbe_data_config.py``: ``T`` features with rows ``E`` or
+``Es`` and columns ``D`` or ``Ds``; ``batch_params.B``; ``pooling_params.L`` or ``Ls``;
+``indices_params`` with the probabilities of the hottest rows and a law (x + q)^-s of the rest; or
+``embedding_specs`` and ``feature_table_map``.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class _Tbe:
 
 
 def import_fbgemm(path: Path) -> Imported:
-    """The tables of one configuration, of a list of them, or of an object of named ones.
+    """Import the tables of one configuration, of a list of them, or of an object with names.
 
-    The batch is that of the first; another's indices are scaled to it.
+    The batch is that of the first configuration; the indices of others are scaled to it.
 
     Raises:
-        InvalidInputError: names the key path of what is missing or out of range.
+        InvalidInputError: a value is missing or out of range; the message names its key path.
     """
     reader = Reader(Document(path, read_json(path), {}))
     parts = _parts(reader)
@@ -220,7 +220,7 @@ def _shapes(
 def _per_feature(
     reader: Reader, config: dict[str, Any], key: str, keys: Keys, num: int, high: int
 ) -> list[int]:
-    """``Es`` where it is given, else ``E`` for all; ``E`` itself may be a list in older files."""
+    """``Es`` if it is given, else ``E`` for all features; in older files ``E`` can be a list."""
     name = f"{key}s" if config.get(f"{key}s") is not None else key
     value, where = reader.required(config, name, keys), (*keys, name)
     if isinstance(value, list):
@@ -264,7 +264,7 @@ class _Law:
         return Zipf(num_embeddings=rows - num_heavy, exponent=self.exponent, shift=shift)
 
     def _first(self, rows: int) -> float:
-        """Probability of the first row where q < 1, which our law cannot shift by."""
+        """Probability of the first row if q < 1: the shift of a law here cannot be negative."""
         second = float(self._tail(rows, 1).frequency_bins()[1][0])
         others = (1.0 + self.shift) ** -self.exponent / second
         return float(1.0 / (1.0 + others * self.shift**self.exponent))

@@ -1,7 +1,7 @@
-"""HugeCTR's JSON configuration: tables, dense part, and the plan that its embeddings imply.
+"""Imports HugeCTR's JSON configuration: tables, dense part, and the plan that follows from it.
 
-A localized slot lies whole on GPU ``slot % gpus``; a distributed embedding spreads its rows over
-all GPUs by key (HugeCTR, "Embedding" in its layer documentation). Batches are global.
+A localized slot is whole on GPU ``slot % gpus``; a distributed embedding spreads its rows over all
+GPUs by key (HugeCTR, "Embedding" in its layer documentation). Batches are global.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _optimizer(
     solver: Solver,
     assumed: dict[str, str],
 ) -> Optimizer:
-    """The optimizer of the embeddings: their own, else that of all layers."""
+    """The optimizer of the tables: that of the embedding layers, or else that of all layers."""
     found = {
         _name(layer): read_optimizer(reader, layer, ("layers", i), solver.optimizer)
         for i, layer in enumerate(layers)
@@ -279,10 +279,11 @@ def _slot_sizes(reader: Reader, embedding: _Embedding) -> list[int] | None:
 def _hash_rows(
     reader: Reader, embedding: _Embedding, keys: Keys, columns: int, world_size: int
 ) -> int:
-    """Rows of a hash table over all GPUs: its vocabulary, or what its workspaces hold.
+    """Rows of a hash table over all GPUs: its vocabulary, or the rows that its workspaces can hold.
 
-    A workspace of W bytes per GPU holds W / (4 columns (1 + states)) rows in fp32, with the states
-    of the optimizer beside each weight (HugeCTR ``initialize_max_vocabulary_size_per_gpu``).
+    A workspace of W bytes per GPU has room for W / (4 columns (1 + states)) rows in fp32, where
+    ``states`` are the numbers that the optimizer keeps for each weight (HugeCTR
+    ``initialize_max_vocabulary_size_per_gpu``).
     """
     hparam = embedding.hparam
     for key, num_gpus in (

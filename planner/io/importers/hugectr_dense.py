@@ -1,4 +1,4 @@
-"""The dense part of a HugeCTR configuration, read off its list of layers."""
+"""Reads the dense part of a HugeCTR configuration from its list of layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FREE: Final = frozenset(
         "Add",
     ]
 )
-"""Layers that are counted, or that cost next to nothing."""
+"""Layers that are counted elsewhere, or that take almost no time."""
 
 _DENSE_INPUT: Final = "dense"
 
@@ -38,7 +38,8 @@ def dense_of(
 ) -> tuple[DenseArch, list[str]]:
     """The dense part, and the layers that it leaves out.
 
-    Fully connected layers that see the dense input alone are the bottom MLP, the others the top.
+    Fully connected layers that depend only on the dense input are the bottom MLP; the others are
+    the top MLP.
 
     Raises:
         InvalidInputError: a layer without its sizes, or with sizes out of range.

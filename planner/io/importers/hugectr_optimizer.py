@@ -1,4 +1,4 @@
-"""The optimizers of a HugeCTR configuration: one for all layers, or one of an embedding's own."""
+"""Reads the optimizers of a HugeCTR configuration: for all layers, or for one embedding."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class NamedOptimizer:
 
     Attributes:
         kind: HugeCTR's name.
-        optimizer: ours.
-        states: numbers that HugeCTR keeps for each weight, out of the workspace of the table.
+        optimizer: the optimizer in a workload.
+        states: numbers that HugeCTR keeps for each weight, in the workspace of the table.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class NamedOptimizer:
 
     @property
     def of_dense(self) -> DenseOptimizer:
-        """The same for the dense part, which HugeCTR updates in one kernel."""
+        """The optimizer of the dense part, which HugeCTR updates in one kernel."""
         return _OF_DENSE[self.optimizer]
 
 
@@ -52,10 +52,10 @@ NO_OPTIMIZER: Final = NamedOptimizer(kind="SGD", optimizer=Optimizer.SGD, states
 def read_optimizer(
     reader: Reader, holder: dict[str, Any], keys: Keys, default: NamedOptimizer
 ) -> NamedOptimizer:
-    """What stands under ``optimizer``, or the default where nothing does.
+    """The optimizer under the key ``optimizer``, or the default if there is no such key.
 
     Raises:
-        InvalidInputError: a type that is unknown.
+        InvalidInputError: the type of the optimizer is unknown.
     """
     if "optimizer" not in holder:
         return default
@@ -72,11 +72,11 @@ def read_optimizer(
 def optimizer_of_tables(
     found: dict[str, NamedOptimizer], assumed: dict[str, str], *, is_named: bool
 ) -> Optimizer:
-    """The one optimizer of all tables that a workload can say: the one with most states.
+    """The optimizer for all tables, of which a workload has only one: that with the most states.
 
     Args:
         found: the optimizer of each embedding, by its name.
-        assumed: gets a line where the file says less, or other things than the workload does.
+        assumed: gets a line if the file names no optimizer, or if tables have different ones.
         is_named: whether the file names an optimizer.
     """
     name, most = max(found.items(), key=lambda item: item[1].states)

@@ -1,9 +1,10 @@
-"""HugeCTR's plan files, read and written.
+"""Reads and writes HugeCTR's plan files.
 
-A list over GPUs of groups ``{local_embedding_list, global_embedding_list, sharding_id,
-num_sharding, table_placement_strategy: localized|dp}``; tables are numbers, in the order of the
-workload. The Python interface's ``shard_matrix`` (tables of each GPU) with ``shard_strategy``
-(``mp`` or ``dp``, and columns per table) is read too, as a JSON object of the two.
+A plan file has a list with an entry for each GPU, which is a list of groups
+``{local_embedding_list, global_embedding_list, sharding_id, num_sharding,
+table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload. A JSON
+object with ``shard_matrix`` (tables of each GPU) and ``shard_strategy`` (``mp`` or ``dp``, and
+columns per table), as in HugeCTR's Python interface, is read too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _STRATEGIES: Final = ("localized", "dp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """What one GPU holds of a table: part ``part`` of ``parts``, or a copy."""
+    """What one GPU holds of a table: part number ``part`` of ``parts``, or a copy."""
 
     gpu: int
     part: int
@@ -48,9 +49,10 @@ def import_hugectr_plan(
 
     Args:
         path: the file.
-        workload: its tables, in the order in which HugeCTR numbers them.
+        workload: the tables, in the order in which HugeCTR numbers them.
         value: the content of the file, if it has been read already.
-        local_world_size: GPUs per host; 8 where the file has a multiple of it, else all.
+        local_world_size: GPUs per host; if not given, 8 if the file has a multiple of 8 GPUs, and
+            otherwise all of them.
 
     Raises:
         InvalidInputError: names the key path of what is missing, unknown or contradictory.
@@ -164,7 +166,7 @@ def _placement(reader: Reader, table: Table, pieces: list[_Piece], num_gpus: int
 def _placed(
     table: Table, kind: ShardingType, gpus: Sequence[int], num_columns: int
 ) -> TablePlacement:
-    """One shard per GPU, in this order: copies, blocks of rows, or ``num_columns`` of columns."""
+    """A placement with one shard on each GPU: a copy, a block of rows, or a piece of columns."""
     rows, width = table.num_embeddings, table.embedding_dim
     kernel = ComputeKernel.FUSED
     if kind is ShardingType.DATA_PARALLEL:
@@ -271,7 +273,7 @@ def _number(reader: Reader, entry: object, keys: Keys, numbers: Mapping[str, int
 
 
 def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
-    """The plan as a list over GPUs of groups of tables.
+    """The plan as a list of groups of tables for each GPU.
 
     HugeCTR's files have no column pieces, no host memory and no caches; rows go to GPUs by key.
 

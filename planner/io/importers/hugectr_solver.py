@@ -1,4 +1,4 @@
-"""How a HugeCTR configuration trains: the section ``solver`` and the optimizer of all layers."""
+"""Reads how a HugeCTR configuration trains: its ``solver``, and the optimizer of all layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SWITCHES: Final = (
     ("enable_overlap", False),
     ("enable_tf32_compute", False),
 )
-"""Of the solver, with what HugeCTR takes where the file does not say it."""
+"""Switches of the solver, with HugeCTR's defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +25,14 @@ class Solver:
     """How the model is trained.
 
     Attributes:
-        num_hosts: hosts.
+        num_hosts: number of hosts.
         local_world_size: ranks per host.
         global_batch_size: samples of all ranks.
-        precision: of matrix products.
-        index_bytes: of one key.
-        has_graph: the dense part, or all of a step, is captured as a CUDA graph.
-        has_overlap: exchanges overlap the dense part.
-        optimizer: of layers that name none of their own.
+        precision: type of matrix products.
+        index_bytes: bytes of one key.
+        has_graph: whether the dense part, or all of a step, is captured as a CUDA graph.
+        has_overlap: whether exchanges overlap the dense part.
+        optimizer: the optimizer of layers that name none of their own.
     """
 
     num_hosts: int
@@ -51,11 +51,11 @@ class Solver:
 
 
 def read_solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> Solver:
-    """What stands under ``solver``, and the optimizer of all layers.
+    """Read the section ``solver``, and the optimizer of all layers.
 
     Args:
-        reader: of the file.
-        config: its content.
+        reader: reads the values of the file.
+        config: the content of the file.
         assumed: gets a line for each key that the file leaves open.
 
     Raises:

@@ -1,8 +1,8 @@
-"""PARAM's table-batched lookup: the JSON that its benchmark of operators reads.
+"""Imports PARAM's table-batched lookup: the JSON that its benchmark of operators reads.
 
-``{"SplitTableBatchedEmbeddingBagsCodegen": {"config": [{"build": [{"args", "kwargs"}], "input":
-[{"args"}]}]}}`` with ``num_tables, rows, dim, pooling, weighted, weights_precision`` to build and
-``batch_size, pooling_factor`` as input.
+The form is ``{"SplitTableBatchedEmbeddingBagsCodegen": {"config": [{"build": [{"args",
+"kwargs"}], "input": [{"args"}]}]}}``. Under ``build`` there are ``num_tables, rows, dim, pooling,
+weighted, weights_precision``, and under ``input`` there are ``batch_size, pooling_factor``.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _ASSUMED: Final = {
 
 
 def import_param(path: Path) -> Imported:
-    """The tables of one configured lookup.
+    """Import the tables of one configured lookup.
 
     Raises:
-        InvalidInputError: no such operator, several configurations, a range instead of a value,
-            or a value that is missing or out of range; names the key path.
+        InvalidInputError: there is no such operator, there are several configurations, or a value
+            is missing, a range, or out of range; the message names the key path.
     """
     reader = Reader(Document(path, read_json(path), {}))
     top = reader.mapping(reader.document.value, ())
@@ -101,7 +101,7 @@ def import_param(path: Path) -> Imported:
 
 
 def _only(reader: Reader, values: dict[str, Any], key: str, keys: Keys) -> tuple[Any, Keys]:
-    """The only entry of a list: several are several benchmarks, not one model."""
+    """The only entry of a list; several entries would be several benchmarks, and not one model."""
     where = (*keys, key)
     entries = reader.sequence(reader.required(values, key, keys), where)
     if len(entries) != 1:
@@ -112,7 +112,7 @@ def _only(reader: Reader, values: dict[str, Any], key: str, keys: Keys) -> tuple
 def _named(
     reader: Reader, part: dict[str, Any], keys: Keys, names: tuple[str, ...]
 ) -> dict[str, tuple[Any, Keys]]:
-    """The value of each argument and its place; arguments without a name go by their order."""
+    """The value of each argument, with its place; arguments without names are taken in order."""
     where = (*keys, "args")
     args = reader.sequence(reader.required(part, "args", keys), where)
     found: dict[str, tuple[Any, Keys]] = {}
@@ -134,7 +134,7 @@ def _named(
 
 
 def _value(reader: Reader, spec: dict[str, Any], keys: Keys) -> Any:
-    """A value; an element of a list may be wrapped the same way."""
+    """The value of a specification; elements of a list can be specifications themselves."""
     value = reader.required(spec, "value", keys)
     if isinstance(value, list):
         return [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]

@@ -1,4 +1,4 @@
-"""Tables of a TorchRec plan: shapes are read off the shards, all else is assumed."""
+"""Imports the tables of a TorchRec plan: shards give the shapes, everything else is assumed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     """The workload that a TorchRec plan was made for, as far as the plan says it.
 
     Args:
-        path: the plan; TorchRec's serialization or ours.
-        shapes: rows and columns of tables that the plan gives no shards, by name. TorchRec writes
-            none for replicated tables.
+        path: the plan, in TorchRec's form or as ``plan.json``.
+        shapes: rows and columns of tables without shards in the plan, by name. TorchRec writes no
+            shards for replicated tables.
 
     Raises:
-        InvalidInputError: not a plan, a table without shards or shape, shards that do not tile
-            their table, or shapes for tables that are not in the plan.
+        InvalidInputError: the file is not a plan, a table has neither shards nor a shape, shards do
+            not cover their table, or there are shapes for tables that are not in the plan.
     """
     given = dict(shapes or {})
     schema = read_plan_schema(path)
@@ -118,7 +118,7 @@ def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
 
 
 def _check_tiling(name: str, table: Table, entry: ParameterSchema) -> None:
-    """Refuse shards with holes: the shape read off them would be wrong."""
+    """Refuse shards with holes, because the shape read from them would be wrong."""
     if entry.shards:
         replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
         placement = TablePlacement(

@@ -1,1 +1,1 @@
-"""Plans and results."""
+"""Reads and writes plans and results."""

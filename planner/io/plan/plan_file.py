@@ -1,4 +1,4 @@
-"""Plan files: TorchRec's serialized shape, with our keys beside it."""
+"""Reads plan files: TorchRec's serialized form, with further keys of this package."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from planner.io.yaml_reader import dotted
 from planner.support.kinds import path_of, require_kind
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
-"""Cache load factor where a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
+"""Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""
 
 _MOST_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """A plan from a file, and what the plan was made for, where the file says it (else None).
+    """A plan from a file, and what the plan was made for; None for what the file does not say.
 
     Attributes:
         plan: the plan.
@@ -101,10 +101,10 @@ def load_plan(
 def plan_from_json(
     values: object, workload: Workload, topology: Topology, *, source: str = "plan"
 ) -> Plan:
-    """A plan from plain values, as :func:`plan_to_json` makes them; checked like a file.
+    """A plan from plain values, as :func:`plan_to_json` makes them; they are checked like a file.
 
     Raises:
-        InvalidInputError: as :func:`load_plan`; ``source`` is named instead of the file.
+        InvalidInputError: in the cases of :func:`load_plan`; messages name ``source`` for the file.
     """
     if values == {} and not workload.tables:
         return Plan(placements=())
@@ -112,10 +112,10 @@ def plan_from_json(
 
 
 def read_plan_schema(path: Path) -> PlanSchema:
-    """The values of a plan file; each is checked by itself, not yet against the others.
+    """The values of a plan file; each is checked by itself, and not yet against the others.
 
     Raises:
-        InvalidInputError: not well formed, or not a plan.
+        InvalidInputError: the file is not well formed, or not a plan.
     """
     return validate(PlanSchema, _document(path, _read(path)))
 
@@ -161,9 +161,10 @@ def plan_json_schema() -> dict[str, Any]:
 
 
 def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[str, Any]:
-    """The plan in TorchRec's ``ShardingPlan._serialize()`` shape, modules and tables in order.
+    """The plan in the form of TorchRec's ``ShardingPlan._serialize()``, with sorted modules.
 
-    Beyond TorchRec's own: shards of replicated tables, and ``cache_load_factor``.
+    In addition to TorchRec's keys it has the shards of replicated tables, and
+    ``cache_load_factor``.
     """
     tables = {t.name: t for t in workload.tables}
     tree: dict[str, dict[str, Any]] = {}
@@ -189,15 +190,15 @@ def plan_to_json(plan: Plan, workload: Workload, local_world_size: int) -> dict[
 
 
 def parameter_name(table: Table) -> str:
-    """The name of a table inside its module: without the path that tells namesakes apart."""
+    """The name of a table inside its module: without the path that tells equal names apart."""
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
 
 class _Names:
-    """Which table of the workload an entry of the file means.
+    """Finds the table of the workload that an entry of the file means.
 
-    Module paths may differ: a workload written by hand does not know the model's. Then the name
-    decides, if only one table has it.
+    Module paths can differ, because a workload written by hand often has not those of the model.
+    The name then decides, if only one table has it.
     """
 
     def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
@@ -213,7 +214,7 @@ class _Names:
         return self._exact.get((module, name), unique)
 
     def name(self, module: str, name: str) -> str:
-        """The table's name in the workload; a name made from the file's where there is none."""
+        """The name of the table in the workload; without one, a name made from the file's."""
         table = self.table(module, name)
         if table is not None:
             return table.name
@@ -234,7 +235,8 @@ def _read(path: Path) -> object:
     """The JSON of a plan.
 
     Raises:
-        InvalidInputError: not well formed; or, where it is the YAML of another kind, what it is.
+        InvalidInputError: the file is not well formed. If it is a YAML file of another kind, the
+            message says which.
     """
     try:
         return read_json(path)
@@ -248,7 +250,7 @@ def _read(path: Path) -> object:
 
 
 def _is_module(value: object) -> bool:
-    """Whether this is a module's tables rather than the modules of a plan."""
+    """Whether this has the tables of one module, and not the modules of a plan."""
     entries = value.values() if isinstance(value, dict) else ()
     return any(isinstance(entry, dict) and "sharding_type" in entry for entry in entries)
 

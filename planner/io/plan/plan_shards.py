@@ -1,4 +1,4 @@
-"""Shards of one entry of a plan file, also where the file leaves them out."""
+"""Reads the shards of one entry of a plan file, or lays them out if the file has none."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def shards_of(
     world_size: int | None,
     local_world_size: int | None,
 ) -> Sequence[Shard]:
-    """The shards as written, or as TorchRec lays them out on the ranks that are named.
+    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
 
     Args:
         entry: one table of the file.
-        table: its shape, if the workload is known.
-        world_size: ranks that the plan was made for, if known.
+        table: the table with its shape, if the workload is known.
+        world_size: number of ranks that the plan was made for, if known.
         local_world_size: ranks per host, if known.
 
     Raises:
-        InvalidInputError: shards disagree with the list of ranks, or are left out and cannot be
-            worked out.
+        InvalidInputError: the shards contradict the list of ranks, or they are missing and cannot
+            be computed.
     """
     if entry.shards:
         shards = tuple(

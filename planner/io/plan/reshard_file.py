@@ -1,10 +1,10 @@
-"""``reshard.json``: the tables that change, in the shape that TorchRec's ``reshard`` takes.
+"""Writes ``reshard.json``: the tables that change, in the form that TorchRec's ``reshard`` takes.
 
-``modules`` maps each module's path to the volume that TorchRec counts for it, in MiB of fp32
+``modules`` maps the path of each module to the volume that TorchRec counts for it, in MiB of fp32
 weights of the shards that change, and to the new entries of its tables, as in ``plan.json``.
 :func:`planner.integrations.torchrec_reshard.load_reshard` makes the argument of
-``DistributedModelParallel.reshard`` of it. Tables that TorchRec cannot move while it trains stand
-under ``restart`` with the reason: for them, load a checkpoint under the new plan.
+``DistributedModelParallel.reshard`` from it. Tables that TorchRec cannot move while it trains are
+listed under ``restart`` with the reason; to move them, load a checkpoint under the new plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
     Args:
         before: the plan in use.
         after: the new plan of the same tables.
-        workload: which module owns each table.
+        workload: says to which module each table belongs.
         local_world_size: ranks per host, for the names of devices.
     """
     tree = plan_to_json(after, workload, local_world_size)
@@ -53,7 +53,7 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
 
 
 def _entry(placement: TablePlacement) -> tuple[object, ...]:
-    """What TorchRec would see differ."""
+    """The values of a placement that TorchRec compares."""
     return (
         placement.sharding_type,
         placement.kernel,
@@ -63,7 +63,7 @@ def _entry(placement: TablePlacement) -> tuple[object, ...]:
 
 
 def _obstacle(old: TablePlacement, new: TablePlacement) -> str:
-    """Why TorchRec's reshard cannot take the table there; empty if it can."""
+    """Why TorchRec's ``reshard`` cannot move the table; empty if it can."""
     kinds = f"{old.sharding_type.value} to {new.sharding_type.value}"
     if old.sharding_type is not new.sharding_type:
         return f"changes from {kinds}: TorchRec's reshard keeps the sharding type"

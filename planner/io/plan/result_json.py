@@ -27,17 +27,18 @@ from planner.support.kinds import path_of, require_kind
 from planner.support.status import Status
 
 GIVEN: Final = "given"
-"""The strategy of a plan that was not searched for but read from a file: it has a value alone."""
+"""The strategy of a plan that was read from a file and not searched for; it has only a value."""
 
 _LINE_CHARACTERS: Final = 100
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
 
 def result_to_json(result: PlanningResult) -> dict[str, Any]:
-    """The result as plain JSON values, in a fixed order; null stands for what is not finite.
+    """The result as plain JSON values, in a fixed order; null stands for infinite numbers and NaN.
 
-    The same result gives the same values. Wall-clock times of the search are in it only if the
-    clock or the user ended it: else two runs of one seed would differ in nothing but them.
+    The same result gives the same values. The seconds of the search are included only if the clock
+    or the user ended it, because they would otherwise be the only difference between two runs with
+    the same seed.
     """
     problem, topology = result.problem, result.problem.topology
     values = {
@@ -71,7 +72,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
 
 
 def _whole(topology: Topology) -> dict[str, int] | None:
-    """All ranks of the job, where the plan is that of one group of them."""
+    """The ranks of the whole job, if the plan is that of one group of them."""
     whole = topology.whole
     if whole is None:
         return None
@@ -108,10 +109,10 @@ def save_plan(path: str | Path, result: PlanningResult) -> None:
 
 
 def inputs_hash(problem: PlanningProblem) -> str:
-    """SHA-256 over everything that was asked: workload, topology and constraints.
+    """SHA-256 over the whole problem: workload, topology and constraints.
 
-    Files that a system names count by their contents, because a calibration may be made anew under
-    its old name.
+    Files that a system names count with their contents, because a new calibration can have the name
+    of the old one.
     """
     text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
     text += measured_hash(problem.topology)
@@ -132,9 +133,9 @@ def workload_hash(workload: Workload) -> str:
 
 
 def system_hash(topology: Topology) -> str:
-    """SHA-256 over what a system is beside its size and price.
+    """SHA-256 over everything in a system except its size and price.
 
-    It tells a file that was copied from a shipped system, and has its name, from that system.
+    It tells a shipped system from a changed copy that has the same name.
     """
     links = (topology.host_link, topology.domain_link, topology.network_link)
     shipped = [name for name in topology.collective_curves if not name.endswith(".csv")]
@@ -144,7 +145,7 @@ def system_hash(topology: Topology) -> str:
 
 
 def _canonical(value: object) -> Any:
-    """All that makes two values equal, with the types of dataclasses."""
+    """A value as JSON that is the same for equal values, including the types of dataclasses."""
     if is_dataclass(value) and not isinstance(value, type):
         items = {f.name: _canonical(getattr(value, f.name)) for f in fields(value) if f.compare}
         return {"type": type(value).__name__, **items}
@@ -154,7 +155,7 @@ def _canonical(value: object) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's own types."""
+    """The value in the types of JSON."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -169,7 +170,7 @@ def _plain(value: Any) -> Any:
 
 
 def _render(value: Any, indent: str) -> str:
-    """JSON with one line for what fits in one: people read plans, and versions are compared."""
+    """JSON for people and for diffs: each value that fits on one line is on one line."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, dict | list):
@@ -235,7 +236,7 @@ def _memory(ledger: MemoryLedger) -> dict[str, Any]:
 
 
 def _asked(result: PlanningResult) -> dict[str, Any]:
-    """What only some questions have: the move from a plan in use, and scenarios."""
+    """The parts that only some results have, such as the move from a plan in use, and scenarios."""
     move = result.reshard
     return {
         "reshard": None if move is None else asdict(move),
@@ -247,7 +248,7 @@ def _asked(result: PlanningResult) -> dict[str, Any]:
 
 
 def _family(family: PlanFamily) -> dict[str, Any]:
-    """The members without their plans, which are files of their own, or ``plan`` of the first."""
+    """The members of a family without their plans, which are in files of their own."""
     members = [
         {
             "hosts": m.num_hosts,

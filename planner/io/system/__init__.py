@@ -1,1 +1,1 @@
-"""Systems, calibrations and collective curves."""
+"""Reads and writes systems, calibrations and curves of collectives."""

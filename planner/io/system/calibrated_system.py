@@ -20,7 +20,7 @@ _HEADER = """\
 """
 
 _NOT_IN_NOTES: Final = re.compile(r"[,:#\"']")
-"""What separates the parts of a value in the file, or ends it."""
+"""Characters that separate the parts of a value in the file, or end it."""
 
 
 def write_calibrated_system(
@@ -29,7 +29,7 @@ def write_calibrated_system(
     """Write ``path`` and, beside it, its calibration as JSON; returns both paths.
 
     Raises:
-        InvalidInputError: the folder is not writable.
+        InvalidInputError: the folder cannot be written.
     """
     beside = path.with_suffix(".calibration.json")
     write_calibration(beside, calibration)
@@ -79,7 +79,7 @@ calibration: {scalar_text(calibration)}
 
 
 def _stream_rate_text(constants: CpuConstants, note: str) -> str:
-    """What elementwise functions move where no cache helps: the casts of codecs are such."""
+    """The rate of elementwise functions on data outside caches, such as the casts of codecs."""
     if constants.operators is None:
         return "10 GB/s (default, not measured; only codecs of exchanges use it)"
     counts_s = dict(constants.operators.forward_s)["elementwise"]

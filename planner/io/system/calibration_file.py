@@ -1,4 +1,4 @@
-"""Calibration files: the constants of a machine whose ranks are CPU cores, as JSON."""
+"""Reads and writes calibrations: the constants of a machine whose ranks are CPU cores, as JSON."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _FORMAT = TypeAdapter(Calibration)
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Constants, fit errors and doubtful points."""
+    """Write the constants, the errors of the fit, and doubtful points."""
     write_text_atomic(path, _FORMAT.dump_json(calibration, indent=1).decode() + "\n")
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """A calibration as :func:`write_calibration` wrote it.
+    """Read a calibration that :func:`write_calibration` has written.
 
     Raises:
-        InvalidInputError: there is no such file, or it is not one.
+        InvalidInputError: there is no such file, or it is not a calibration.
     """
     try:
         return _FORMAT.validate_json(Path(path).read_bytes())
@@ -38,5 +38,5 @@ def read_calibration(path: str | Path) -> Calibration:
 
 @lru_cache(maxsize=8)
 def load_constants(path: str) -> CpuConstants:
-    """The constants of a calibration, read once."""
+    """The constants of a calibration; each file is read only once."""
     return read_calibration(path).constants

@@ -1,11 +1,11 @@
-"""Measured curves of collectives: one row of a CSV file each, every one with its source.
+"""Reads measured curves of collectives: one row of a CSV file for each, with its source.
 
-Columns: ``set`` (a system has the curves of the sets it names), ``collective``, ``nodes``,
-``gpus_per_node``, ``ranks``, ``domain_gpus`` (ranks that share a scale-up fabric), ``device``,
-``network``, ``network_GBps`` (nominal, per rank and direction), ``library``, ``version``,
-``harness``, ``role``, ``source``, ``licence``, ``notes``, ``points_bytes_us`` (``size:time``
-pairs, size as nccl-tests states it). Only rows with the role ``calibrate`` or
-``calibrate-optional`` (another class of device) ever reach a prediction.
+The columns are ``set`` (a system has the curves of the sets that it names), ``collective``,
+``nodes``, ``gpus_per_node``, ``ranks``, ``domain_gpus`` (ranks that share a scale-up fabric),
+``device``, ``network``, ``network_GBps`` (nominal, for each rank and direction), ``library``,
+``version``, ``harness``, ``role``, ``source``, ``licence``, ``notes`` and ``points_bytes_us``
+(``size:time`` pairs, with the size as nccl-tests states it). Predictions use only rows with the
+role ``calibrate`` or ``calibrate-optional`` (another class of device).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ROLES: Final = (*PREDICTING_ROLES, "validate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRecord:
-    """One row: the curve and where it comes from."""
+    """One row: the curve, and where it comes from."""
 
     set_name: str
     role: str
@@ -69,14 +69,14 @@ class CurveRecord:
 
 
 def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
-    """The curves that a system names, for predictions; none where it names none.
+    """The curves that a system names, for predictions; empty if it names none.
 
-    The sets named first win. Curves of a set come from a like system and are marked so, unless the
-    set has the system's name, or all of its figures are of the same device; those of a file of
-    one's own are not.
+    Curves of earlier sets are preferred. The curves of a shipped set are marked as those of a
+    similar system, unless the set has the system's name, or all of its curves were measured on the
+    same device. Curves of the user's own files are not marked.
 
     Raises:
-        InvalidInputError: a set or file that is not there or breaks a rule.
+        InvalidInputError: a set or file does not exist, or breaks a rule.
     """
     curves: list[CollectiveCurve] = []
     device = topology.device.name
@@ -91,7 +91,7 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
 
 
 def unknown_sets(names: Sequence[str]) -> list[tuple[int, str]]:
-    """Names that are neither those of a shipped set nor of a CSV file: place and what is wrong."""
+    """(position, error) of each name that is neither a shipped set nor a CSV file."""
     sets = [name for name in names if not name.endswith(".csv")]
     known = {r.set_name for r in shipped_curves()} if sets else set()
     listed = ", ".join(sorted(known))
@@ -116,13 +116,14 @@ def _shipped_set(
 def _predicting(
     records: Iterable[CurveRecord], device: str, *, is_own: bool, position: int
 ) -> tuple[CollectiveCurve, ...]:
-    """Those of the curves that predictions may use, with their priority.
+    """The curves that predictions may use, with their priority.
 
     Args:
-        records: of one set or file.
-        device: of the system.
-        is_own: whether they are known to be of this very system; else their device tells.
-        position: of the set among those that the system names.
+        records: the rows of one set or file.
+        device: the device of the system.
+        is_own: whether the curves are known to be from this system; otherwise they are if all were
+            measured on the same device.
+        position: position of the set among those that the system names.
     """
     predicting = [r for r in records if r.role in PREDICTING_ROLES]
     is_own = is_own or all(r.device == device for r in predicting)
@@ -139,7 +140,7 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
     """The rows of a file.
 
     Raises:
-        InvalidInputError: lists every bad row with its line.
+        InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
@@ -167,7 +168,7 @@ def curves_text(records: Iterable[CurveRecord]) -> str:
 
 
 def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:
-    """Write a file of curves, whole or not at all."""
+    """Write a file of curves, completely or not at all."""
     write_text_atomic(path, curves_text(records))
 
 

@@ -1,7 +1,7 @@
-"""Curves of collectives from logs: nccl-tests and rccl-tests (text, JSON) and PARAM comms.
+"""Reads curves of collectives from logs of nccl-tests, rccl-tests (text, JSON) and PARAM comms.
 
-Columns are read by their header, times are the out-of-place ones. Nothing is kept of the
-environment that nccl-tests writes into its JSON, nor of host names.
+Columns are found by their headers; times are those of out-of-place operations. The environment that
+nccl-tests writes into its JSON is not kept, nor are the names of hosts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OLD_VERSION_CODES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogShape:
-    """What a log may not say: flags of the command line, None where the log is to be believed."""
+    """Values that a log may lack, from flags of the command line; None to take those of the log."""
 
     collective: Collective | None = None
     nodes: int | None = None
@@ -53,7 +53,7 @@ class LogShape:
 
 @dataclass(slots=True)
 class _Log:
-    """What was read of one log."""
+    """What was read from one log."""
 
     harness: str
     points: dict[Collective | None, list[tuple[float, float]]]
@@ -64,10 +64,10 @@ class _Log:
 
 
 def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ...]:
-    """One curve per collective and log.
+    """Read one curve for each collective of each log.
 
     Raises:
-        InvalidInputError: lists for every log what is missing or broken.
+        InvalidInputError: logs lack something or are broken; the message lists all of them.
     """
     records: list[CurveRecord] = []
     problems: list[str] = []
@@ -114,7 +114,7 @@ def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
 
 
 def _shape(log: _Log, shape: LogShape) -> tuple[int, int]:
-    """(ranks, nodes): flags first, then the log."""
+    """(ranks, nodes) from the flags, or else from the log."""
     nodes = shape.nodes or log.nodes or 1
     ranks = nodes * shape.gpus_per_node if shape.gpus_per_node else log.ranks
     if ranks is None:
@@ -140,7 +140,7 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
 
 
 def _read_json(text: str) -> _Log:
-    """``nccl-tests -J``."""
+    """Read the JSON that ``nccl-tests -J`` writes."""
     try:
         data: Any = json.loads(text)
         points = [(float(r["size"]), float(r["out_of_place"]["time"])) for r in data["results"]]
@@ -181,7 +181,7 @@ def _read_text(text: str) -> _Log:
 
 
 def _read_blocks(lines: list[str]) -> dict[Collective | None, list[tuple[float, float]]]:
-    """Rows below each header of nccl-tests; one log may hold several tests."""
+    """The rows below each header of nccl-tests; one log can have several tests."""
     points: dict[Collective | None, list[tuple[float, float]]] = defaultdict(list)
     collective: Collective | None = None
     columns: list[str] = []
@@ -203,7 +203,7 @@ def _read_blocks(lines: list[str]) -> dict[Collective | None, list[tuple[float, 
 
 
 def _read_param(lines: list[str]) -> dict[Collective | None, list[tuple[float, float]]]:
-    """Rows ``COMMS-RES-<collective>``; the median over ranks is taken."""
+    """The rows ``COMMS-RES-<collective>``, of which the median over ranks is taken."""
     points: dict[Collective | None, list[tuple[float, float]]] = defaultdict(list)
     columns: list[str] = []
     for line in lines:
@@ -245,7 +245,7 @@ def _collective_in(text: str) -> Collective | None:
 
 
 def _version_text(value: object) -> str:
-    """``2.27.3`` from itself or from NCCL's number 22703; empty where it is neither."""
+    """A version such as ``2.27.3``, from text or from NCCL's number 22703; empty for others."""
     text = str(value or "")
     found = re.match(r"\d+(?:\.\d+)+", text)
     if found:

@@ -1,4 +1,4 @@
-"""Writes a system file with factors from runs of one's own: the file it rests on, and one key."""
+"""Writes a system file with fitted factors: the system that was fitted, and one more key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planner.io.workload.yaml_lines import scalar_text
 from planner.support.atomic import write_text_atomic
 
 _SETTLED: Final = 0.5
-"""A factor of which the runs settle less than this is written as assumed."""
+"""A factor is written as assumed if the runs reduce its variance by less than this share."""
 _BLOCK: Final = re.compile(
     r"^(?:# Fitted by .*\n)?fitted:.*\n(?:(?:#.*\n|\n)*[ ].*\n)*", re.MULTILINE
 )
-"""The factors of a file, up to their last line: comments behind that one stand for what follows."""
+"""Matches the factors of a file up to their last line; later comments belong to what follows."""
 _BASE: Final = re.compile(r"^base:.*$", re.MULTILINE)
 
 
@@ -36,21 +36,21 @@ def write_fitted_system(
     settled_ratio: Sequence[float],
     num_runs: int,
 ) -> tuple[Path, ...]:
-    """Write ``path``, and copies beside it of the files that ``source`` names.
+    """Write ``path``, and beside it copies of the files that ``source`` names.
 
     Args:
         path: the system file to write.
-        source: the system that was fitted, by shipped name or file.
-        topology: the same, loaded; factors that it has already are multiplied.
-        found: factors on top of it.
-        settled_ratio: by factor, how much of its variance the runs settled, 0..1.
-        num_runs: plans that were run.
+        source: the system that was fitted: a shipped name, or a file.
+        topology: the same system, loaded; factors that it has already are multiplied.
+        found: the fitted factors.
+        settled_ratio: for each factor, by what share the runs reduce its variance, 0..1.
+        num_runs: number of plans that were run.
 
     Returns:
-        All files written.
+        All files that were written.
 
     Raises:
-        InvalidInputError: a file cannot be read or the place cannot be written.
+        InvalidInputError: a file cannot be read, or the folder cannot be written.
     """
     base = locate(source, "systems")
     if path.exists() and path.samefile(base):
@@ -83,7 +83,7 @@ def write_fitted_system(
 def _on_calibrated_cores(
     path: Path, base: Path, text: str, topology: Topology
 ) -> tuple[str, tuple[Path, ...]]:
-    """A system on top of ``base``, which names no calibration, with the one of ``topology``."""
+    """The text of a system based on ``base`` with the calibration of ``topology``, and files."""
     calibration = path.with_suffix(".calibration.json")
     write_text_atomic(calibration, read_text(Path(topology.calibration)))
     written, name = [calibration], base.stem
@@ -110,9 +110,9 @@ def _on_calibrated_cores(
 def _with_copies(
     path: Path, base: Path, text: str, topology: Topology
 ) -> tuple[str, tuple[Path, ...]]:
-    """The text with names of files that lie beside ``path``, and these files.
+    """The text with the names of copies beside ``path``, and these copies.
 
-    A system that starts from a file of one's own takes a copy of that along, and what it names.
+    If the system starts from a file of the user, that file is copied too, with the files it names.
     """
     if path.parent.resolve() == base.parent.resolve():
         return text, ()

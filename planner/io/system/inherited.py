@@ -1,4 +1,4 @@
-"""System files that start from another one: ``base: h100_sxm``, and what differs."""
+"""Reads system files that start from another one: ``base: h100_sxm``, and what differs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from planner.io.library import configs_folder, locate
 from planner.io.yaml_reader import Keys
 
 _WHOLE: Final = (("links", "network"), ("device", "flops"))
-"""Given anew as a whole, and not key by key: a network is of one kind or another."""
+"""Keys that replace those of the base as a whole, because a network is of one kind only."""
 _DEEPEST: Final = 8
 
 
 def read_system(path: Path) -> Document:
-    """A system file with the keys of its base where it gives none.
+    """Read a system file; keys that it does not have are those of its base.
 
-    A base is a shipped name, or a file beside this one; it may have a base in turn.
+    A base is a shipped system or a file beside this one, and can have a base itself.
 
     Raises:
-        InvalidInputError: a file cannot be read, or bases lead back to one another.
+        InvalidInputError: a file cannot be read, or is its own base through others.
     """
     return _read(path, ())
 
@@ -54,7 +54,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Document:
 
 
 def own_base(path: Path) -> Path | None:
-    """The file beside a system file that it starts from; None for a shipped system, or none.
+    """The file beside a system file that is its base; None for a shipped base, or no base.
 
     Raises:
         InvalidInputError: a file cannot be read, or there is no such system.
@@ -70,7 +70,7 @@ def _beside_or_shipped(path: Path, base: str) -> Path:
 
 
 def _beside(base: Document) -> Document:
-    """Files that the base names lie beside it, wherever the system is that starts from it."""
+    """The base with full paths of the files that it names, because they are beside the base."""
     value, folder = dict(base.value), base.path.parent.absolute()
     curves = value.get("collective_curves")
     if isinstance(curves, list):

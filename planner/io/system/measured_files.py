@@ -1,4 +1,4 @@
-"""Files that a system names: what was measured on it stands there, not in the system itself."""
+"""Hashes the files that a system names, which have what was measured on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.io.system.residual_file import residual_path
 
 
 def measured_hash(topology: Topology) -> str:
-    """SHA-256 over a calibration, learned factors and curves of one's own; empty without any."""
+    """SHA-256 over a system's calibration, learned factors and own curves; empty without any."""
     named = [topology.calibration] if topology.calibration else []
     named += [name for name in topology.collective_curves if name.endswith(".csv")]
     files = [path for path in (*map(Path, named), residual_path(topology)) if path.is_file()]

@@ -1,7 +1,7 @@
-"""Which links the shipped collective curves of a system stand for.
+"""Finds the links on which the shipped collective curves of a system were measured.
 
-Curves are shipped in sets, and every shipped system that names sets says by its own links what they
-were measured on. A system file that inherits the sets and changes a link asks for other times.
+Curves are shipped in sets. The links of a shipped system that names sets are those on which the
+sets were measured. A system file that inherits the sets but changes a link needs other times.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _CSV: Final = ".csv"
 
 
 def links_measured(topology: Topology) -> Links | None:
-    """Links of the shipped system whose curves ``topology`` inherits.
+    """The links of the shipped system whose curves ``topology`` inherits.
 
-    That is the shipped system of the same name; of a renamed copy the one with the same sets of
-    curves, the same device and the same kind of network, then one with the same sets, then the one
-    that the first set is named after.
+    This is the shipped system of the same name. For a renamed copy it is the first of these that
+    exists: a shipped system with the same sets of curves, the same device and the same kind of
+    network; one with the same sets; the one that has the name of the first set.
 
     Returns:
-        None where nothing shipped tells: the system has curves of a file of its own, which hold for
-        the links beside them, or no shipped system has such sets.
+        The links. None if the system has curves of its own file, which hold for its own links, or
+        if no shipped system has such sets.
     """
     sets = topology.collective_curves
     if not sets or any(name.endswith(_CSV) for name in sets):

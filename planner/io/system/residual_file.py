@@ -1,4 +1,4 @@
-"""Learned factors of lookup models, as JSON beside a calibration or among those shipped."""
+"""Reads and writes learned factors of lookup models, as JSON beside a calibration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT = TypeAdapter(LookupResidual)
 
 
 def residual_path(topology: Topology) -> Path:
-    """Where the factors of a system are if it has any."""
+    """The path of the factors of a system, which need not exist."""
     if topology.calibration:
         beside = Path(topology.calibration)
         return beside.with_name(beside.name.removesuffix(".json") + ".lookup_residual.json")
@@ -31,10 +31,10 @@ def write_residual(path: Path, residual: LookupResidual) -> None:
 
 @lru_cache(maxsize=16)
 def load_residual(path: Path) -> LookupResidual | None:
-    """The factors of a file; None where there is no such file.
+    """The factors of a file; None if there is no such file.
 
     Raises:
-        InvalidInputError: there is one, but it cannot be used.
+        InvalidInputError: the file exists, but cannot be used.
     """
     if not path.is_file():
         return None

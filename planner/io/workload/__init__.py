@@ -1,1 +1,1 @@
-"""Workloads, and lists of tables."""
+"""Reads and writes workloads and lists of tables."""

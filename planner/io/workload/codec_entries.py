@@ -1,4 +1,4 @@
-"""Quantized communication in workload files: entries to codecs, and back."""
+"""Turns entries on quantized communication into codecs, and back."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def communication_of(entry: CommunicationSchema) -> Communication:
 
 
 def communication_entry(communication: Communication) -> dict[str, Any]:
-    """The keys of an entry that reads back as these codecs, in the short form where that says all.
+    """The keys of an entry that reads back as these codecs, in the short form if it is enough.
 
     Raises:
-        InvalidInputError: a codec has rows of its own size, for which files have no key.
+        InvalidInputError: a codec has its own size of rows, for which files have no key.
     """
     exchanges = {key: getattr(communication, key) for key in _EXCHANGES}
     codecs = [c for both in exchanges.values() if both for c in (both.forward, both.backward)]
@@ -43,7 +43,7 @@ def communication_entry(communication: Communication) -> dict[str, Any]:
 
 
 def unsummed_remark(communication: Communication) -> str | None:
-    """What codecs without a sum keep pooled tables from, in words."""
+    """A remark on the sharding types that pooled tables lose because codecs cannot add up."""
     if communication.sums_rows:
         return None
     return (

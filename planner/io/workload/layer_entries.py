@@ -1,7 +1,7 @@
-"""The entries under ``dense.layers``: each names a kind, and its other keys are those of the kind.
+"""Reads the entries under ``dense.layers``: each names a kind, which decides its other keys.
 
-A kind is a file in ``costmodels/layers``; the fields of its class are the keys, so that a new kind
-needs nothing here.
+A kind is a file in ``costmodels/layers``. The fields of its class are the keys, so that a new kind
+needs no change here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_NAME: Final = 500
 def layers_of(
     entries: list[dict[str, Any]], document: Document, problems: list[str]
 ) -> tuple[AbstractLayer, ...]:
-    """The layers; broken rules become lines in ``problems``."""
+    """The layers of some entries; broken rules become lines in ``problems``."""
     found = [
         _layer(entry, document, ("dense", "layers", index), problems)
         for index, entry in enumerate(entries)
@@ -35,7 +35,7 @@ def layers_of(
 
 
 def entry_of(layer: AbstractLayer) -> dict[str, Any]:
-    """The entry that :func:`layers_of` reads back as ``layer``; keys at their default left out."""
+    """The entry that :func:`layers_of` reads back as ``layer``, without keys at their default."""
     values: dict[str, Any] = {"kind": type(layer).__module__.rpartition(".")[2]}
     for field in dataclasses.fields(layer):
         value = getattr(layer, field.name)

@@ -60,10 +60,10 @@ class OperatorListSchema(Strict):
 
 
 def operators_of(schema: OperatorListSchema) -> OperatorList:
-    """The list of a file.
+    """The operators of a list that was read from a file.
 
     Raises:
-        InvalidValueError: a shape does not suit its kind.
+        InvalidValueError: a shape does not suit the kind of its operator.
     """
     return OperatorList(
         local_batch_size=schema.batch_size_per_rank,
@@ -90,7 +90,7 @@ def read_operators(path: Path) -> OperatorList:
 
 
 def operators_entry(operators: OperatorList) -> dict[str, Any]:
-    """The mapping that reads back as ``operators``; keys at their default left out."""
+    """The mapping that reads back as ``operators``, without keys at their default."""
     values: dict[str, Any] = {"batch_size_per_rank": operators.local_batch_size}
     if operators.source:
         values["source"] = operators.source

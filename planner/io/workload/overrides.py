@@ -1,4 +1,4 @@
-"""Changes to a file's values from the command line: ``--set tables.3.embedding_dim=64``."""
+"""Changes values of a file from the command line: ``--set tables.3.embedding_dim=64``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from planner.io.yaml_reader import Keys, parse_yaml
 
 
 def override(document: Document, key: str, text: str) -> None:
-    """Set one value before validation.
+    """Set one value of a document, before it is validated.
 
-    The path must lead through what exists; sections that a file left out may be begun.
+    The path has to lead through values that exist, but can begin a section that the file has not.
 
     Args:
-        document: changed in place.
-        key: ``tables.3.embedding_dim``.
+        document: the document, which is changed.
+        key: a key path, such as ``tables.3.embedding_dim``.
         text: the value as YAML.
 
     Raises:
-        InvalidInputError: the path leads nowhere or the text is not a YAML value.
+        InvalidInputError: there is nothing at the path, or the text is not a YAML value.
     """
     where = f"--set {key}={text}"
     value, _ = parse_yaml(text, where)
@@ -40,7 +40,7 @@ def override(document: Document, key: str, text: str) -> None:
 
 
 def _own(holder: Any, key: str | int) -> Any:
-    """What is at ``key``, replaced by a copy: an alias elsewhere keeps the old value."""
+    """Replace the value at ``key`` by a copy and return it, so that aliases keep the old value."""
     inner = holder[key]
     holder[key] = inner.copy() if isinstance(inner, dict | list) else inner
     return holder[key]

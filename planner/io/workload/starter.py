@@ -1,6 +1,6 @@
-"""First workload files: a user's list of tables, or placeholders, with what else a file needs.
+"""Writes first workload files: a user's list of tables, or placeholders, and all other keys.
 
-Everything that the user has not said stands in the file with a comment that asks for it.
+Every value that the user has not given has a comment that asks for it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _DIMS: Final = (16, 32, 64, 128, 256)
 
 
 def listed_text(source: Path, name: str) -> str:
-    """The tables of a CSV list, whatever its file is called, as a workload file to edit.
+    """The tables of a CSV list (whatever its file is called) as a workload file to edit.
 
     Raises:
-        InvalidInputError: the list breaks a rule; every line that does is named.
+        InvalidInputError: the list breaks rules; the message names every line that does.
     """
     workload = workload_file_of(read_table_list(source), is_list=True).workload
     header = (
@@ -58,10 +58,10 @@ def listed_text(source: Path, name: str) -> str:
 
 
 def placeholder_text(num_tables: int, name: str) -> str:
-    """A workload of made-up tables, the same at every call, to try sizes and to overwrite.
+    """A workload of made-up tables, the same at every call, to try sizes and to edit.
 
-    Rows and pooling factors are log-normal (medians 300,000 and 5), dims 16..256, exponents of the
-    Zipf law 0.6..1.3; the shape of the shipped ``synthetic_300``.
+    Rows and pooling factors are log-normal (medians 300,000 and 5), dimensions are 16..256, and
+    exponents of the Zipf law 0.6..1.3, as in the shipped ``synthetic_300``.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The index law of a table: from the keys of its ``distribution``, or from measured statistics."""
+"""Makes the index law of a table from the keys of its ``distribution``, or from statistics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _KEYS: Final = {
 def law_of(
     entry: DistributionSchema | None, num_embeddings: int, stats: TableStats | None
 ) -> AbstractIndexDistribution:
-    """The law of a table of so many rows; uniform without an entry.
+    """The law of a table with ``num_embeddings`` rows; uniform without an entry.
 
     Raises:
-        InvalidInputError: keys that do not go together.
-        InvalidValueError: a value outside its range.
+        InvalidInputError: keys contradict each other.
+        InvalidValueError: a value is outside its range.
     """
     if entry is None:
         return Uniform(num_embeddings=num_embeddings)
@@ -90,7 +90,8 @@ def stats_of(
     """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
 
     Raises:
-        InvalidInputError: keys beside ``stats``, a file that cannot be read or lacks the table.
+        InvalidInputError: there are other keys beside ``stats``, the file cannot be read, or it has
+            no statistics of the table.
     """
     if entry is None or entry.stats is None:
         return None
@@ -112,6 +113,6 @@ def stats_of(
 
 @lru_cache(maxsize=4)
 def _read(path: Path, changed_ns: int) -> Stats:
-    """One file serves many tables; it is read again when it has changed."""
+    """The statistics of a file, read once for all tables, and again if the file has changed."""
     del changed_ns
     return load_stats(path)

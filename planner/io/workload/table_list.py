@@ -1,9 +1,9 @@
-"""A CSV list of tables as a workload document: quick to make, without a dense part.
+"""Reads a CSV list of tables as a workload document without a dense part.
 
-Columns: ``name``, ``num_embeddings`` (or ``rows``), ``embedding_dim`` (or ``dim``), and as wanted
-``pooling_factor``, ``zipf_exponent``, ``zipf_shift``, ``dtype``, ``pooling``, ``is_weighted``,
-``module``, ``count``. Empty cells mean the default. A number under ``pooling`` is a pooling factor,
-a word is how rows are pooled.
+The columns are ``name``, ``num_embeddings`` (or ``rows``), ``embedding_dim`` (or ``dim``), and
+optionally ``pooling_factor``, ``zipf_exponent``, ``zipf_shift``, ``dtype``, ``pooling``,
+``is_weighted``, ``module``, ``count``. Empty cells mean the default. Under ``pooling``, a number is
+a pooling factor, and a word says how rows are pooled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.io.documents import Document, read_text
 from planner.io.yaml_reader import Keys, parse_scalar
 
 DEFAULT_BATCH: Final = 4096
-"""Samples per rank until --batch-size says otherwise."""
+"""Samples per rank if ``--batch-size`` is not given."""
 
 _OTHER_NAMES: Final = {
     "table": "name",
@@ -33,17 +33,18 @@ _OTHER_NAMES: Final = {
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module"})
 _WHOLE_COLUMNS: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
 _THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
-"""``40,000,000``, as spreadsheets write it."""
+"""Matches ``40,000,000``, as spreadsheets write it."""
 _MOST_WHOLE: Final = 2.0**53
 _MEANING: Final = {"pooling_factor": "indices per sample", "distribution": "law of the indices"}
 _LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
 
 
 def read_table_list(path: Path) -> Document:
-    """The tables of a CSV file.
+    """Read the tables of a CSV file.
 
     Raises:
-        InvalidInputError: not CSV, or a row that has not one cell per column.
+        InvalidInputError: the file is not CSV, or a row has more or fewer cells than there are
+            columns.
     """
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     lines: dict[Keys, int] = {}
@@ -87,14 +88,14 @@ def known_column(name: str) -> str:
 
 
 def entry_of(cells: dict[str, Any], where: str) -> dict[str, Any]:
-    """One table as the YAML file would have it, from the cells that are not empty.
+    """One table as an entry of a YAML file, from the cells that are not empty.
 
     Args:
-        cells: value by column.
-        where: what an error says first.
+        cells: the value of each column.
+        where: the place of the row, with which errors begin.
 
     Raises:
-        InvalidInputError: two cells that say the same thing; either would be passed over.
+        InvalidInputError: two cells give the same key, so that one of them would be ignored.
     """
     pooling = cells.get("pooling")
     is_factor = isinstance(pooling, int | float)
@@ -121,7 +122,7 @@ def entry_of(cells: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _entry(cells: dict[str, str], where: str) -> dict[str, Any]:
-    """One line of a CSV file."""
+    """The table of one line of a CSV file."""
     read = {}
     for column, cell in cells.items():
         text = cell.strip()
@@ -136,7 +137,7 @@ def _entry(cells: dict[str, str], where: str) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number that a spreadsheet wrote as ``3e6`` or ``3000000.0``; others as they are."""
+    """A whole number that is written as ``3e6`` or ``3000000.0``; any other value as it is."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
         return int(value)
     return value

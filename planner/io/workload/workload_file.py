@@ -1,4 +1,4 @@
-"""Workload files: YAML, or a CSV list of tables."""
+"""Reads workload files: YAML, or a CSV list of tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_LIMITS: Final = TableConstraintSchema()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFile:
-    """What a workload file holds.
+    """The contents of a workload file.
 
     Attributes:
         workload: tables, dense part and how a step is run.
@@ -179,7 +179,7 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
 
 
 def _names(entry: TableSchema) -> Iterator[str]:
-    """The name, or those of ``count`` tables alike."""
+    """The name of the table, or the names of ``count`` equal tables."""
     if entry.count == 1:
         yield entry.name
     else:
@@ -288,7 +288,7 @@ def _table(
     folder: Path,
     measured: dict[str, TableStats],
 ) -> Table:
-    """The table; its statistics, if it has any, are added to ``measured``."""
+    """Make the table; its statistics, if it has any, are added to ``measured``."""
     features = _feature_names(entry, name)
     stats = stats_of(entry.distribution, name, features, folder)
     if stats is not None:
@@ -329,7 +329,10 @@ def _codecs(entry: CommunicationSchema | None) -> Communication | None:
 
 
 def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
-    """As given; those of one of several alike get its number; without any, the table's name."""
+    """The features of a table as given; without any, one with the table's name.
+
+    The features of one of several equal tables get the number of the table.
+    """
     if entry.features is None:
         return (name,)
     twice = [f for f, count in Counter(entry.features).items() if count > 1]

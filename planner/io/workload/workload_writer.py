@@ -1,7 +1,7 @@
-"""A workload as a file that :mod:`planner.io.workload.workload_file` reads back as the same.
+"""Writes a workload as a file that :mod:`planner.io.workload.workload_file` reads back as equal.
 
-Words are written bare only where YAML gives exactly that text back; everything else is quoted and
-escaped. A note beside a key becomes a comment.
+A word is written without quotes only if YAML reads it back as exactly this text; everything else is
+quoted and escaped. A note for a key becomes a comment behind it.
 """
 
 from __future__ import annotations
@@ -57,19 +57,20 @@ def workload_text(
     notes: Notes | None = None,
     law_is_known: bool = True,
 ) -> str:
-    """A workload as YAML; ``load_workload`` of it is equal to ``workload``.
+    """A workload as YAML; :func:`planner.io.load_workload` reads an equal workload from it.
 
     Args:
-        workload: what to write.
-        constraints: written below it. Types and kernels that no table may have become a rule for
-            all tables.
+        workload: the workload to write.
+        constraints: rules to write below it. Types and kernels that no table may have become a rule
+            for all tables.
         header: lines of comment at the top.
-        notes: comments beside keys.
-        law_is_known: False leaves plain uniform laws out, so that the reader is told about them.
+        notes: comments for keys.
+        law_is_known: False to leave plain uniform laws out, so that a reader of the file is warned
+            that they are assumed.
 
     Raises:
-        InvalidInputError: what a file cannot hold, such as a name that begins with a space, or the
-            pipeline ``lookahead`` with 0 batches.
+        InvalidInputError: a file cannot hold some value, such as a name that begins with a space,
+            or the pipeline ``lookahead`` with 0 batches.
     """
     _check_names(workload)
     if workload.pipeline is Pipeline.LOOKAHEAD and not workload.lookahead_batches:
@@ -144,7 +145,7 @@ def _training(workload: Workload) -> dict[str, Any]:
 
 
 def _shared(workload: Workload) -> Communication | None:
-    """The codecs that every table has, or None where some has none or others."""
+    """The codecs that all tables have; None if they have different ones."""
     found = {table.communication for table in workload.tables}
     return found.pop() if len(found) == 1 else None
 
@@ -172,7 +173,7 @@ def _dense(dense: DenseArch) -> dict[str, Any]:
 
 
 def _listed(dense: DenseArch) -> dict[str, Any]:
-    """A dense part of layers or of operators."""
+    """The entry of a dense part that consists of layers or of operators."""
     values: dict[str, Any] = {"dtype": dense.dtype.value}
     if dense.num_dense_features:
         values["num_dense_features"] = dense.num_dense_features
@@ -214,7 +215,7 @@ def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
     """The keys under ``distribution``.
 
     Raises:
-        InvalidInputError: a kind of law that files do not have.
+        InvalidInputError: files do not have this kind of law.
     """
     if isinstance(law, Uniform):
         return {"kind": "uniform"} | ({} if law.scattered else {"scattered": False})
@@ -289,7 +290,7 @@ def _count_rule(rule: CountLimit) -> dict[str, Any]:
 
 
 def _check_names(workload: Workload) -> None:
-    """Refuse names that the reader would refuse or change."""
+    """Refuse names that reading the file would refuse or change."""
     named = [("workload", workload.name)]
     named += [("table", t.name) for t in workload.tables]
     named += [("feature", f.name) for t in workload.tables for f in t.features]

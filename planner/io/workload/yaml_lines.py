@@ -1,4 +1,4 @@
-"""Lines of a YAML file that people read: one-line mappings, quoted texts, comments beside them."""
+"""Makes lines of YAML files for people: one-line mappings, quoted texts, and comments."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LAST_PRINTABLE: Final = 0xFFFF
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH: Final = 100
 _LONGEST_LINE: Final = 240
-"""A table on one line is easy to read and to compare up to about here."""
+"""A table is written on one line of at most about this many characters."""
 _COMMA: Final = re.compile(r", (?! )")
 
 Notes = Mapping[str, str]
-"""Comments by key: ``training.batch_size_per_rank``, ``dense``, ``tables``, or a table's name
-after ``tables.``."""
+"""Comments by key, such as ``training.batch_size_per_rank``, ``dense``, ``tables``, or ``tables.``
+with the name of a table."""
 
 
 class Raw(str):
@@ -29,12 +29,12 @@ class Raw(str):
 
 
 def head_line(key: str, notes: Notes) -> str:
-    """A key whose values follow on lines of their own."""
+    """The line of a key whose values follow on other lines."""
     return f"{key}:{note_text(notes.get(key))}"
 
 
 def section_lines(section: str, values: Mapping[str, Any], notes: Notes) -> list[str]:
-    """Keys and values of a section, each with its comment."""
+    """The lines of a section: its keys with their values and comments."""
     lines = []
     for key, value in values.items():
         note = note_text(notes.get(f"{section}.{key}"))
@@ -43,7 +43,7 @@ def section_lines(section: str, values: Mapping[str, Any], notes: Notes) -> list
 
 
 def block_lines(key: str, value: object, indent: str, note: str = "") -> list[str]:
-    """A key with its value; lists of mappings and mappings that hold such lists over many lines."""
+    """The lines of a key with its value; lists of mappings take several lines."""
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return [f"{indent}{key}:{note}", *(f"{indent}  - {flow_text(item)}" for item in value)]
     if isinstance(value, dict):
@@ -68,9 +68,9 @@ def flow_text(value: object) -> str:
 
 
 def folded_lines(line: str, indent: str) -> list[str]:
-    """A long line broken after commas that one blank follows, as YAML reads it back unchanged.
+    """A long line, broken after commas that one blank follows, so that YAML reads the same value.
 
-    A quoted text may be broken too: there a line's end stands for the blank.
+    A quoted text can be broken too, because YAML reads a line's end there as a blank.
     """
     if len(line) <= _LONGEST_LINE:
         return [line]
@@ -91,7 +91,7 @@ def number_text(value: float) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """In the largest unit that holds it as a whole number."""
+    """Bytes as text, in the largest unit in which they are a whole number."""
     for unit, size in (("GiB", units.GIB), ("MiB", units.MIB)):
         if value and value % size == 0:
             return f"{value / size:.0f} {unit}"
@@ -99,7 +99,7 @@ def bytes_text(value: float) -> str:
 
 
 def scalar_text(text: str) -> str:
-    """A word as it stands if it reads back as this text; otherwise quoted, with escapes."""
+    """A word without quotes if it reads back as this text; otherwise quoted, with escapes."""
     if _BARE.fullmatch(text) and parse_scalar(text) == text:
         return text
     return '"' + "".join(_escaped(c) for c in text) + '"'
@@ -115,12 +115,12 @@ def _escaped(character: str) -> str:
 
 
 def note_text(text: str | None) -> str:
-    """A comment to stand behind a value; nothing for no text."""
+    """A comment to write behind a value; empty for no text."""
     return f" # {on_one_line(text)}" if text else ""
 
 
 def comment_lines(lines: Iterable[str]) -> list[str]:
-    """Lines of comment, wrapped."""
+    """Wrapped lines of a comment."""
     import textwrap
 
     wrapped = []
@@ -130,5 +130,5 @@ def comment_lines(lines: Iterable[str]) -> list[str]:
 
 
 def on_one_line(text: str) -> str:
-    """Text that cannot end a comment early."""
+    """The text on one line, so that it cannot end a comment early."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
