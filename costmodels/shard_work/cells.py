@@ -252,19 +252,8 @@ def runs_of(
     Raises:
         InvalidValueError: a shard is on a rank that does not exist.
     """
-    position = {t.name: i for i, t in enumerate(columns.tables)}
     placements = plan.placements
-    kinds = np.array(
-        [
-            (
-                position[p.table],
-                TYPES.index(_family(p, world_size, local_world_size)),
-                KERNELS.index(p.kernel),
-            )
-            for p in placements
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 3)
+    kinds = _kinds(placements, columns, world_size, local_world_size)
     shards = [p.cells for p in placements]
     of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
     rank, offset, rows, cols = (
@@ -301,6 +290,25 @@ def runs_of(
     return Runs(
         cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
     )
+
+
+def _kinds(
+    placements: Sequence[TablePlacement],
+    columns: TableColumns,
+    world_size: int,
+    local_world_size: int,
+) -> IntArray:
+    """Number of the table, of the family of its sharding type and of its kernel, ``[n, 3]``."""
+    position = {t.name: i for i, t in enumerate(columns.tables)}
+    numbers = [
+        (
+            position[p.table],
+            TYPES.index(_family(p, world_size, local_world_size)),
+            KERNELS.index(p.kernel),
+        )
+        for p in placements
+    ]
+    return np.array(numbers, dtype=np.int64).reshape(-1, 3)
 
 
 def _changes(*keys: IntArray | FloatArray) -> NDArray[np.bool_]:
