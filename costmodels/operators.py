@@ -89,6 +89,7 @@ class Operator:
     attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
     FlashAttention-3 and cuDNN's. An attention that ``is_pointwise`` applies an activation to each
     score in the place of softmax, by HSTU's kernels: Triton's as version 1, CUTLASS's otherwise.
+    All kernels of an operator that ``is_vectorized`` load vectors, as those of a compiler do.
     ``deviation_ratio`` is the standard deviation of its work between the batches of ranks over the
     mean, where sequences differ in length, and ``most_ratio`` the most that a batch can have over
     the mean (0: not known). Ranks that share a layer add up ``shared_bytes`` after
@@ -117,6 +118,7 @@ class Operator:
     is_recomputed: bool = False
     flash_version: int = 2
     is_pointwise: bool = False
+    is_vectorized: bool = False
     deviation_ratio: float = 0.0
     most_ratio: float = 0.0
     shared_bytes: float = 0.0

@@ -6,7 +6,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Device, Topology
-from costmodels.workload import DenseArch, HostProfile, Pooling, Workload
+from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Workload
 
 FloatArray = NDArray[np.float64]
 
@@ -172,6 +172,14 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
     Raises:
         InvalidValueError: a layer does not fit what reaches it.
     """
+    before, after = _described(workload)
+    if workload.pipeline is Pipeline.HUGECTR:
+        return _fused(before), _fused(after)
+    return before, after
+
+
+def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """The operators as PyTorch runs them, one by one."""
     arch = workload.dense
     if arch.operators is not None:
         return arch.operators.before_tables, arch.operators.after_tables
@@ -185,6 +193,28 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
     )
     built = _built(arch, before, num_vectors, num_elements)
     return built.before, built.after
+
+
+@functools.lru_cache(maxsize=64)
+def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """The same as HugeCTR runs them.
+
+    An activation is part of the kernel of the product before it, forward and backward, as cuBLASLt
+    offers it. The other kernels load vectors.
+    """
+    kept: list[Operator] = []
+    for operator in operators:
+        if not (kept and _is_activation(operator, kept[-1])):
+            kept.append(replace(operator, is_vectorized=True))
+    return tuple(kept)
+
+
+def _is_activation(operator: Operator, before: Operator) -> bool:
+    """Whether an operator only reads what the product before it gives, and writes as much."""
+    if before.product is None or operator.kind is not OperatorKind.ELEMENTWISE:
+        return False
+    given = before.product.count * before.product.m * before.product.n * operator.dtype.num_bytes
+    return operator.read_bytes == given == operator.written_bytes
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._tiles import product_time, streaming_time
+from costmodels.dense._tiles import kernel_streaming_time, product_time
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -198,8 +198,7 @@ def _operator_s(operator: Operator, run: _Run) -> float:
         return product_time(operator.product, operator.dtype, device, shares)
     if operator.kind is OperatorKind.ATTENTION:
         return attention_time(operator, device, shares, is_backward=False)
-    moved_s = streaming_time(operator.moved_bytes, operator.tensor_bytes, device)
-    return moved_s / shares.memory_ratio
+    return kernel_streaming_time(operator.moved_bytes, operator, device, shares.memory_ratio)
 
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
@@ -212,5 +211,5 @@ def _gradient_s(operator: Operator, run: _Run) -> float:
         return sum(product_time(p, operator.dtype, device, shares) for p in found)
     if operator.kind is OperatorKind.ATTENTION:
         return attention_time(operator, device, shares, is_backward=True)
-    moved_s = streaming_time(operator.backward_moved_bytes, operator.tensor_bytes, device)
-    return moved_s / shares.memory_ratio
+    moved = operator.backward_moved_bytes
+    return kernel_streaming_time(moved, operator, device, shares.memory_ratio)

@@ -92,6 +92,7 @@ def moved(
         saved_bytes=saved * elements,
         num_kernels=runs,
         num_calls=runs,
+        is_vectorized=style.compiled,
     )
 
 

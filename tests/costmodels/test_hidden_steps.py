@@ -57,7 +57,7 @@ def test_the_floor_is_no_more_than_a_plan_whose_lookups_need_not_wait_for_one_an
     time_s, floor_s, lookups = iteration_and_floor(bottom=(1024, 64))
     assert lookups.argmax(axis=0).tolist() == [0, 1]
     assert floor_s <= time_s
-    assert floor_s > 0.98 * time_s
+    assert floor_s > 0.97 * time_s
 
 
 def test_lookups_of_two_ranks_add_up_where_the_exchanges_are_not_hidden() -> None:

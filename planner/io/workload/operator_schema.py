@@ -41,6 +41,7 @@ class OperatorSchema(Strict):
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
     is_pointwise: bool = False
+    is_vectorized: bool = False
     deviation_ratio: _Amount = 0.0
     most_ratio: _Amount = 0.0
     function: Annotated[str, Field(max_length=64)] = ""

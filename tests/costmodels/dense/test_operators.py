@@ -33,6 +33,7 @@ from costmodels.workload import (
     Feature,
     Interaction,
     OperatorList,
+    Pipeline,
     Pooling,
     Workload,
 )
@@ -41,19 +42,20 @@ from tests.strategies import make_device, make_table, make_topology, make_worklo
 PRICES_S = {
     ("dot", 0): (3.223771790594525e-05, 9.53401155831811e-05, 0.0001906802311663622,
                  6.44754358118905e-05, 2.5592246153846152e-06),
-    ("dot", 108): (5.24108675992274e-05, 0.00020195494964142142, 0.0003333046390461737,
-                   0.00012167636084296952, 2.5592246153846152e-06),
+    ("dot", 108): (5.3088370250598915e-05, 0.00020316763233858118, 0.0003357300044404932,
+                   0.00012303136614571255, 2.5592246153846152e-06),
     ("cat", 0): (3.223771790594525e-05, 0.00011210978342247002, 0.00022421956684494005,
                  6.44754358118905e-05, 3.7313107692307692e-06),
-    ("cat", 108): (5.24108675992274e-05, 0.00020142419848056268, 0.00039374598790515187,
-                   0.00012167636084296952, 3.7313107692307692e-06),
+    ("cat", 108): (5.3088370250598915e-05, 0.00020262982385843732, 0.0003961572386609011,
+                   0.00012303136614571255, 3.7313107692307692e-06),
     ("dcn", 0): (3.223771790594525e-05, 0.0001855373101324043, 0.0003710746202648086,
                  6.44754358118905e-05, 4.345710769230769e-06),
-    ("dcn", 108): (5.24108675992274e-05, 0.00030757510026227026, 0.0006186424311842581,
-                   0.00012167636084296952, 4.345710769230769e-06),
+    ("dcn", 108): (5.3088370250598915e-05, 0.0003105873993771356, 0.0006246670294139888,
+                   0.00012303136614571255, 4.345710769230769e-06),
 }  # fmt: skip
 """Bottom forward, top forward, top backward, bottom backward, optimizer, of the model before it
-knew operators; by interaction and number of multiprocessors."""
+knew operators; by interaction and number of multiprocessors. Where these are known, kernels between
+products wait for memory since then, which adds 0.6 to 1.3 %."""
 
 
 def dlrm(interaction: str) -> Workload:
@@ -110,8 +112,8 @@ def in_layers(workload: Workload) -> list[Workload]:
 
 
 def in_operators(workload: Workload) -> Workload:
-    """The same dense part by its own list."""
-    before, after = dense_operators(workload)
+    """The same dense part by its own list, as PyTorch runs it."""
+    before, after = dense_operators(replace(workload, pipeline=Pipeline.NONE))
     listed = OperatorList(
         local_batch_size=workload.local_batch_size, before_tables=before, after_tables=after
     )
@@ -119,8 +121,9 @@ def in_operators(workload: Workload) -> Workload:
 
 
 @pytest.mark.parametrize("interaction", ["dot", "cat", "dcn"])
-def test_three_descriptions_of_a_dlrm_have_one_price(interaction: str) -> None:
-    workload = dlrm(interaction)
+@pytest.mark.parametrize("pipeline", [Pipeline.SPARSE_DIST, Pipeline.HUGECTR])
+def test_three_descriptions_of_a_dlrm_have_one_price(interaction: str, pipeline: Pipeline) -> None:
+    workload = replace(dlrm(interaction), pipeline=pipeline)
     topology = make_topology()
     prices = []
     for same in (workload, *in_layers(workload), in_operators(workload)):
@@ -136,6 +139,20 @@ def test_three_descriptions_of_a_dlrm_have_one_price(interaction: str) -> None:
         )
     for price in prices[1:]:
         assert price == pytest.approx(prices[0], rel=1e-12)
+
+
+def test_hugectr_computes_activations_with_the_products_before_them() -> None:
+    """All but the activations are there, and load vectors."""
+    apart, fused = (
+        sum(dense_operators(replace(dlrm("dcn"), pipeline=pipeline)), ())
+        for pipeline in (Pipeline.SPARSE_DIST, Pipeline.HUGECTR)
+    )
+    products = [o.shape for o in apart if o.product is not None]
+    assert [o.shape for o in fused if o.product is not None] == products
+    others = [o for o in fused if o.product is None]
+    assert {o.name.split(".")[0] for o in others} == {"concat", "cross"}
+    assert all(o.is_vectorized for o in fused)
+    assert not any(o.is_vectorized for o in apart)
 
 
 @pytest.mark.parametrize("interaction", ["dot", "cat", "dcn"])

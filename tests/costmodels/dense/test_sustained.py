@@ -7,17 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense._tiles import product_time
+from costmodels.dense._tiles import kernel_streaming_time, product_time
 from costmodels.dense.roofline import Roofline
 from costmodels.fitted import ScaledDense
 from costmodels.layers._parts import matmul
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
-from costmodels.operators import Product
+from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages.models import CostModels
 from costmodels.sustained import BURSTS, SHARES, UNMEASURED, shares_of, sustained_ratio
+from costmodels.topology import Device
 from costmodels.uncertainty import sigmas, step_sigma
 from costmodels.workload import DataType, DenseArch, Feature, OperatorList, Pooling, Workload
 from planner.io import load_system
@@ -160,3 +161,30 @@ def test_the_spread_lies_between_those_of_bursts_and_of_full_steps() -> None:
     )
     assert half == pytest.approx(0.5 * (burst + full))
     assert full == pytest.approx(step_sigma(topology, DataType.BF16))
+
+
+def test_small_elements_do_not_use_up_fast_memory() -> None:
+    """H200 reaches 3.2 TB/s of 4.15 where a thread loads 8 bytes at a time (gpu-benches, scale)."""
+    device = make_device(num_multiprocessors=132, hbm_bandwidth_bytes_per_s=4.15e12)
+    size = 4 * 10**9
+
+    def rate(dtype: DataType, *, is_vectorized: bool, memory: Device = device) -> float:
+        operator = Operator(
+            name="o",
+            kind=OperatorKind.ELEMENTWISE,
+            shape=(size // dtype.num_bytes,),
+            dtype=dtype,
+            read_bytes=float(size),
+            is_vectorized=is_vectorized,
+        )
+        return size / kernel_streaming_time(operator.read_bytes, operator, memory, 1.0)
+
+    assert rate(DataType.FP16, is_vectorized=True) == pytest.approx(3.2e12, rel=0.05)
+    assert rate(DataType.FP32, is_vectorized=False) == rate(DataType.FP16, is_vectorized=True)
+    assert rate(DataType.FP16, is_vectorized=False) < rate(DataType.FP16, is_vectorized=True)
+    faster = replace(device, hbm_bandwidth_bytes_per_s=8e12)
+    for is_vectorized in (False, True):
+        slow, fast = (
+            rate(DataType.FP16, is_vectorized=is_vectorized, memory=m) for m in (device, faster)
+        )
+        assert slow < fast < 2 * slow

@@ -71,13 +71,22 @@ def test_a_model_without_tables_is_priced(run: Run, code: str, tmp_path: Path) -
     assert "dtype: bf16" in output.read_text()
 
 
-def test_a_traced_dlrm_costs_what_its_keys_cost(run: Run, code: str, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("pipeline", ["sparse_dist", "hugectr"])
+def test_a_traced_dlrm_costs_what_its_keys_cost(
+    run: Run,  # noqa: F811
+    code: str,
+    tmp_path: Path,
+    pipeline: str,
+) -> None:
     """The whole estimate of one plan, by the keys that are read off the model and by its trace."""
     traced, keyed, folder = tmp_path / "traced.yaml", tmp_path / "keyed.yaml", tmp_path / "run"
     batch = ("--batch-size", "512")
     for output, more in ((keyed, ()), (traced, ("--inputs", f"{code}:dlrm_inputs"))):
         done = run("import", "module", f"{code}:dlrm", *more, *batch, "-o", output)
         assert done.code == 0, done.err
+        text = output.read_text()
+        assert "pipeline: sparse_dist" in text
+        output.write_text(text.replace("pipeline: sparse_dist", f"pipeline: {pipeline}"))
     assert "bottom_mlp" in keyed.read_text()
     assert "operators:" in traced.read_text()
     planned = run("plan", keyed, *SYSTEM, "-o", folder, "-q", "--evaluations", 5)
