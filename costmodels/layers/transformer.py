@@ -20,12 +20,16 @@ _FLASH = 2
 class Checkpoint(StrEnum):
     """What a backward pass computes once more instead of keeping it.
 
-    Nothing; all but products and attention; or everything but the input of each block.
+    Nothing; all but products and attention; or everything but the input of each block. ``full``
+    stops where all is there that the backward pass reads, which leaves out a block's last product,
+    as PyTorch since 2.1 does without ``use_reentrant``. ``reentrant`` computes the whole block, as
+    PyTorch does with it, and older PyTorch always.
     """
 
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+    REENTRANT = "reentrant"
 
 
 @final
@@ -52,7 +56,7 @@ class Transformer(AbstractLayer):
     ``autocast`` keeps weights and residuals in fp32 and casts before products; otherwise all have
     the type of the dense part. ``compiled`` joins the kernels between products, as torch.compile
     does; ``fused_loss`` is one kernel without copies in fp32. ``checkpoint`` is ``none``,
-    ``selective`` or ``full``.
+    ``selective``, ``full`` or ``reentrant`` (:class:`Checkpoint`).
 
     Ranks that share it (tensor parallelism) have each a part of heads, feed-forward and vocabulary,
     and between those a part of the positions, as in Megatron's sequence parallelism.
@@ -186,24 +190,36 @@ class Transformer(AbstractLayer):
             bias=self.bias,
             old_bias=met.has_old_bias,
         )
-        block = (*self._attention(met, rows, style), *self._feed_forward(rows, split, style))
-        blocks = tuple(replace(o, num_repeats=self.layers) for o in self._kept(block))
+        attention, inner = self._attention(met, rows, style), self._inner(rows, split, style)
+        block = self._kept((*attention, *inner), self._outer(rows, split, style))
+        blocks = tuple(replace(o, num_repeats=self.layers) for o in block)
         last = _blocks.norm(f"{self.prefix}.last_norm", rows // split, self.hidden, style)
         ends = (*last, *self._head(met, style))
         own = (*self._tokens(rows // split, split, style), *blocks, *ends)
         return self.placed((*joined, *lengths.uneven(own, flow.batch_size)), met)
 
-    def _kept(self, block: tuple[Operator, ...]) -> tuple[Operator, ...]:
-        """The block with what its backward pass computes again."""
-        if self.checkpoint == Checkpoint.FULL:
-            again = [replace(o, is_recomputed=True, saved_bytes=0.0) for o in block]
-            return (replace(again[0], saved_bytes=block[0].saved_bytes), *again[1:])
-        if self.checkpoint == Checkpoint.NONE:
-            return block
+    def _kept(
+        self, block: tuple[Operator, ...], outer: tuple[Operator, ...]
+    ) -> tuple[Operator, ...]:
+        """The block with what its backward pass computes again.
+
+        Args:
+            block: its operators up to the last product.
+            outer: the last product and what follows it.
+        """
         whole = (*PRODUCTS, OperatorKind.ATTENTION)
-        return tuple(
-            o if o.kind in whole else replace(o, is_recomputed=True, saved_bytes=0.0) for o in block
+        if self.checkpoint == Checkpoint.NONE:
+            return (*block, *outer)
+        if self.checkpoint == Checkpoint.SELECTIVE:
+            every = (*block, *outer)
+            return tuple(o if o.kind in whole else _again(o) for o in every)
+        first = replace(_again(block[0]), saved_bytes=block[0].saved_bytes)
+        is_read = self.checkpoint == Checkpoint.REENTRANT or self.dropout
+        last = tuple(
+            _again(o) if is_read or (o.kind not in whole and o.saved_bytes) else _unkept(o)
+            for o in outer
         )
+        return (first, *map(_again, block[1:]), *last)
 
     def _attention(self, flow: Flow, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
         name, hidden, width = f"{self.prefix}.attention", self.hidden, self.hidden // self.heads
@@ -254,17 +270,21 @@ class Transformer(AbstractLayer):
             saved_bytes=attention.saved_bytes * share,
         )
 
-    def _feed_forward(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+    def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        """The feed-forward network up to its activation."""
         name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
         inner = width * (2 if self.gated else 1)
-        outer = _blocks.linear(name, rows, width, self.hidden, style)
         return (
             *_blocks.norm(name, own, self.hidden, style),
             *_blocks.linear(name, rows, self.hidden, inner, style),
             *_blocks.activation(name, rows, width, style, gated=self.gated),
-            *_shared(outer, split),
-            *_blocks.added(name, own, self.hidden, style),
         )
+
+    def _outer(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        """Its last product, and the addition to the path of residuals."""
+        name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
+        outer = _blocks.linear(name, rows, width, self.hidden, style)
+        return (*_shared(outer, split), *_blocks.added(name, own, self.hidden, style))
 
     def _tokens(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         if not self.vocabulary:
@@ -303,6 +323,16 @@ class Transformer(AbstractLayer):
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
         ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss)
         return (*found, product, *casts, ended)
+
+
+def _again(operator: Operator) -> Operator:
+    """The operator, which the backward pass runs again instead of keeping what it gave."""
+    return replace(operator, is_recomputed=True, saved_bytes=0.0)
+
+
+def _unkept(operator: Operator) -> Operator:
+    """The operator, whose input the backward pass has computed again."""
+    return replace(operator, saved_bytes=0.0)
 
 
 def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:

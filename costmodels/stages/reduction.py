@@ -122,6 +122,19 @@ class DenseReduction:
         """Bytes of all gradients when they are reduced."""
         return float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
 
+    @property
+    def cast_s(self) -> float:
+        """Seconds in which a micro-batch's gradients get the type that they are reduced in.
+
+        Where parameters are sharded, whole gradients are in the type of the products first.
+        """
+        computed = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
+        reduced = self._workload.gradient_dtype.num_bytes
+        if not self.is_sharded or computed == reduced:
+            return 0.0
+        moved = float(self.num_parameters * (computed + reduced))
+        return moved / self._topology.device.hbm_bandwidth_bytes_per_s
+
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""

@@ -200,10 +200,11 @@ class StageModel:
             return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
 
         shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
+        backward_s = dense.top_backward_s + self.reduction.cast_s
         passes = (
             computed(dense.bottom_forward_s, bottom_s),
             computed(dense.top_forward_s, top_s) + shared_s[0],
-            computed(dense.top_backward_s, issue.profile.backward_ratio * top_s) + shared_s[1],
+            computed(backward_s, issue.profile.backward_ratio * top_s) + shared_s[1],
             computed(dense.bottom_backward_s, issue.profile.backward_ratio * bottom_s),
         )
         return StageTimes(

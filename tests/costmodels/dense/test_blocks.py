@@ -125,15 +125,18 @@ def test_old_pytorch_adds_each_bias_in_a_kernel() -> None:
 
 
 def test_checkpoints_trade_memory_for_a_second_forward_pass() -> None:
-    none, some, full = (
-        operators(replace(BLOCK, layers=6, checkpoint=c)) for c in ("none", "selective", "full")
+    none, some, full, whole = (
+        operators(replace(BLOCK, layers=6, checkpoint=c))
+        for c in ("none", "selective", "full", "reentrant")
     )
     block = [o for o in none if o.num_repeats == 6]
     forward = total(tuple(block), "forward_flop")
-    assert total(full, "backward_flop") == total(none, "backward_flop") + forward
+    last = [o for o in block if o.product is not None][-1].forward_flop * 6
+    assert total(full, "backward_flop") == total(none, "backward_flop") + forward - last
+    assert total(whole, "backward_flop") == total(none, "backward_flop") + forward
     assert total(some, "backward_flop") == total(none, "backward_flop")
-    kept = [total(found, "saved_bytes") for found in (none, some, full)]
-    assert kept[0] > kept[1] > kept[2]
+    kept = [total(found, "saved_bytes") for found in (none, some, full, whole)]
+    assert kept[0] > kept[1] > kept[2] == kept[3]
     first = block[0].saved_bytes
     assert kept[0] - kept[2] == 6 * (sum(o.saved_bytes for o in block) - first)
     topology = make_topology()
@@ -145,7 +148,7 @@ def test_checkpoints_trade_memory_for_a_second_forward_pass() -> None:
             ),
             topology,
         ).top_backward_s
-        for c in ("none", "selective", "full")
+        for c in ("none", "selective", "full", "reentrant")
     ]  # fmt: skip
     assert times == sorted(times)
 
@@ -165,7 +168,10 @@ def test_bytes_of_one_are_those_of_linear_layers_alone() -> None:
     [
         ({"kv_heads": 3}, "heads must be a multiple of kv_heads, got 4 and 3"),
         ({"predicted": 33}, "predicted must be 0..seq positions, got 33 of 32"),
-        ({"checkpoint": "all"}, "checkpoint must be one of none, selective, full, got 'all'"),
+        (
+            {"checkpoint": "all"},
+            "checkpoint must be one of none, selective, full, reentrant, got 'all'",
+        ),
         ({"lengths": (0, 4)}, r"lengths must be 1..seq \(32\), got \[0\]"),
         ({"lengths": (4,), "fused_attention": False}, "lengths need fused_attention"),
         ({"flash": 4}, "flash_version must be 1, 2 or 3, got 4"),

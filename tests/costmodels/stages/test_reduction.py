@@ -121,6 +121,22 @@ def test_the_optimizer_updates_a_share() -> None:
     assert sharded == pytest.approx(whole / 4)
 
 
+def test_whole_gradients_get_the_type_in_which_they_are_reduced() -> None:
+    """From the type of the products; without shards, gradients have their type from the start."""
+    topology = make_topology()
+    half, full = DataType.BF16, DataType.FP32
+    dense = replace(gpt().dense, dtype=half)
+
+    def cast_s(reduced: DataType, kind: DenseParallelism = DenseParallelism.FSDP) -> float:
+        told = gpt(dense=dense, gradient_dtype=reduced, dense_parallelism=kind)
+        return stages(told, topology).reduction.cast_s
+
+    rate = topology.device.hbm_bandwidth_bytes_per_s
+    count = stages(gpt(dense=dense), topology).reduction.num_parameters
+    assert cast_s(full) == pytest.approx(6 * count / rate)
+    assert cast_s(half) == cast_s(full, DenseParallelism.DDP) == 0.0
+
+
 def test_one_rank_shards_nothing() -> None:
     alone = make_topology(local_world_size=1, domain_size=1)
     whole = gpt(dense_parallelism=DenseParallelism.DDP)
@@ -197,8 +213,9 @@ def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None
     assert [(o.num_repeats, o.shared_bytes) for o in given] == [(12, 4 * 4 * 256 * 768 * 2)] * 2
     once_s = float(CostModels().collective.all_reduce_s(np.array(given[0].shared_bytes), topology))
     assert reduction.shared_s == pytest.approx((24 * once_s, 24 * once_s))
-    again = stages(shared(4, checkpoint="full"), topology).reduction
-    assert again.shared_s == pytest.approx((24 * once_s, 48 * once_s))
+    for checkpoint, added in (("full", 36), ("reentrant", 48)):  # without or with the last products
+        again = stages(shared(4, checkpoint=checkpoint), topology).reduction
+        assert again.shared_s == pytest.approx((24 * once_s, added * once_s))
     assert reduction.all_reduce_s(np.array(1e6)) == 0.0
     two = stages(shared(2), topology).reduction
     halves = topology.resized(1, 2)

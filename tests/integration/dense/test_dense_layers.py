@@ -8,6 +8,10 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+import torch
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
 import costmodels.layers as kinds
 from costmodels import discovery
 from costmodels.dense.base import dense_operators
@@ -16,7 +20,7 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.io.documents import Document
 from planner.io.workload.layer_entries import layers_of
-from tests.integration.dense.dense_modules import BATCH
+from tests.integration.dense.dense_modules import BATCH, Block
 from tests.integration.dense.test_dense_trace import traced
 from tests.strategies import make_device, make_table, make_topology
 
@@ -91,6 +95,29 @@ def test_flop_and_parameters_are_exact_and_the_rest_is_near(name: str) -> None:
         times = Roofline().times(workload, topology)
         prices.append(times.top_forward_s + times.top_backward_s)
     assert prices[0] == pytest.approx(prices[1], rel=0.1)
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "full", "reentrant"])
+def test_a_checkpoint_computes_again_what_pytorch_does(checkpoint: str) -> None:
+    """PyTorch's checkpoint stops early, before the last product, unless it is the old one.
+
+    The counter knows no kernel of fused attention on a CPU, so that only products are compared.
+    """
+    block = Block(64, 4, 128, causal=True)
+    x = torch.randn(BATCH, 16, 64, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        if checkpoint == "none":
+            block(x).sum().backward()
+        else:
+            torch_checkpoint(block, x, use_reentrant=checkpoint == "reentrant").sum().backward()
+    layer = kinds.transformer.Transformer(
+        layers=1, hidden=64, heads=4, ffn=128, seq=16, causal=True, checkpoint=checkpoint
+    )
+    dense = DenseArch(num_dense_features=16 * 64, layers=(layer,))
+    workload = Workload(name="w", tables=(), local_batch_size=BATCH, dense=dense)
+    ours = tuple(o for o in dense_operators(workload)[1] if o.product is not None)
+    asked = total(ours, "forward_flop") + total(ours, "backward_flop")
+    assert asked == counter.get_total_flops()
 
 
 def test_every_kind_is_tried_here_or_with_the_dlrm() -> None:
