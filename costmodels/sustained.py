@@ -46,28 +46,29 @@ BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
 PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
 """Each fit is pulled towards these shares, with the weight of one measurement."""
 PRIOR_SIGMA: Final = 0.15
-"""Log-standard deviation of the share of products around the prior, over generations of devices and
-precisions."""
+"""Log-standard deviation of the share of products around the prior, in the fits."""
 SHARES: Final = {
-    "A100 half": Shares(product_ratio=0.839, memory_ratio=0.761, flash_1_ratio=0.676),
-    "V100 fp32": Shares(product_ratio=1.017, memory_ratio=0.670),
-    "V100 half": Shares(product_ratio=0.762, memory_ratio=0.670),
+    "A100 half": Shares(product_ratio=0.847, memory_ratio=0.807, flash_1_ratio=0.668),
+    "H100 half": Shares(product_ratio=0.769, memory_ratio=0.961, flash_1_ratio=0.680),
+    "V100 fp32": Shares(product_ratio=0.980, memory_ratio=0.787),
+    "V100 half": Shares(product_ratio=0.720, memory_ratio=0.787),
 }
 """By generation and precision: printed by the command above with ``--fit``, rounded."""
-UNMEASURED: Final = replace(PRIOR, memory_ratio=0.714)
-"""For generations that were not measured: the prior for products, and for operators between them
-the share of streaming that the measured generations reach (geometric mean), as the operators are
-the same on all devices."""
-UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=1.0)
+UNMEASURED: Final = Shares(product_ratio=0.777, memory_ratio=0.848)
+"""For generations to which nothing is fitted: the geometric means of the others. Large products in
+fp8 on GB200, repeated for long on random numbers, reach 0.797 of the rate of a short burst: 2907
+TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6) of 0.729 times 5000."""
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.98)
 """The same of products in fp32. They do not use the matrix units, which is what takes a card to its
-power limit: steps of BERT on V100, the only ones in fp32 that a share is fitted to, reach the rate
-of bursts."""
+power limit: steps of BERT on V100, the only ones in fp32 that a share is fitted to, nearly reach
+the rate of bursts."""
 STEP_GROUPS: Final = (
-    0.130, 0.223, 0.095, 0.225, 0.156, 0.099, 0.063, 0.031, 0.018, 0.081, 0.031, 0.049, 0.097,
+    0.116, 0.172, 0.094, 0.060, 0.189, 0.184, 0.085, 0.038, 0.030, 0.031, 0.067, 0.044, 0.066,
+    0.066, 0.013,
 )  # fmt: skip
 """Root mean square of ln(predicted / measured) per model, with shares fitted without it: BERT-large
-and its fine-tuning, BERT-base; MPT from 70b to 125m; GPT-2. The command prints them by model and
-device."""
+and its fine-tuning, BERT-base and its; MPT from 70b to 125m; GPT-2; Llama 2. The command prints
+them by model and device."""
 GENERATIONS: Final = ("V100", "A100", "H100", "B200")
 _SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "B300": "B200"}
 
@@ -113,6 +114,13 @@ reaches 50 to 73 % of an A100's peak forward and less backward (Dao 2023, arXiv 
 2024, arXiv 2407.08608); large products reach 87 and 80 %. The middle of these ranges, not fitted.
 Version 3 is limited by the activation of scores where heads are narrow: that takes what those of
 ``POINTWISE`` take forward, and heads of 128 elements reach 80 % of the rate of large products."""
+_SOFTMAX_2_B200: Final[Works] = (
+    ScoreWork(product_ratio=0.205),
+    ScoreWork(product_ratio=0.18),
+)
+"""Version 2 on B200 and later, whose matrix units its instructions do not fill: 374 TFLOP/s forward
+on GB200, where H100 reached 328 in the same program (Azure/AI-benchmarking-guide, results of ND
+GB200 v6 and ND H100 v5); backward as much less as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
         ScoreWork(product_ratio=1.0, score_flops=274.0, block_s=5.55e-6),
@@ -138,8 +146,11 @@ kernels' times)."""
 
 def softmax_works(version: int, device: Device, shares: Shares) -> Works:
     """The work of a kernel of FlashAttention of this version on this device."""
-    is_late = generation_of(device) in ("H100", "B200")
+    generation = generation_of(device)
+    is_late = generation in ("H100", "B200")
     forward, backward = _SOFTMAX[version if is_late and version > 2 else 2, is_late]
+    if generation == "B200" and version <= 2:
+        forward, backward = _SOFTMAX_2_B200
     if version == 1:
         factor = shares.flash_1_ratio
         return forward.slowed(factor), backward.slowed(factor)

@@ -23,7 +23,7 @@ import numpy as np
 from costmodels.datatypes import DataType
 from costmodels.dense.roofline import attention_s
 from costmodels.operators import Operator, OperatorKind
-from costmodels.sustained import POINTWISE, ScoreWork, Works, generation_of
+from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
@@ -105,8 +105,8 @@ def load_cases() -> tuple[AttentionCase, ...]:
 
 
 def layers() -> tuple[Prediction, ...]:
-    """Whole layers, to which nothing is fitted."""
-    return unfitted(_LAYERS)
+    """Whole layers, to which nothing is fitted. They ran alone for a moment, as in a burst."""
+    return unfitted(_LAYERS, BURSTS)
 
 
 def fit(cases: Sequence[AttentionCase]) -> Works:

@@ -3,18 +3,25 @@
 Each row of configs/published/transformers.csv is a model, batch, sequence, precision and system
 with a printed throughput, rebuilt as a workload without tables. The file holds the rows of quality
 A and B of a survey that PyTorch ran (and one of JAX on H100), on a system of ours, whose printed
-figure is exact to 3 %: BERT on 1 and 8 GPUs; MPT at 512, 2048, 8192 and 32,768 positions on one
-host, and at 2048 on eight; the steps of a lesson on GPT-2. Rows whose accumulation is not printed
-are of one micro-batch: they exceed those of the later release by the optimizer's step. Times are
-those of one micro-batch, with its part of the optimizer's step.
+figure is exact to 3 %: BERT on 1 and 8 GPUs; MPT on A100 at 512, 2048, 8192 and 32,768 positions on
+one host, and at 2048 on eight; the steps of a lesson on GPT-2. To these come MPT on H100 at the
+same lengths and numbers of hosts, and fine-tuning of BERT in fp16 on single V100, A100 and H100
+cards (Lambda's logs: the median time of a step, and of machines of one kind). Rows whose
+accumulation is not printed are of one micro-batch: they exceed those of the later release by the
+optimizer's step. Times are those of one micro-batch, with its part of the optimizer's step. MPT on
+A100 with 40 GB was measured with a PyTorch older than 2.1, so that its checkpoints compute whole
+blocks again; BERT was pre-trained by compiled blocks from NVIDIA's release 21.11 on, whose README
+says so.
 
-Each row of transformers_later.csv is one of H100, H200, B200, GB200 or GB300, to which nothing is
-fitted: Llama 3 as Megatron-Bridge 25.11, the last release with its 8B model, and torchtitan print
-it, where neither tensor, pipeline nor context parallelism is used and the device is one of ours.
+Nothing is fitted to the rows of transformers_unfitted.csv. They are other sources: Llama 3 and 2,
+GPT-3 5B and Nemotron-15B as NVIDIA prints them for H100, B200, GB200 and GB300 (Megatron-Bridge,
+NeMo, dgxc-benchmarking) where neither pipeline nor context parallelism is used; Llama 3.1 8B in fp8
+from logs of MLPerf 5.1; torchtitan on H200; BERT on A100 as NVIDIA prints it; Lambda's cards of
+other kinds and in groups of eight; MPT on H100 at the other lengths and on more hosts.
 
 The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
-host. What a prediction is worth shows where they are fitted without the row's model, and without
-its whole family.
+host. What a prediction is worth shows where they are fitted without the row's model, without its
+whole family, and without all rows of its generation of devices.
 """
 
 from __future__ import annotations
@@ -41,7 +48,7 @@ from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from costmodels.workload import DataType, Workload
+from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
@@ -50,10 +57,10 @@ from planner.models import default_models
 
 FloatArray = NDArray[np.float64]
 _FILE: Final = "transformers.csv"
-LATER: Final = "transformers_later.csv"
-"""Steps on later devices, to which nothing is fitted."""
+UNFITTED: Final = "transformers_unfitted.csv"
+"""Steps to which nothing is fitted."""
 _TRIED: Final = np.geomspace(0.4, 1.25, 7)
-"""Shares of the product rate at which products are timed; between them their logarithm bends."""
+"""Shares of the rates at which operators are timed; between them the logarithm bends."""
 _WEIGHT: Final = 0.05
 """Standard error of ln time that a row is taken to have."""
 _FEWEST: Final = 3
@@ -67,6 +74,7 @@ MODEL_OUT: Final = "model left out"
 LEFT_OUT: Final[dict[str, Callable[[TransformerCase, TransformerCase], bool]]] = {
     MODEL_OUT: lambda case, other: case.model != other.model,
     "family left out": lambda case, other: case.family != other.family,
+    "generation left out": lambda case, other: case.generation != other.generation,
 }
 """Which other cases a case may be fitted to, by name."""
 
@@ -125,24 +133,24 @@ class Prediction:
 class _Parts:
     """Seconds of a case's micro-batch by what they depend on.
 
-    ``product_s`` at each of the shares tried; ``memory_s`` at the streaming rate, ``flash_s`` of
-    old fused attention at the rate of new, both with products at the device's rate.
+    ``product_s`` at each of the shares tried, with the least that operators between products take;
+    ``memory_s`` what those take beside it at each share; ``flash_s`` of old fused attention at the
+    rate of new, with products at the device's rate.
     """
 
     group: str
+    family: str
     product_s: FloatArray
-    memory_s: float
+    memory_s: FloatArray
     flash_s: float
     rest_s: float
     measured_s: float
 
     def time_s(self, shares: Shares) -> float:
         """At any shares."""
-        product_s = np.interp(
-            math.log(shares.product_ratio), np.log(_TRIED), np.log(self.product_s)
-        )
         flash_s = self.flash_s / (shares.product_ratio * shares.flash_1_ratio)
-        return math.exp(product_s) + self.memory_s / shares.memory_ratio + flash_s + self.rest_s
+        product_s = _between(self.product_s, shares.product_ratio)
+        return product_s + _between(self.memory_s, shares.memory_ratio) + flash_s + self.rest_s
 
 
 def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
@@ -188,9 +196,9 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
     )
 
 
-def unfitted(name: str) -> tuple[Prediction, ...]:
-    """The cases of a file to which nothing is fitted, as shipped."""
-    return tuple(Prediction(case=c, predicted=estimate(c)) for c in load_cases(name))
+def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction, ...]:
+    """The cases of a file to which nothing is fitted, as shipped or with other shares."""
+    return tuple(Prediction(case=c, predicted=estimate(c, shares)) for c in load_cases(name))
 
 
 def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
@@ -208,17 +216,16 @@ def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
 def unmeasured(found: Mapping[str, Shares], precision: str = "half") -> Shares:
     """Shares of a device of another generation than those whose shares by group are given.
 
-    Operators between products are the same everywhere, so that the streaming share is the geometric
-    mean of the generations'. How large products fare on the matrix units of a device says nothing
-    about another; those in fp32 do without them, and their share is the mean too, 1 at most.
+    They are the geometric means of the generations'; without one, the prior. Products in fp32 do
+    without the matrix units, and have a mean of their own, 1 at most.
     """
-    known = {group.split()[0]: shares.memory_ratio for group, shares in found.items()}
-    plain = DataType.FP32.value
-    products = [s.product_ratio for group, s in found.items() if group.split()[1] == plain]
+    known = {group.split()[0]: shares for group, shares in found.items()}
+    products = [s.product_ratio for group, s in found.items() if group.split()[1] == precision]
     shares = PRIOR
     if known:
-        shares = replace(shares, memory_ratio=_mean(list(known.values())))
-    if products and precision == plain:
+        memory = _mean([s.memory_ratio for s in known.values()])
+        shares = replace(shares, memory_ratio=memory)
+    if products:
         shares = replace(shares, product_ratio=min(1.0, _mean(products)))
     return shares
 
@@ -233,11 +240,14 @@ def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:
     Each precision has its own share of the product rate; that of the streaming rate, and old fused
     attention's, are those of all. A precision with fewer than three rows is left out. One share is
     improved after the other. Errors above two standard errors count by their size instead of their
-    square, so that a single row does not decide.
+    square, so that a single row does not decide. Rows of a family err alike: together they count as
+    the root of their number.
     """
     counts = Counter(p.group for p in parts)
     groups = sorted(g for g, count in counts.items() if count >= _FEWEST)
     chosen = [p for p in parts if p.group in groups]
+    rows = Counter((p.group, p.family) for p in chosen)
+    weights = np.array([rows[p.group, p.family] ** -0.5 for p in chosen])
     prior = [PRIOR.memory_ratio, PRIOR.flash_1_ratio, *[PRIOR.product_ratio] * len(groups)]
     sigmas = [*_PRIOR_SIGMA, *[PRIOR_SIGMA] * len(groups)]
     values, width = list(prior), 0.4
@@ -255,7 +265,8 @@ def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:
         size = np.abs(np.array(errors))
         huber = np.where(size < 2.0, 0.5 * size**2, 2.0 * (size - 1.0))
         pulls = zip(tried, prior, sigmas, strict=True)
-        return float(huber.sum()) + sum(0.5 * (math.log(v / p) / s) ** 2 for v, p, s in pulls)
+        pulled = sum(0.5 * (math.log(v / p) / s) ** 2 for v, p, s in pulls)
+        return float((weights * huber).sum()) + pulled
 
     while groups and width > 1e-3:
         before = list(values)
@@ -316,18 +327,24 @@ def _parts(case: TransformerCase) -> _Parts:
 
     product_s = np.array([dense_s(share, none, none) for share in _TRIED])
     alone_s = dense_s(1.0, none, none)
-    memory_s = dense_s(1.0, 1.0, none) - alone_s
+    memory_s = np.array([dense_s(1.0, share, none) - alone_s for share in _TRIED])
     flash_s = dense_s(1.0, none, 1.0) - alone_s
     whole_s = dense_s(PRIOR.product_ratio, PRIOR.memory_ratio, PRIOR.flash_1_ratio)
     _, simulated = _pipeline(case, PRIOR).simulate(Plan(placements=()))
     return _Parts(
         group=case.group,
+        family=case.family,
         product_s=product_s,
         memory_s=memory_s,
         flash_s=flash_s,
         rest_s=simulated.iteration_time_s / count - whole_s,
         measured_s=case.measured_s,
     )
+
+
+def _between(seconds: FloatArray, ratio: float) -> float:
+    """Seconds at a share between those tried; their logarithm bends with that of the share."""
+    return math.exp(np.interp(math.log(ratio), np.log(_TRIED), np.log(seconds)))
 
 
 def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:

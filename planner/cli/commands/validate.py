@@ -94,18 +94,16 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
     cases = measured.load_cases()
     if fit:
         shares = measured.fitted_shares(cases)
-        others = {
-            f"other devices {kind}": measured.unmeasured(shares, kind) for kind in ("fp32", "half")
-        }
-        show.print_shares(settings, {**shares, **others})
+        rest = {f"other devices {x}": measured.unmeasured(shares, x) for x in ("fp32", "half")}
+        show.print_shares(settings, {**shares, **rest})
         return 0
-    found, later = measured.predictions(cases), measured.unfitted(measured.LATER)
+    found, others = measured.predictions(cases), measured.unfitted(measured.UNFITTED)
     if settings.json:
-        write_json(show.as_json(found, later))
+        write_json(show.as_json(found, others))
     else:
         show.print_cases(found, every=settings.verbose)
         show.print_errors(found)
-        show.print_unfitted("Llama 3 on later devices, micro-batch; nothing is fitted to it", later)
+        show.print_unfitted_groups(others, every=settings.verbose)
     return 0
 
 

@@ -41,7 +41,9 @@ def print_cases(found: Sequence[TransformerPrediction], *, every: bool) -> None:
             (model, group, str(len(members)), spread, *errors, known, f"{100 * naive:.0f} %")
         )
     columns = ("model", "device", "rows", "measured ms", "shipped", "model out", "family out")
-    print_rows("Transformers, micro-batch: mean error (bias)", (*columns, "rms ln", "naive?"), rows)
+    columns_after = ("generation out", "rms ln", "naive?")
+    title = "Transformers, micro-batch: mean error (bias)"
+    print_rows(title, (*columns, *columns_after), rows)
     if every:
         _print_every(found)
 
@@ -56,6 +58,34 @@ def print_errors(found: Sequence[TransformerPrediction]) -> None:
             f"   p90 {100 * s.p90_error_ratio:.1f} %"
             f"   worst {100 * s.worst_error_ratio:.1f} %{inside}   over {s.count} rows"
         )
+
+
+def print_unfitted_groups(found: Sequence[Prediction], *, every: bool) -> None:
+    """Errors of steps to which nothing is fitted, by model, system and precision."""
+    title = "Steps to which nothing is fitted, micro-batch"
+    if every:
+        print_unfitted(title, found)
+    groups: dict[tuple[str, str, str], list[Prediction]] = {}
+    for p in found:
+        kind = p.case.workload.dense.dtype.value
+        groups.setdefault((p.case.model, p.case.topology.name, kind), []).append(p)
+    rows = []
+    for (model, system, kind), members in groups.items():
+        sizes = [p.case.topology.world_size for p in members]
+        errors = [100 * p.error_ratio for p in members]
+        rows.append(
+            (
+                f"{model}, {kind}",
+                system,
+                f"{min(sizes)} .. {max(sizes)}" if len(set(sizes)) > 1 else f"{sizes[0]}",
+                f"{len(members)}",
+                f"{np.mean(np.abs(errors)):.1f} % ({np.mean(errors):+.0f})",
+                f"{sum(_is_inside(p) for p in members)}",
+            )
+        )
+    columns = ("model", "system", "GPUs", "rows", "error (bias)", "inside")
+    print_rows(title, columns, rows)
+    _print_mean(found)
 
 
 def print_unfitted(title: str, found: Sequence[Prediction]) -> None:
@@ -73,9 +103,17 @@ def print_unfitted(title: str, found: Sequence[Prediction]) -> None:
     ]
     columns = ("case", "devices", "measured ms", "predicted", "90 % interval", "error")
     print_rows(title, columns, rows)
-    inside = sum(p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found)
+    _print_mean(found)
+
+
+def _print_mean(found: Sequence[Prediction]) -> None:
+    inside = sum(_is_inside(p) for p in found)
     mean = float(np.mean([abs(p.error_ratio) for p in found]))
     say(f"MAPE {100 * mean:.1f} %   inside {inside} of {len(found)}")
+
+
+def _is_inside(p: Prediction) -> bool:
+    return p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s
 
 
 def unfitted_json(p: Prediction) -> dict[str, object]:
@@ -106,11 +144,11 @@ def print_shares(settings: Settings, shares: dict[str, Shares]) -> None:
 
 
 def as_json(
-    found: Sequence[TransformerPrediction], later: Sequence[Prediction]
+    found: Sequence[TransformerPrediction], others: Sequence[Prediction]
 ) -> dict[str, object]:
     """Cases and errors."""
     return {
-        "later": [unfitted_json(p) for p in later],
+        "unfitted": [unfitted_json(p) for p in others],
         "cases": [
             {
                 "case": p.case.name,

@@ -19,7 +19,7 @@ from costmodels.layers.mlp import Mlp
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.sustained import BURSTS, POINTWISE
+from costmodels.sustained import BURSTS, POINTWISE, pointwise_works
 from costmodels.units import GB
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from tests.strategies import make_device, make_topology
@@ -99,8 +99,10 @@ def test_what_a_layer_says_changes_its_time_as_it_should() -> None:
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
-    own = step_s(FUSED, "some device")
-    assert own == step_s(FUSED, "H100") != step_s(FUSED, "B200-SXM")
+    own, known, other = (
+        pointwise_works(2, replace(H100, name=name)) for name in ("some device", "H100", "B200-SXM")
+    )
+    assert own == known != other
 
 
 @given(

@@ -16,9 +16,9 @@ from planner.io.workload.workload_writer import workload_text
 from planner.validation import transformers
 from planner.validation.transformers import (
     AS_SHIPPED,
-    LATER,
     LEFT_OUT,
     NAIVE,
+    UNFITTED,
     TransformerCase,
     TransformerPrediction,
 )
@@ -49,17 +49,29 @@ def test_the_selection_has_models_precisions_and_devices(
     assert {"V100 fp32", "V100 half", A100_HALF, "A100 tf32"} <= {c.group for c in cases}
     assert len({c.name for c in cases}) == len(cases)
     assert all(c.reference for c in cases)
-    assert len(STEP_GROUPS) == len({c.model for c in cases}) - 1  # Llama's row is not fitted to
+    assert len(STEP_GROUPS) == len({c.model for c in cases})
 
 
-def test_later_devices_are_predicted_within_their_intervals() -> None:
-    found = transformers.unfitted(LATER)
+def test_other_sources_are_predicted_within_their_intervals() -> None:
+    found = transformers.unfitted(UNFITTED)
     assert {p.case.topology.device.name.split("-")[0] for p in found} == {
-        *("H100", "H200", "B200", "GB200", "GB300"),
+        *("A40", "A100", "H100", "H200", "B200", "GB200", "B300", "GB300"),
     }
-    assert all(p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found)
-    assert sum(abs(p.error_ratio) for p in found) <= 0.1 * len(found)
-    assert not {p.case.group for p in found} & set(SHARES)  # so nothing is fitted to any of them
+    inside = [p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found]
+    assert sum(inside) >= 0.95 * len(found)
+    assert sum(abs(p.error_ratio) for p in found) <= 0.065 * len(found)
+
+
+def test_no_step_is_both_fitted_to_and_held_against(cases: tuple[TransformerCase, ...]) -> None:
+    def key(case: TransformerCase) -> tuple[object, ...]:
+        return (
+            replace(case.workload, name=""),
+            case.topology.name,
+            case.topology.world_size,
+            case.measured_s,
+        )
+
+    assert not {key(c) for c in cases} & {key(p.case) for p in transformers.unfitted(UNFITTED)}
 
 
 def test_a_row_is_predicted_within_its_interval(some: tuple[TransformerCase, ...]) -> None:
@@ -85,7 +97,7 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         assert moved != is_judged
         assert new.predicted[AS_SHIPPED].time_s == old.predicted[AS_SHIPPED].time_s
     assert set(transformers.summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
-    told = show.as_json(before, transformers.unfitted(LATER))
+    told = show.as_json(before, transformers.unfitted(UNFITTED))
     assert json.loads(json.dumps(told)) == told
 
 
@@ -94,7 +106,7 @@ def test_a_fit_finds_the_shares_that_made_the_times(some: tuple[TransformerCase,
     computed = tuple(replace(c, measured_s=transformers.estimate(c, made).time_s) for c in some)
     found = transformers.fitted_shares(computed)[A100_HALF]
     assert found.product_ratio == pytest.approx(0.7, rel=0.04)
-    assert found.memory_ratio == pytest.approx(0.8, rel=0.06)
+    assert found.memory_ratio == pytest.approx(0.8, rel=0.08)
     assert found.flash_1_ratio == pytest.approx(0.5, rel=0.08)
 
 
@@ -112,10 +124,11 @@ def test_a_device_that_was_not_measured_streams_as_the_others_do() -> None:
     }
     told = transformers.unmeasured(found)
     assert told.memory_ratio == pytest.approx(0.7)  # a generation counts once
-    assert told.product_ratio == PRIOR.product_ratio
-    assert transformers.unmeasured(SHARES).memory_ratio == pytest.approx(
-        UNMEASURED.memory_ratio, abs=1e-3
-    )
+    assert told.product_ratio == pytest.approx((0.7 * 0.8) ** 0.5)
+    assert transformers.unmeasured(found, "fp32").product_ratio == 1.0
+    shipped = transformers.unmeasured(SHARES)
+    for name in ("memory_ratio", "product_ratio"):
+        assert getattr(shipped, name) == pytest.approx(getattr(UNMEASURED, name), abs=1e-3)
 
 
 @pytest.mark.slow
