@@ -110,11 +110,11 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
 
 
 def published_pairs() -> tuple[PlanPair, ...]:
-    """Median times of the different plans on one system, two at a time."""
-    groups: dict[tuple[str, int], dict[object, list[PublishedPrediction]]] = {}
+    """Median times of the different plans for one batch on one system, two at a time."""
+    groups: dict[tuple[str, int, int], dict[object, list[PublishedPrediction]]] = {}
     for p in _published():
-        topology = p.case.problem.topology
-        plans = groups.setdefault((topology.name, topology.world_size), {})
+        topology, batch = p.case.problem.topology, p.case.problem.workload.local_batch_size
+        plans = groups.setdefault((topology.name, topology.world_size, batch), {})
         plans.setdefault(p.case.plan, []).append(p)
     pairs = []
     for plans in groups.values():

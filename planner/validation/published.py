@@ -1,7 +1,8 @@
 """Predictions beside published measurements (``shardplan validate published``).
 
 The cases in ``configs/published`` have the role ``validate``: nothing is fitted to them. The plan
-of each case is the one its log printed, or that of a run with the same arguments.
+of each case is the one its log printed, or that of a run with the same arguments. Later rounds do
+not print it, so that it is what the planner of the submissions gives for their arguments.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def predictions() -> tuple:
 
 def test_every_measured_system_is_a_case_with_a_valid_plan() -> None:
     cases = load_cases()
-    assert len(cases) == 15
+    assert len(cases) == 29
     for case in cases:
         check_plan(case.plan, case.problem.workload, case.problem.topology.world_size)
         assert case.measured_s > 0
