@@ -1,1 +1,1 @@
-"""Index statistics of tables, measured from raw indices."""
+"""Measures index statistics of tables from raw indices."""

@@ -1,4 +1,4 @@
-"""A workload under measured statistics, all of its tables or some."""
+"""Gives the tables of a workload the index laws that were measured for them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _SHOWN = 5
 
 
 def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, tuple[str, ...]]:
-    """Every table that was measured with its measured index law and pooling factors.
+    """Give every measured table its measured index law and pooling factors.
 
-    Statistics belong to a table by its name, or by that of its only feature. Tables without
-    statistics stay as they are.
+    Statistics belong to the table of the same name, or to the table whose only feature has this
+    name. Tables without statistics stay as they are.
 
     Args:
         workload: the tables.
-        stats: what was measured.
-        place: the file, for messages.
+        stats: the statistics.
+        place: the file of the statistics, for messages.
 
     Returns:
-        The workload, and a line each for tables without statistics and statistics without table.
+        The workload, a line on tables without statistics, and one on statistics without a table.
 
     Raises:
-        InvalidInputError: no table was measured, or the data holds ids that a table does not have;
-            lists all such tables.
+        InvalidInputError: no table was measured, or the data have ids that tables do not have; the
+            message lists all such tables.
     """
     _require_tables(workload, place)
     problems: list[str] = []
@@ -76,7 +76,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
 
 
 def stats_key(table: Table, stats: Stats) -> str | None:
-    """Under which name the statistics of a table are; None where it was not measured."""
+    """The name under which the statistics of a table are; None if it was not measured."""
     if table.name in stats.tables:
         return table.name
     only = table.features[0].name if len(table.features) == 1 else None

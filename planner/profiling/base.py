@@ -1,4 +1,4 @@
-"""Raw indices: what a reader of one format gives, and the pieces files are cut into."""
+"""What readers of raw indices have in common, and the pieces into which files are cut."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536
 READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 ARRAY_ERRORS: Final = (ValueError, TokenError, *READ_ERRORS)
-"""What numpy raises for a damaged array; it takes the header apart as Python text."""
+"""What numpy raises for a damaged array; it parses the header as Python text."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
 class Jagged:
-    """Indices of one feature for consecutive samples: ``values`` cut by ``lengths``."""
+    """Indices of one feature for consecutive samples: ``values`` of all, ``lengths`` of each."""
 
     values: IntArray
     lengths: IntArray
@@ -37,7 +37,7 @@ class Jagged:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive samples, all features."""
+    """Consecutive samples with all features."""
 
     num_samples: int
     features: Mapping[str, Jagged]
@@ -45,10 +45,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A piece of a file: positions ``start .. stop - 1``, at most ``limit`` samples of them.
+    """A piece of a file: positions ``start .. stop - 1``, and of these at most ``limit`` samples.
 
-    What a position is, is the reader's choice: a sample, a byte, or the whole file. ``num_bytes``
-    is roughly what has to be read, for progress.
+    Each reader decides what a position is: a sample, a byte, or the whole file. ``num_bytes`` is
+    about how much has to be read; progress is counted in it.
     """
 
     path: Path
@@ -59,9 +59,9 @@ class Slice:
 
 
 class AbstractReader(ABC):
-    """One format of raw indices.
+    """A reader of one format of raw indices.
 
-    Readers are sent to other processes and machines, so they hold options and no open files.
+    Readers are sent to other processes and machines, so they have options, but no open files.
     """
 
     name: ClassVar[str]
@@ -70,11 +70,11 @@ class AbstractReader(ABC):
 
     @abstractmethod
     def matches(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format; ``head`` is how it starts, decompressed."""
+        """Whether a file is of this format; ``head`` are its first bytes, decompressed."""
 
     @abstractmethod
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """Features of a file, in order.
+        """The names of a file's features, in order.
 
         Raises:
             InvalidInputError: the file is not of this format.
@@ -96,27 +96,28 @@ class AbstractReader(ABC):
 
     @abstractmethod
     def num_samples(self, path: Path) -> int:
-        """Samples of the file; may be an estimate where counting means reading."""
+        """Number of samples of the file; an estimate if counting would mean reading all of it."""
 
     @abstractmethod
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """``(stop, samples)``: where the first ``limit`` samples end, and how many there are."""
+        """``(stop, samples)``: the position after the first ``limit`` samples; their number."""
 
     @abstractmethod
     def read(self, piece: Slice) -> Iterator[Chunk]:
         """The samples of a piece, in order.
 
         Raises:
-            InvalidInputError: says file, place and rule.
+            InvalidInputError: the data break a rule; the message has the file, the place and the
+                rule.
         """
 
     @final
     def whole(self, path: Path) -> Slice:
-        """A file as one piece."""
+        """The whole file as one piece."""
         return Slice(path, 0, self.num_positions(path), path.stat().st_size)
 
     def can_split(self, path: Path) -> bool:
-        """Whether this very file can be read from the middle."""
+        """Whether this file can be read from the middle."""
         del path
         return self.splits
 
@@ -160,10 +161,10 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_head(path: Path) -> bytes:
-    """How a file starts, decompressed.
+    """The first bytes of a file, decompressed.
 
     Raises:
-        InvalidInputError: not a readable file, or an empty one.
+        InvalidInputError: the file cannot be read, or is empty.
     """
     try:
         with open_bytes(path) as file:
@@ -182,7 +183,7 @@ def checked_indices(values: NDArray[np.generic], where: str) -> IntArray:
     """Indices as int64.
 
     Raises:
-        InvalidInputError: not integers, or a negative one.
+        InvalidInputError: they are not integers, or one is negative.
     """
     if values.dtype.kind not in "iu":
         message = f"{where}: indices must be integers, not {values.dtype}"
@@ -206,7 +207,7 @@ def read_all(path: Path) -> io.BytesIO:
     """The whole file, decompressed.
 
     Raises:
-        InvalidInputError: damaged compression.
+        InvalidInputError: the compressed data are damaged.
     """
     try:
         with open_bytes(path) as file:

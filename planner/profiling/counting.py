@@ -1,7 +1,7 @@
-"""Exact counts of ids in bounded memory: sorted runs, spilled to disk, merged at the end.
+"""Counts ids exactly in bounded memory: sorted runs are written to disk and merged at the end.
 
-A run is a pair of arrays, ids ascending and their counts. Counts only ever add, so neither the
-memory budget nor the order of the data changes a result.
+A run is a pair of arrays: ids in ascending order, and their counts. Counts are only added up, so
+that neither the memory budget nor the order of the data changes the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SORT_COPIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a sorted run lies in a file: all ids, then all counts, as int64."""
+    """The place of a sorted run in a file: all ids, and then all counts, as int64."""
 
     path: Path
     offset: int
@@ -31,10 +31,10 @@ class Run:
 
 
 class IdCounter:
-    """Counts ids per table and spills sorted runs to one file when memory is short."""
+    """Counts the ids of each table, and writes sorted runs to one file when memory is short."""
 
     def __init__(self, num_tables: int, file: BinaryIO, budget_bytes: float) -> None:
-        """``file`` takes the runs; ``budget_bytes`` bounds what is held, not what is counted."""
+        """Start without counts; runs go to ``file`` when memory exceeds ``budget_bytes``."""
         self.runs: list[list[tuple[int, int]]] = [[] for _ in range(num_tables)]
         self._file = file
         self._budget_bytes = budget_bytes
@@ -52,7 +52,7 @@ class IdCounter:
                 self.spill()
 
     def spill(self) -> None:
-        """Write everything held as one run per table."""
+        """Write everything in memory as one run for each table."""
         self._compact()
         for table, counted in enumerate(self._counted):
             if counted:
@@ -72,7 +72,10 @@ class IdCounter:
 
     @staticmethod
     def _merge_like_sizes(counted: list[tuple[IntArray, IntArray]]) -> None:
-        """Keep sizes falling by half at least, so that each id is merged a few times only."""
+        """Merge parts until each is at most half as large as the one before it.
+
+        Each id is then merged only a few times.
+        """
         while len(counted) > 1 and len(counted[-2][0]) < 2 * len(counted[-1][0]):
             last, before = counted.pop(), counted.pop()
             counted.append(merged([before, last]))
@@ -110,9 +113,10 @@ def merged(parts: Sequence[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArr
 
 
 def merge_runs(runs: Sequence[Run], budget_bytes: float) -> Iterator[tuple[IntArray, IntArray]]:
-    """All runs as one, in blocks of ascending ids that fit the budget.
+    """All runs as one, in blocks of ascending ids that fit in the budget.
 
-    A block is an id range; every run is searched for it, so any number of runs can be merged.
+    A block is a range of ids. It is read from every run by itself, so that any number of runs can
+    be merged.
     """
     total = sum(run.size for run in runs)
     num_blocks = max(1, int(np.ceil(total * PAIR_BYTES * _SORT_COPIES / budget_bytes)))
@@ -129,7 +133,7 @@ def merge_runs(runs: Sequence[Run], budget_bytes: float) -> Iterator[tuple[IntAr
 
 
 def _cuts(runs: Sequence[Run], num_blocks: int) -> IntArray:
-    """Ids that part all runs together into blocks of about equal size."""
+    """Ids that divide all runs together into blocks of about equal size."""
     if num_blocks == 1:
         return np.empty(0, dtype=np.int64)
     stride = max(1, sum(run.size for run in runs) // (num_blocks * 64))

@@ -1,4 +1,4 @@
-"""What one unit of data says: counts of ids on disk, sums in memory; all of it adds up."""
+"""The results of one unit of data: counts of ids on disk, and sums, which can all be added up."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SUMS_FILE: Final = "sums.json"
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """Which features share a table.
+    """Says which features share a table.
 
     Attributes:
         tables: name and features of every table, in order.
-        num_embeddings: rows of the tables for which they are known.
+        num_embeddings: number of rows of those tables for which it is known.
     """
 
     tables: tuple[tuple[str, tuple[str, ...]], ...]
@@ -40,12 +40,13 @@ class TableMap:
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """What a unit's worker must know.
+    """What a worker has to know for a unit.
 
     Attributes:
         table_map: tables and their features.
-        batch_sizes: samples per batch for which distinct rows are measured.
-        max_ind_range: ids are taken modulo this (or the table's rows, if known and fewer), or None.
+        batch_sizes: samples per batch, for each size at which distinct rows are measured.
+        max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
+            known and fewer; None to take ids as they are.
         budget_bytes: memory for counting in one process.
     """
 
@@ -57,7 +58,7 @@ class WorkOptions:
 
 @dataclass(slots=True)
 class BatchSums:
-    """Over the measured batches of one size: how many, their indices, distinct rows, reuse."""
+    """Sums over the measured batches of one size: number, indices, distinct rows, reuse."""
 
     num_batches: int = 0
     num_indices: int = 0
@@ -65,7 +66,7 @@ class BatchSums:
     reuse: list[int] = field(default_factory=lambda: [0] * REUSE_BINS)
 
     def add(self, other: BatchSums) -> None:
-        """More batches."""
+        """Add the sums of other batches."""
         self.num_batches += other.num_batches
         self.num_indices += other.num_indices
         self.num_unique += other.num_unique
@@ -74,9 +75,9 @@ class BatchSums:
 
 @dataclass(slots=True)
 class TableSums:
-    """What one table received, apart from the counts of its ids.
+    """What was measured for one table, without the counts of its ids.
 
-    ``lengths`` counts samples by their indices in all features of the table together.
+    ``lengths`` counts samples by their number of indices in all features of the table together.
     """
 
     num_samples: int = 0
@@ -86,7 +87,7 @@ class TableSums:
     batches: dict[int, BatchSums] = field(default_factory=dict)
 
     def add(self, other: TableSums) -> None:
-        """More samples."""
+        """Add the sums of other samples."""
         self.num_samples += other.num_samples
         self.highest_raw = max(self.highest_raw, other.highest_raw)
         self.lengths.update(other.lengths)
@@ -98,7 +99,7 @@ class TableSums:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """One finished unit: sums and runs per table, in the order of the table map."""
+    """One finished unit: sums and runs of each table, in the order of the table map."""
 
     num_samples: int
     sums: tuple[TableSums, ...]
@@ -108,12 +109,12 @@ class Partial:
 def work_on(
     unit: Unit, options: WorkOptions, folder: Path, progress: Callable[[int], None] | None = None
 ) -> str:
-    """Read a unit and leave what it says in the state folder; the name of what was left.
+    """Read a unit, and write its results into the state folder; returns the name of its folder.
 
-    The unit's folder appears whole or not at all.
+    The folder of the unit appears complete or not at all.
 
     Raises:
-        InvalidInputError: the data breaks a rule.
+        InvalidInputError: the data break a rule.
     """
     name = unit_name(unit)
     staging = folder / f".{name}.{os.getpid()}"
@@ -140,12 +141,12 @@ def work_on(
 
 
 def unit_name(unit: Unit) -> str:
-    """Name of a unit's folder."""
+    """The name of a unit's folder."""
     return f"unit-{unit.number:06d}"
 
 
 def load_partial(folder: Path) -> Partial:
-    """What a finished unit left."""
+    """Read the results of a finished unit."""
     data: dict[str, Any] = json.loads((folder / _SUMS_FILE).read_text(encoding="utf-8"))
     sums, runs = [], []
     for entry in data["tables"]:
@@ -211,7 +212,7 @@ def _int_keys(counts: Mapping[str, int]) -> Counter[int]:
 
 
 class _Windows:
-    """Collects the first batches of each size from the unit's stream of samples."""
+    """Takes the first batches of each size out of the unit's stream of samples."""
 
     def __init__(self, batch_sizes: Sequence[int]) -> None:
         self._position = 0
@@ -237,7 +238,7 @@ class _Windows:
 
 
 def _windows(size: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Pieces of the measured batches that lie in the samples ``start .. stop - 1``."""
+    """The parts of measured batches that are among the samples ``start .. stop - 1``."""
     low = start
     last = min(stop, size * MEASURED_BATCHES)
     while low < last:
@@ -247,7 +248,7 @@ def _windows(size: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _measure(ids: IntArray, sums: BatchSums) -> None:
-    """One batch: distinct rows, and rows by how often they occur: 1, 2, 3-4, ... above 2^15."""
+    """Add one batch: its distinct rows, and how many occur 1, 2, 3-4, ... or above 2^15 times."""
     _, counts = count_ids(ids)
     bins = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
     reuse = np.bincount(np.minimum(bins, REUSE_BINS - 1), minlength=REUSE_BINS)
@@ -255,7 +256,7 @@ def _measure(ids: IntArray, sums: BatchSums) -> None:
 
 
 def _chunks(unit: Unit) -> Iterator[tuple[Chunk, int]]:
-    """Chunks, and the bytes that stand for them; those of a piece sum to the piece."""
+    """Chunks of a unit, with their share of the bytes of their piece, for progress."""
     for reader, piece in unit.pieces:
         left = piece.num_bytes
         for chunk in reader.read(piece):

@@ -1,4 +1,4 @@
-"""Profile raw indices: the straight line from paths to ``stats.json``."""
+"""Profiles raw indices: from the paths of files to ``stats.json``."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class ProfileOptions:
 
     Attributes:
         format_name: name of a reader, or ``auto``.
-        features: only these, or all.
-        by_feature: tables of features that share one or have a known number of rows.
+        features: the features to profile; empty for all.
+        by_feature: the tables of features that share one, or whose number of rows is known.
         batch_sizes: samples per batch, for distinct rows and reuse.
-        max_ind_range: fold ids modulo this.
+        max_ind_range: ids are taken modulo this number; None to take them as they are.
         selection: which samples are read.
-        memory_bytes: for counting, in all processes of this machine together.
-        jobs: processes.
-        dask: address of a Dask scheduler, or ``local``.
-        resume: continue a stopped profile: True must, False must not, None if there is one.
+        memory_bytes: memory for counting, in all processes of this machine together.
+        jobs: number of processes.
+        dask: address of a Dask scheduler, or ``local``; None to use no cluster.
+        resume: whether to continue a stopped profile; None to do so if there is one.
     """
 
     format_name: str = "auto"
@@ -82,19 +82,19 @@ def profile_files(
 ) -> Stats:
     """Read raw indices and write their statistics.
 
-    The same data and options give the same bytes, whoever works and however often the work was
-    stopped. A profile that was stopped, or whose output could not be written, leaves what is
-    finished beside the output; one that failed on its data leaves nothing.
+    The same data and options give the same bytes, whichever processes work, and however often the
+    work is stopped. A profile that was stopped, or whose output could not be written, leaves
+    finished units beside the output. One that failed because of its data leaves nothing.
 
     Args:
         paths: files, and folders of files.
         output: the file to write, ``stats.json``.
-        options: see there.
-        readers: formats; all that need no torch by default.
-        progress: told how far the work is.
+        options: how to profile.
+        readers: the readers to choose from; by default all that need no torch.
+        progress: called with how far the work is.
 
     Raises:
-        InvalidInputError: bad data, options or output.
+        InvalidInputError: the data, the options or the output are not valid.
         WorkerError: a worker was lost; the next run continues.
     """
     tell = progress or _ignore
@@ -126,10 +126,10 @@ def profile_files(
 
 
 def check_output(output: Path) -> None:
-    """Refuse to overwrite what is not a file of this kind, before any work is done.
+    """Refuse to overwrite a file that does not have statistics, before any work is done.
 
     Raises:
-        InvalidInputError: says what is in the way.
+        InvalidInputError: there is such a file; the message says what it is.
     """
     if output.is_dir() or is_stream(output):
         what = "a folder" if output.is_dir() else "a pipe or a device"
@@ -149,7 +149,7 @@ def check_output(output: Path) -> None:
 
 
 def _manifest(sources: Sequence[Source], work: WorkOptions, selection: Selection) -> dict[str, Any]:
-    """All that a finished unit depends on; memory and workers do not matter."""
+    """Everything on which a finished unit depends; memory and workers do not matter."""
     return describe_inputs(
         sources,
         {
@@ -167,7 +167,7 @@ def _manifest(sources: Sequence[Source], work: WorkOptions, selection: Selection
 def _read(
     units: Sequence[Unit], options: WorkOptions, state: State, pool: AbstractPool, tell: Progress
 ) -> None:
-    """Work on every unit that is not finished yet."""
+    """Read every unit that is not finished yet."""
     total = float(sum(unit.num_bytes for unit in units))
     missing = [unit for unit in units if not state.has(unit_name(unit))]
     done = total - sum(unit.num_bytes for unit in missing)

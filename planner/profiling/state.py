@@ -1,8 +1,8 @@
-"""The folder of a profile under way: finished units, and what they are units of.
+"""The folder of an unfinished profile, with its finished units and its manifest.
 
-It lies beside the output, ``.stats.json.state``, and is gone when the output is written. A profile
-that was stopped continues with the units that are missing; the manifest makes sure that data and
-options are still the same.
+The folder ``.stats.json.state`` is beside the output, and is removed when the output is written. A
+profile that was stopped continues with the missing units. The manifest describes data and options,
+so that only a profile with the same data and options continues.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _STATE_VERSION: Final = 1
 
 
 class State:
-    """Where finished units are kept.
+    """Keeps finished units in a folder.
 
     Args:
-        output: the file that will be written in the end.
+        output: the file that is written in the end.
     """
 
     def __init__(self, output: Path) -> None:
@@ -34,15 +34,15 @@ class State:
         self._new_parents = [p for p in self.folder.parents if not p.exists()]
 
     def open(self, manifest: dict[str, Any], *, resume: bool | None) -> None:
-        """Start, or continue what was stopped.
+        """Start a profile, or continue one that was stopped.
 
         Args:
             manifest: describes data and options.
-            resume: True insists on something to continue; False drops it; None continues if there
-                is something.
+            resume: True to continue, which has to be possible; False to start anew; None to
+                continue if possible.
 
         Raises:
-            InvalidInputError: nothing to continue, or it belongs to other data or options.
+            InvalidInputError: there is nothing to continue, or it belongs to other data or options.
         """
         if resume is False:
             self.discard()
@@ -67,7 +67,7 @@ class State:
         return (self.folder / name).is_dir()
 
     def discard(self) -> None:
-        """Remove the folder and all that is in it, and parents that were made for it alone."""
+        """Remove the folder with its contents, and parent folders that were made only for it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             for parent in self._new_parents:
@@ -75,7 +75,7 @@ class State:
 
 
 def describe_inputs(sources: Sequence[Source], options: dict[str, Any]) -> dict[str, Any]:
-    """The manifest: every file with size and time of change, every option that matters."""
+    """The manifest: every file with its size and time of change, and every option that matters."""
     files = []
     for source in sources:
         stat = source.path.stat()

@@ -1,4 +1,4 @@
-"""From the counts of one table's ids to its statistics."""
+"""Computes the statistics of one table from the counts of its ids."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _MORE_RANKS: Final = (4, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
-    """All that is known of a table when its units are done.
+    """What is known of a table when all units are done.
 
     Attributes:
-        name: of the table, for messages.
-        sums: added up over all units.
-        runs: counts of its ids.
-        num_embeddings: rows, where the table map gives them.
-        ids_are_hashes: ids are no rows, so only how many there are means something.
-        max_ind_range: ids were taken modulo this.
+        name: the name of the table, for messages.
+        sums: sums over all units.
+        runs: counts of the table's ids.
+        num_embeddings: number of rows, if the table map has it.
+        ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
+        max_ind_range: the number modulo which ids were taken; None if they were taken as they are.
         budget_bytes: memory for merging.
     """
 
@@ -67,7 +67,7 @@ class TableWork:
 def table_stats(work: TableWork) -> schema.TableStats:
     """Statistics of one table; every number follows from exact counts.
 
-    One thread for linear algebra: the matrices are small, and sums must not depend on the machine's
+    Linear algebra uses one thread, because matrices are small, and sums must not depend on the
     number of cores.
     """
     with _linear_algebra().limit(limits=1):
@@ -76,9 +76,10 @@ def table_stats(work: TableWork) -> schema.TableStats:
 
 @cache
 def _linear_algebra() -> Any:
-    """The threads of NumPy's libraries, found once: all that the process has loaded is looked at.
+    """The controller of the threads of NumPy's libraries, made once.
 
-    (threadpoolctl comes with scikit-learn.)
+    It looks at all libraries of the process, which takes time. (threadpoolctl comes with
+    scikit-learn.)
     """
     return importlib.import_module("threadpoolctl").ThreadpoolController()
 
@@ -113,7 +114,7 @@ def _table_stats(work: TableWork) -> schema.TableStats:
 def _with_law(
     table: schema.TableStats, work: TableWork, counts: IntArray, rows: IntArray
 ) -> schema.TableStats:
-    """What follows from the law as a reader of the file will see it."""
+    """Add what follows from the law, with the law rounded as in the file."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
     law = shown.distribution(table.num_embeddings)
     num_samples = work.sums.num_samples
@@ -160,7 +161,7 @@ def _hot_share(
 
 
 def _counts_of_counts(work: TableWork) -> tuple[IntArray, IntArray, int]:
-    """Distinct counts, ascending, the rows accessed so often, and the highest id."""
+    """The distinct counts in ascending order, the rows that have each count, and the highest id."""
     total: Counter[int] = Counter()
     highest = -1
     for ids, counts in _blocks(work):
@@ -178,7 +179,7 @@ def _blocks(work: TableWork) -> Iterator[tuple[IntArray, IntArray]]:
 def _num_embeddings(
     work: TableWork, counts: IntArray, rows: IntArray, highest: int, *, hashed: bool
 ) -> int:
-    """Rows of the table: given, the fold, the highest id, or for hashes Chao's estimate."""
+    """Rows of the table: as given; for hashes an estimate; otherwise those that the ids need."""
     if work.num_embeddings is not None:
         return work.num_embeddings
     if hashed:
@@ -189,9 +190,10 @@ def _num_embeddings(
 
 
 def _chao(counts: IntArray, rows: IntArray) -> int:
-    """Rows that are drawn at all, those not seen yet included.
+    """Estimate how many rows there are, including rows that were not seen.
 
-    Chao (1984): at least N1 (N1 - 1) / (2 (N2 + 1)) were not seen, with N1 seen once and N2 twice.
+    Chao (1984): at least N1 (N1 - 1) / (2 (N2 + 1)) rows were not seen, where N1 rows were seen
+    once and N2 rows twice.
     """
     once, twice = (int(rows[counts == k].sum()) for k in (1, 2))
     return min(int(rows.sum()) + once * (once - 1) // (2 * (twice + 1)), LARGEST_TABLE)
@@ -210,7 +212,7 @@ def _histogram(law: Smoothed, counts: IntArray, rows: IntArray) -> schema.Histog
 
 
 def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.Law:
-    """The bins: those of all ranges together, where ranges were smoothed one by one."""
+    """The bins of the law; if ranges of ids were smoothed one by one, those of all ranges."""
     rows = law.num_rows if range_rows is None else range_rows.sum(axis=0)
     return schema.Law(
         rows=rows.tolist(),
@@ -221,7 +223,7 @@ def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.Law:
 def _ranges(
     work: TableWork, law: Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int | None
 ) -> tuple[schema.Ranges | None, FloatArray | None]:
-    """Where on the id axis accesses and rows of each bin lie; nothing for small tables."""
+    """How accesses, and the rows of each bin, are spread over ranges of ids; None if few rows."""
     if num_embeddings is None or num_embeddings < NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
         return None, None
     hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
@@ -247,7 +249,7 @@ def _ranges(
 
 
 class _Places:
-    """Adds up, per range, accesses and rows by how often they were seen."""
+    """Adds up, for each range of ids, the accesses, and the rows by how often they were seen."""
 
     def __init__(self, law: Smoothed, hot_count: int) -> None:
         self._law = law
@@ -267,7 +269,7 @@ class _Places:
         self._rows += np.bincount(place * self._width + column, minlength=len(self._rows))
 
     def smoothed(self, num_embeddings: int) -> FloatArray:
-        """Rows per range and bin of the law."""
+        """``[ranges, bins]`` rows of each bin of the law in each range of ids."""
         rows = self._rows.reshape(NUM_RANGES, self._width).astype(float)
         edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
         rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
@@ -277,7 +279,7 @@ class _Places:
 
 
 def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:
-    """The count that fewer than ``rank`` rows exceed; the highest one in a small sample."""
+    """The count that fewer than ``rank`` rows exceed; in a small sample the highest count."""
     from_hottest = np.cumsum(rows[::-1])
     if from_hottest[-1] < _HOTTEST_LEFT_OUT * NUM_RANGES:
         return int(counts[-1])
@@ -285,10 +287,10 @@ def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:
 
 
 def _clustering(accesses: FloatArray, squares: float) -> float:
-    """Variance of the ranges' accesses over that expected when rows are placed at random.
+    """Variance of accesses over ranges of ids, divided by that of rows placed at random.
 
-    Placing rows of weights w at random into R ranges gives sum (A_r - mean)^2 an expectation of
-    (1 - 1/R) sum w^2.
+    If rows with accesses w are placed into R ranges at random, the sum of (A_r - mean)^2 over the
+    ranges' accesses A_r has the expected value (1 - 1/R) sum w^2.
     """
     if squares <= 0:
         return 0.0

@@ -172,10 +172,10 @@ class TableStats(_Part):
         return self
 
     def distribution(self, num_embeddings: int) -> Empirical:
-        """The law of indices for a table of so many rows.
+        """The law of indices for a table with ``num_embeddings`` rows.
 
         Raises:
-            InvalidInputError: the data holds ids that such a table does not have.
+            InvalidInputError: the data have ids that such a table does not have.
         """
         least = self.num_unique_rows if self.ids_are_hashes else self.highest_index + 1
         if num_embeddings < least:
@@ -205,7 +205,7 @@ class TableStats(_Part):
         return (found.low_ratio, found.high_ratio) if found and self.is_undersampled else ()
 
     def _unique_curve(self) -> tuple[tuple[float, float], ...]:
-        """Measured batches, by size; distinct rows never fall with the size."""
+        """(indices, distinct rows) of measured batches by size, made to rise with the size."""
         measured = sorted(
             (b.mean_indices, b.mean_unique_rows)
             for b in self.batches
@@ -220,7 +220,7 @@ class TableStats(_Part):
         return tuple(curve)
 
     def _range_rows(self) -> FloatArray | None:
-        """Rows per range and bin of the law, ``[ranges, bins]``; None when shares are even."""
+        """``[ranges, bins]`` rows of each bin of the law in each range; None for even shares."""
         if self.ranges is None or not self.ranges.rows:
             return None
         rows = np.zeros((len(self.ranges.rows), len(self.law.rows)))
@@ -253,10 +253,10 @@ class Stats(_Part):
     tables: dict[str, TableStats]
 
     def table(self, name: str, features: tuple[str, ...] = ()) -> TableStats:
-        """Statistics of a table, by its name or, if it has one feature, by that one's name.
+        """The statistics under a table's name or, if it has one feature, under that name.
 
         Raises:
-            InvalidInputError: none; lists those there are.
+            InvalidInputError: there are none; the message lists the names that exist.
         """
         if name in self.tables:
             return self.tables[name]
@@ -271,7 +271,7 @@ class Stats(_Part):
 
 
 def left_out_remark(source: Source) -> str | None:
-    """What to say of columns that hold no indices; None where there are none."""
+    """A remark on columns that have no indices; None if there are none."""
     if not source.left_out:
         return None
     shown = ", ".join(map(printable, source.left_out[:_SHOWN_TABLES]))
@@ -284,7 +284,7 @@ def left_out_remark(source: Source) -> str | None:
 
 
 def undersampled_remark(tables: Mapping[str, TableStats]) -> str | None:
-    """What to say of tables whose sample was too small; None where none was."""
+    """A remark on tables whose sample was too small; None if there are none."""
     few = {name: t.hot_share for name, t in tables.items() if t.is_undersampled and t.hot_share}
     if not few:
         return None
@@ -305,10 +305,10 @@ def _range_text(name: str, share: HotShare) -> str:
 
 
 def load_stats(path: Path) -> Stats:
-    """Read ``stats.json``; the tables of a workload share one reading.
+    """Read ``stats.json``; it is read once for all tables of a workload.
 
     Raises:
-        InvalidInputError: says what is wrong and where, one line per problem.
+        InvalidInputError: the file breaks rules; there is one line for each, with the place.
     """
     try:
         stat = path.stat()
@@ -342,7 +342,7 @@ def _load_version(path: Path, size: int, mtime_ns: int) -> Stats:
 
 
 def _check_kind(path: Path, text: str) -> None:
-    """Another kind of file, or a newer one, gets one line and not hundreds."""
+    """Refuse another kind of file, or a newer version, in one line instead of hundreds."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -360,12 +360,12 @@ def _check_kind(path: Path, text: str) -> None:
 
 
 def stats_text(stats: Stats) -> str:
-    """The file's text: the same for the same statistics, lists on one line each."""
+    """The text of the file, which is the same for equal statistics; each list is on one line."""
     return _render(rounded(stats.model_dump(mode="json")), "") + "\n"
 
 
 def rounded(value: Any) -> Any:
-    """Floats with nine digits, which is more than any of them is worth."""
+    """The value with all floats rounded to nine digits, which is more than they are exact to."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):

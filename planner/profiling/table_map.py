@@ -1,4 +1,4 @@
-"""Which feature belongs to which table, as a file or the command line says it."""
+"""Reads from a file or the command line which feature belongs to which table."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from planner.profiling.partial import TableMap
 
 @dataclass(frozen=True, slots=True)
 class ByFeature:
-    """Table of every feature that is named, and rows of the tables whose size is known."""
+    """The table of each feature that is named, and the rows of tables whose size is known."""
 
     tables: Mapping[str, str]
     num_embeddings: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
-    """Table maps of the command line: ``feature=table``, or a file.
+    """Read the table maps of the command line, each ``feature=table`` or a file.
 
-    A file holds either ``feature: table`` lines, or what a workload file holds: a list ``tables``
-    with ``name``, ``features`` and ``num_embeddings``.
+    A file has either ``feature: table`` lines or, like a workload file, a list ``tables`` with
+    ``name``, ``features`` and ``num_embeddings``.
 
     Raises:
-        InvalidInputError: lists every entry that is wrong.
+        InvalidInputError: some entries are wrong; the message lists all of them.
     """
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
@@ -58,10 +58,10 @@ def build_table_map(
     *,
     left_out: Sequence[str] = (),
 ) -> TableMap:
-    """Tables of the data's features, in the data's order; without a map, one table per feature.
+    """The tables of the data's features, in the data's order; without a map one for each feature.
 
     Raises:
-        InvalidInputError: a feature that the data does not have.
+        InvalidInputError: the data do not have some feature.
     """
     mapping = by_feature or ByFeature({})
     unknown = [name for name in wanted if name not in names]

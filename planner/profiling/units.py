@@ -1,7 +1,8 @@
-"""From paths to units of work: which file is read how, and how the data is cut.
+"""From paths to units of work: finds a reader for each file, and cuts the data into units.
 
-A unit is what is read in one go, by one process, and saved when done. Units depend on the files
-alone and not on who works on them, so any number of processes gives the same statistics.
+A unit is read by one process at a time, and its results are saved when it is done. Units depend
+only on the files, and not on the processes, so that any number of processes gives the same
+statistics.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Unit:
 
     @property
     def num_bytes(self) -> int:
-        """Roughly what has to be read."""
+        """About how many bytes have to be read."""
         return sum(piece.num_bytes for _, piece in self.pieces)
 
 
@@ -50,9 +51,10 @@ class Selection:
     """Which samples are read.
 
     Attributes:
-        first_samples: only so many from the start, or None.
-        sample_rows: about so many, in blocks spread evenly over the data, or None.
-        unit_bytes: how much a unit reads.
+        first_samples: number of samples to read from the start; None for all.
+        sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
+            all.
+        unit_bytes: about how many bytes a unit reads.
     """
 
     first_samples: int | None = None
@@ -70,12 +72,12 @@ def default_readers() -> tuple[AbstractReader, ...]:
 def find_sources(
     paths: Sequence[Path], readers: Sequence[AbstractReader], name: str = "auto"
 ) -> tuple[Source, ...]:
-    """Files and their readers; of folders, the files of any known format, in natural order.
+    """Files with their readers; of a folder, its files of known formats, in natural order.
 
     Files that hold no samples are passed over, unless none holds any.
 
     Raises:
-        InvalidInputError: a path does not exist or is of no known format.
+        InvalidInputError: a path does not exist, or its format is not known.
     """
     if name != "auto":
         readers = [reader for reader in readers if reader.name == name]
@@ -133,7 +135,7 @@ def _recognise(path: Path, head: bytes, readers: Sequence[AbstractReader]) -> Ab
 
 
 def _in_folder(folder: Path, readers: Sequence[AbstractReader]) -> list[Source]:
-    """Files of a folder that a reader knows, but those that by their name hold no indices."""
+    """Files of a folder that a reader knows, without those whose name says that they are others."""
     found = []
     for path in sorted(folder.iterdir(), key=_natural):
         if _NOT_INDICES.search(path.name) or not path.is_file() or not path.stat().st_size:
@@ -148,13 +150,13 @@ def _in_folder(folder: Path, readers: Sequence[AbstractReader]) -> list[Source]:
 
 
 def folders_inside(paths: Sequence[Path]) -> tuple[str, ...]:
-    """One line for each folder among the paths that holds folders, which are not read."""
+    """One line for each folder among the paths with folders inside, which are not read."""
     found = ((path, _folders(path)) for path in paths if path.is_dir())
     return tuple(f"{path}: {words}" for path, words in found if words)
 
 
 def _passed_over(folder: Path) -> list[str]:
-    """What a folder without a file of indices holds instead, where it might be what was meant."""
+    """What is in a folder without files of indices, if it may be what the user meant."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     kept = [name for name in names if _NOT_INDICES.search(name)]
     words = "files of dense parts and labels, and hidden ones, are not read"
@@ -163,7 +165,7 @@ def _passed_over(folder: Path) -> list[str]:
 
 
 def _folders(folder: Path) -> str:
-    """Names of the folders in a folder, hidden ones too only if there is nothing else."""
+    """The names of the folders in a folder; hidden ones only if there are no others."""
     inside = sorted(folder.iterdir(), key=_natural)
     folders = [path.name for path in inside if path.is_dir()]
     shown = [name for name in folders if not name.startswith((".", "_"))]
@@ -172,7 +174,7 @@ def _folders(folder: Path) -> str:
 
 
 def _natural(path: Path) -> tuple[tuple[int, str], ...]:
-    """``day_2`` before ``day_10``."""
+    """A sort key with which ``day_2`` comes before ``day_10``."""
     parts = re.split(r"(\d+)", path.name)
     return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
 
@@ -205,7 +207,7 @@ def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, 
 
 
 def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
-    """Blocks at even distances; of each file as many samples as its share of all."""
+    """Blocks at even distances; each file gives samples in proportion to its size."""
     sizes = [source.reader.num_samples(source.path) for source in sources]
     total = sum(sizes)
     pieces = []
@@ -227,7 +229,7 @@ def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader,
 def _split(
     reader: AbstractReader, piece: Slice, selection: Selection
 ) -> list[tuple[AbstractReader, Slice]]:
-    """A large piece as several; one with a limit inside stays whole."""
+    """Cut a large piece into several; a piece with a limit on its samples stays whole."""
     parts = -(-piece.num_bytes // selection.unit_bytes)
     positions = piece.stop - piece.start
     bounded = piece.limit is not None and selection.first_samples is None

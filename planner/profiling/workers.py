@@ -1,4 +1,4 @@
-"""Who does the work: this process, several processes, or a Dask cluster."""
+"""Workers of a profile: this process, several processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class AbstractPool(ABC):
         items: Sequence[Item],
         done: Callable[[int], None],
     ) -> list[Result]:
-        """Results in the order of the items.
+        """Run a task on each item; returns results in the order of the items.
 
         Args:
-            task: what to do; a function of a module, so that it can be sent.
-            items: what to do it to.
-            done: told the index of every finished item.
+            task: the function to run; it has to be in a module, so that it can be sent.
+            items: the arguments, one for each call.
+            done: called with the index of every finished item.
 
         Raises:
-            InvalidInputError: the data breaks a rule; of several failures, that of the first item.
+            InvalidInputError: the data break a rule; of several errors, that of the first item.
             WorkerError: a worker was lost.
         """
 
 
 @final
 class Serial(AbstractPool):
-    """One item after the other, here."""
+    """Runs one item after the other in this process."""
 
     def run(
         self,
@@ -67,10 +67,10 @@ class Serial(AbstractPool):
 
 @final
 class Processes(AbstractPool):
-    """Processes on this machine."""
+    """Runs items in processes on this machine."""
 
     def __init__(self, workers: WorkerPool) -> None:
-        """The processes are ended by who opened the pool."""
+        """Keep the pool; whoever opened it has to end its processes."""
         self._workers = workers
 
     def run(
@@ -88,7 +88,7 @@ class DaskCluster(AbstractPool):
     """Workers of a Dask cluster, which see the same files under the same paths."""
 
     def __init__(self, client: Any) -> None:
-        """The client is closed by who opened it."""
+        """Keep the client; whoever opened it has to close it."""
         self._client = client
 
     def run(
@@ -111,14 +111,14 @@ class DaskCluster(AbstractPool):
 
 @contextmanager
 def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
-    """The workers that were asked for.
+    """Open the workers that are asked for.
 
     Args:
-        jobs: processes on this machine.
+        jobs: number of processes on this machine.
         dask: address of a Dask scheduler, or ``local`` for a cluster of ``jobs`` processes here.
 
     Raises:
-        InvalidInputError: Dask is asked for and not installed, or a worker has another version.
+        InvalidInputError: Dask is not installed, or a worker has another version of shardplan.
         WorkerError: no scheduler answers.
     """
     if dask is not None:
@@ -134,14 +134,14 @@ def open_pool(jobs: int, dask: str | None) -> Iterator[AbstractPool]:
 
 @contextmanager
 def dask_client(address: str, jobs: int) -> Iterator[Any]:
-    """A client of a Dask cluster; see :func:`open_pool` for what is given and raised."""
+    """A client of a Dask cluster; arguments and errors are those of :func:`open_pool`."""
     try:
         distributed = importlib.import_module("distributed")
     except ImportError as error:
         message = "--dask needs Dask: pip install 'shardplan[dask]'"
         raise InvalidInputError(message) from error
     if address == LOCAL:
-        with interrupts_blocked():  # its threads pass that on to the processes they start
+        with interrupts_blocked():  # the threads of the cluster pass this on to their processes
             cluster = distributed.LocalCluster(
                 n_workers=jobs,
                 threads_per_worker=1,
@@ -162,7 +162,7 @@ def dask_client(address: str, jobs: int) -> Iterator[Any]:
 
 
 def require_same_version(client: Any) -> None:
-    """Refuse a cluster whose workers would not know what they are sent, and wait for it for ever.
+    """Refuse a cluster whose workers cannot load what they are sent; Dask would wait for ever.
 
     Raises:
         InvalidInputError: a worker has no shardplan, or another version.
@@ -183,7 +183,7 @@ def require_same_version(client: Any) -> None:
 def _collect(
     count: int, finished: Iterable[Finished[Any]], done: Callable[[int], None]
 ) -> list[Any]:
-    """Results in order. Data errors do not stop the other items, so that the first one is told."""
+    """Results in order; all items are finished first, so that the first data error is reported."""
     results: dict[int, Any] = {}
     failed: dict[int, BaseException] = {}
     for one in finished:
@@ -200,7 +200,7 @@ def _collect(
 
 
 def _raise_first(failed: dict[int, BaseException]) -> None:
-    """Data errors as they are, others as a lost worker."""
+    """Raise the first data error as it is, or another error as a lost worker."""
     error = failed[min(failed)]
     if isinstance(error, PlannerError | OSError):
         raise error

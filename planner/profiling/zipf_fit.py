@@ -1,4 +1,4 @@
-"""The Zipf-Mandelbrot law nearest to a measured one."""
+"""Finds the Zipf-Mandelbrot law that is nearest to a measured law."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FloatArray = NDArray[np.float64]
 _EDGES: Final = 80
 _FEWEST_RANKS: Final = 4
 _STARTS: Final = ((1.0, 0.0), (1.5, 3.0))
-"""Exponent s and ln(1 + q) of the shift q."""
+"""Points to start from: exponent s, and ln(1 + q) of the shift q."""
 _LARGEST_EXPONENT: Final = 8.0
 _NEARLY_ONE: Final = 1e-9
-"""Exponents this close to 1 are integrated as 1."""
+"""Exponents that differ from 1 by less than this are integrated as 1."""
 _STEP: Final = 1e-5
-"""Of derivatives by differences."""
+"""Step of derivatives by differences."""
 _DAMPING: Final = 1e-3
 _LEAST_DAMPING, _MOST_DAMPING = 1e-9, 1e6
 _FACTORS: Final = (0.2, 1.0, 5.0)
-"""Dampings tried at a time, in the last one that was good."""
+"""Factors on the last good damping; the dampings are tried at the same time."""
 _TINY: Final = 1e-12
 _MOST_STEPS: Final = 200
 _LEAST_GAIN: Final = 1e-10
@@ -34,10 +34,10 @@ _LEAST_GAIN: Final = 1e-10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZipfFit:
-    """p_k proportional to (k + shift)^-exponent for k = 1..num_ranks.
+    """A law with p_k proportional to (k + shift)^-exponent for k = 1..num_ranks.
 
-    ``ks_ratio`` is the largest distance between the two cumulative laws (Kolmogorov-Smirnov)
-    over the ranks that the sample tells apart: 0 for a perfect fit, 1 for none.
+    ``ks_ratio`` is the largest distance between the two cumulative laws (Kolmogorov-Smirnov) over
+    the ranks that the sample can tell apart: 0 for a perfect fit, up to 1.
     """
 
     exponent: float
@@ -47,15 +47,15 @@ class ZipfFit:
 
 
 def fit_zipf(law: Empirical, num_indices: int, num_ranks: Sequence[int]) -> ZipfFit | None:
-    """Maximum likelihood over log-spaced rank bins; None for a handful of rows.
+    """Fit a law by maximum likelihood over log-spaced bins of ranks; None for very few rows.
 
-    Which of the rows expected less than once in the sample is the hotter cannot be known: together
-    they are one bin, and the number of ranks is the one among those offered that fits best.
+    A sample cannot tell which rows are hotter among those expected less than once in it. These rows
+    are one bin together. The number of ranks is the candidate that fits best.
 
     Args:
-        law: smoothed.
+        law: the measured law, smoothed.
         num_indices: size of the sample behind it.
-        num_ranks: how many rows are drawn at all, as far as that is known.
+        num_ranks: candidates for the number of rows that are drawn at all.
     """
     rows, probability = law.frequency_bins()
     ranks = np.concatenate([[0.0], np.cumsum(rows)])
@@ -73,7 +73,7 @@ def fit_zipf(law: Empirical, num_indices: int, num_ranks: Sequence[int]) -> Zipf
 
 
 def _fit(num_ranks: int, edges: FloatArray, seen: FloatArray) -> tuple[float, ZipfFit]:
-    """Distance (Kullback and Leibler) and parameters for a number of ranks."""
+    """Kullback-Leibler distance and parameters of the best law with ``num_ranks`` ranks."""
     law = _Law(num_ranks, edges)
     mass = np.diff(seen, prepend=0.0)
     points = [_descend(law, mass, np.array(start)) for start in _STARTS]
@@ -90,7 +90,7 @@ def _fit(num_ranks: int, edges: FloatArray, seen: FloatArray) -> tuple[float, Zi
 
 
 def _descend(law: _Law, mass: FloatArray, point: FloatArray) -> FloatArray:
-    """The nearest least distance, by Fisher scoring with damping (Levenberg and Marquardt)."""
+    """The next minimum of the distance, by Fisher scoring with damping (Levenberg-Marquardt)."""
     damping, value = _DAMPING, float(law.distances(mass, point[None])[0])
     for _ in range(_MOST_STEPS):
         slopes, model = law.slopes(point)
@@ -116,18 +116,18 @@ def _descend(law: _Law, mass: FloatArray, point: FloatArray) -> FloatArray:
 
 
 class _Law:
-    """Zipf-Mandelbrot laws over so many ranks, many at once, each a point (s, ln(1 + q)).
+    """Zipf-Mandelbrot laws with ``num_ranks`` ranks, for many points (s, ln(1 + q)) at once.
 
-    Ranks are summed as :class:`costmodels.distribution.zipf.Zipf` sums them: one by one at the
-    head, by integrals over wider and wider bins behind it.
+    Ranks are summed as in :class:`costmodels.distribution.zipf.Zipf`: the first ones one by one,
+    and the others by integrals over wider and wider bins.
 
     Args:
-        num_ranks: of the law.
-        edges: ranks at which its cumulative mass is looked at.
+        num_ranks: number of ranks of the laws.
+        edges: ranks at which the cumulative mass is computed.
     """
 
     def __init__(self, num_ranks: int, edges: FloatArray) -> None:
-        """Lay out the bins once; they depend on no parameter."""
+        """Make the bins, which do not depend on the parameters."""
         rows, _ = Zipf(num_embeddings=num_ranks, exponent=1.0).frequency_bins()
         ends = np.cumsum(rows)
         single = rows == 1.0
@@ -138,20 +138,20 @@ class _Law:
         self._highest = np.array([_LARGEST_EXPONENT, np.log1p(10.0 * num_ranks)])
 
     def inside(self, points: FloatArray) -> FloatArray:
-        """The nearest points that are laws."""
+        """The points moved into the limits of the parameters."""
         return np.asarray(np.clip(points, 0.0, self._highest))
 
     def held(self, point: FloatArray, gradient: FloatArray) -> NDArray[np.bool_]:
-        """Coordinates at a limit that the distance would fall beyond."""
+        """``[2]`` True for coordinates at a limit beyond which the distance would be smaller."""
         low, high = point <= 0.0, point >= self._highest
         return np.asarray((low & (gradient > 0)) | (high & (gradient < 0)))
 
     def parameters(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Exponents and shifts."""
+        """Exponents and shifts of points."""
         return points[:, 0], np.expm1(points[:, 1])
 
     def cumulative(self, points: FloatArray) -> FloatArray:
-        """``[points, edges]``."""
+        """``[points, edges]`` cumulative mass of each law at each edge."""
         exponents, shifts = self.parameters(points)
         s, q = exponents[:, None], shifts[:, None]
         scale = 1.0 + q
@@ -168,16 +168,16 @@ class _Law:
         return np.asarray((mass[:, at] + share * (mass[:, at + 1] - mass[:, at])) / mass[:, -1:])
 
     def masses(self, points: FloatArray) -> FloatArray:
-        """Mass between edges, ``[points, edges]``; never quite nothing."""
+        """``[points, edges]`` mass between edges, always above 0."""
         return np.maximum(np.diff(self.cumulative(points), prepend=0.0, axis=1), 1e-300)
 
     def distances(self, mass: FloatArray, points: FloatArray) -> FloatArray:
-        """Of laws from ``mass`` (Kullback and Leibler), ``[points]``."""
+        """``[points]`` Kullback-Leibler distances of the laws from ``mass``."""
         own = float(mass @ np.log(np.maximum(mass, 1e-300)))
         return np.asarray(own - np.log(self.masses(points)) @ mass)
 
     def slopes(self, point: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Derivatives of the logarithms of the masses, ``[edges, 2]``, and the masses."""
+        """``[edges, 2]`` derivatives of the logarithms of the masses, and the masses."""
         steps = np.concatenate([np.zeros((1, 2)), _STEP * np.eye(2), -_STEP * np.eye(2)])
         masses = self.masses(np.maximum(point + steps, 0.0))
         width = np.maximum(point + _STEP, 0.0) - np.maximum(point - _STEP, 0.0)

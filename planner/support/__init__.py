@@ -1,1 +1,1 @@
-"""What any room may use: processes, text that is safe to print, CSV, the status of a search."""
+"""Tools that every package here may use: processes, safe text, CSV, the status of a search."""

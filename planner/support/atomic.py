@@ -1,4 +1,4 @@
-"""Write a whole file or nothing."""
+"""Writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def write_text_atomic(path: Path, text: str) -> None:
 
 
 def write_texts_atomic(texts: Mapping[Path, str]) -> None:
-    """Write several files, each beside its place, then move all of them there.
+    """Write several files, each under another name beside its place, and then move all of them.
 
-    A link stays, and the file that it leads to is written. What is no file, such as a pipe or
-    ``/dev/stdout``, cannot be replaced: the text is written into it.
+    A symbolic link stays, and the file that it leads to is replaced. Something that is not a file,
+    such as a pipe or ``/dev/stdout``, cannot be replaced; the text is written into it.
 
     Raises:
-        InvalidInputError: one of them cannot be written; none is then.
+        InvalidInputError: one of the files cannot be written; then none of them is.
     """
     staged: dict[Path, Path] = {}
     at = Path()

@@ -1,4 +1,4 @@
-"""Pausing the garbage collector where many objects are made, none of them in a cycle."""
+"""Pauses the garbage collector while many objects are made, none of which are in a cycle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection inside; as before outside."""
+    """A context without garbage collection; afterwards it is as before."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""How many cores this process may use; the one place that answers for all processes it starts.
+"""How many cores this process may use; every place that starts processes asks here.
 
-A machine has more cores than a process may run on where it was started under ``taskset``, in a
-container with a set of cores of its own, or under a quota of processor time.
+A process cannot use all cores of its machine if it was started under ``taskset``, in a container
+with a set of cores, or under a quota of processor time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _ROOT = Path("/")
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Cores that the kernel lets this process run on, at most as many as its quota is worth.
+    """The number of cores that this process may run on, limited by its quota.
 
-    A quota of 1.5 cores counts as 2, so that none of it is left over.
+    A quota of 1.5 cores counts as 2, so that all of it can be used.
 
     Args:
-        root: where ``proc`` and ``sys`` are.
+        root: the folder with ``proc`` and ``sys``.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
@@ -29,7 +29,7 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Limits on processor time in cores, of the control groups of this process and those above."""
+    """Limits on processor time, in cores, of this process's control groups and their parents."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -49,7 +49,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _first(group: Path) -> float | None:
-    """The quota of a group of the first version, in cores; None without one."""
+    """The quota of a control group (version 1) in cores; None without one."""
     try:
         quota = int((group / "cpu.cfs_quota_us").read_text())
         period = int((group / "cpu.cfs_period_us").read_text())
@@ -59,7 +59,7 @@ def _first(group: Path) -> float | None:
 
 
 def _second(group: Path) -> float | None:
-    """The quota of a group of the second version, in cores; None without one."""
+    """The quota of a control group (version 2) in cores; None without one."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None

@@ -1,8 +1,8 @@
-"""CSV that people open in spreadsheets, whoever wrote the names in it.
+"""Writes CSV that is safe to open in spreadsheets, even with names from unknown sources.
 
-A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, and looks past
-a leading tab or line break for one. Texts that begin so get a quotation mark in front, which every
-spreadsheet takes for "this is text" (OWASP, CSV injection); numbers stay numbers.
+A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, also behind a
+tab or line break. Such texts get a quotation mark in front, which every spreadsheet reads as "this
+is text" (OWASP, CSV injection). Numbers stay numbers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 
 _MARK: Final = "'"
 _RUN: Final = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""First characters; the last four are the wide forms of the first four."""
+"""First characters of formulas; the last four are the wide forms of the first four."""
 _BLANKS: Final = " \u00a0"
 _SUSPECT: Final = _RUN | set(_BLANKS) | {_MARK}
-"""First characters of texts that are looked at more closely."""
+"""First characters of texts that need a closer check."""
 _NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?%?|[-+]?inf")
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A header and rows, each ended by a line feed; None is an empty cell."""
     lines = _Lines()
-    # Python quotes a cell with a line break only if its own rows end with the same break.
+    # Python quotes a cell with a line break only if rows end with the same characters.
     writer = csv.writer(lines, lineterminator="\r\n")
     writer.writerow([guarded(name) for name in header])
     writer.writerows([guarded(value) for value in row] for row in rows)
@@ -32,18 +32,18 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 class _Lines:
-    """What :func:`csv.writer` writes to: one call per row."""
+    """The file to which :func:`csv.writer` writes, with one call for each row."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def write(self, line: str) -> None:
-        """Keep a row, ended by a line feed alone."""
+        """Keep a row, with only a line feed at its end."""
         self.found.append(line[:-2] + "\n")
 
 
 def guarded(value: object) -> object:
-    """The value of a cell; a text that a spreadsheet would run has a mark in front."""
+    """The value for a cell: a text that a spreadsheet would run gets a mark in front."""
     if isinstance(value, str) and value[:1] in _SUSPECT and _wants_mark(value):
         return f"{_MARK}{value}"
     return value
@@ -55,7 +55,7 @@ def unguarded(text: str) -> str:
 
 
 def _wants_mark(text: str) -> bool:
-    """Whether a text is run, or looks like one that has its mark already."""
+    """Whether a text needs a mark: it would be run, or looks as if it had its mark already."""
     return _runs(text.lstrip(_MARK))
 
 

@@ -1,4 +1,4 @@
-"""Numbers for people: counts with a noun, and digits without an exponent such as ``1.3e+04``."""
+"""Writes numbers for people: counts with a noun, and numbers without an exponent."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from decimal import Decimal
 from typing import Final
 
 _LEAST_PERCENT: Final = 0.01
-"""Gaps below so many percent are written as 0."""
+"""Gaps of fewer percent than this are written as 0."""
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A finite number with so many digits: ``0.0123``, ``4.5``, ``12,874``.
+    """A finite number with ``digits`` digits, such as ``0.0123``, ``4.5``, ``12,874``.
 
-    Digits before the point are never rounded away, and stand in groups of three.
+    Digits before the point are never rounded, and are in groups of three.
 
     Args:
         value: any finite number.
-        digits: digits that a number with a fractional part is rounded to, 1 or more.
+        digits: the digits to which a number with a fractional part is rounded, at least 1.
     """
     if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
@@ -24,7 +24,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def unsigned_zero(value: float, decimals: int) -> float:
-    """The value rounded to so many decimals; what rounds to minus zero becomes zero."""
+    """The value rounded to ``decimals`` decimals; minus zero becomes zero."""
     return round(value, decimals) + 0.0
 
 

@@ -1,4 +1,4 @@
-"""Errors of writing that name the file: the system says which one only where it cannot open it."""
+"""Adds the file name to errors of writing; the system gives it only if it cannot open a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside, a full disk for instance, names ``path`` if it names no file.
+    """A context in which an ``OSError`` without a file name, such as a full disk, gets ``path``.
 
     Raises:
-        OSError: of the same kind, with a file name.
+        OSError: an error of the same kind, with a file name.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Name what stands in the place of something else, such as a file name in the place of a plan."""
+"""Checks the types of arguments, such as a file name that is given instead of a plan."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def require_kind(
     """Refuse a value of another class.
 
     Args:
-        name: of the argument.
-        value: what was given for it.
-        kind: the class that it has to be of.
-        hint: what makes one, to end the message with.
-        optional: whether None will do too.
+        name: the name of the argument.
+        value: the value that was given.
+        kind: the class that the value has to have.
+        hint: how to make such a value; it ends the message.
+        optional: whether None is allowed too.
 
     Raises:
-        InvalidInputError: it is of another class.
+        InvalidInputError: the value is of another class.
     """
     if isinstance(value, kind) or (optional and value is None):
         return
@@ -33,10 +33,10 @@ def require_kind(
 
 
 def require_amount(name: str, value: object, *, whole: bool = False) -> None:
-    """Refuse what is no finite number of 0 or more, or no whole one; None will do.
+    """Refuse a value that is not a finite number of 0 or more (or not whole); None is allowed.
 
     Raises:
-        InvalidInputError: names the argument and the value.
+        InvalidInputError: it is such a value; the message names the argument and the value.
     """
     kind = Integral if whole else Real
     if value is None or (isinstance(value, kind) and 0 <= float(value) < math.inf):
@@ -47,10 +47,10 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
 
 
 def require_function(name: str, value: object) -> None:
-    """Refuse what cannot be called; None will do.
+    """Refuse a value that cannot be called; None is allowed.
 
     Raises:
-        InvalidInputError: names the argument and the value.
+        InvalidInputError: it is such a value; the message names the argument and the value.
     """
     if value is not None and not callable(value):
         message = f"{name}: {shown(value)} is no function; give one, or None"
@@ -58,14 +58,14 @@ def require_function(name: str, value: object) -> None:
 
 
 def path_of(source: object, what: str) -> Path:
-    """The path that a text or a path is.
+    """A text or a path as a path.
 
     Args:
-        source: as given.
-        what: it is the path of, for the message.
+        source: the value that was given.
+        what: what it is the path of, for the message.
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: the value is neither.
     """
     if isinstance(source, str | os.PathLike):
         return Path(source)

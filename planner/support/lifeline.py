@@ -1,13 +1,14 @@
-"""Processes that this one starts end when it ends, however it ends.
+"""Makes sure that the processes that this one starts end when it ends, however it ends.
 
-A child that only waits for its parent to say something notices the end of the pipe. One that is
-inside a solver for minutes does not, and neither does one of its own threads, because the solver
-may hold the interpreter. So on Linux the kernel is asked to kill the child: ``PR_SET_PDEATHSIG``.
+A child that only waits for messages of its parent notices the end of the pipe. A child that is
+inside a solver for minutes does not; and its other threads cannot notice either, because the solver
+may hold the interpreter's lock. On Linux the kernel is therefore asked to kill the child
+(``PR_SET_PDEATHSIG``).
 
-The kernel sends that signal when the *thread* that started the child ends, also if the rest of the
-parent lives on. Children are therefore started by the thread that needs them and that closes them
-before it goes on: a search in a worker thread of a training job, for instance, starts its processes
-in that thread, and no other thread ever uses them.
+The kernel sends that signal when the *thread* that started the child ends, even if the rest of the
+parent goes on. Children are therefore started by the thread that uses them, which also ends them. A
+search in a worker thread of a training job, for example, starts its processes in that thread, and
+no other thread uses them.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ import time
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-"""Of ``prctl``, see ``linux/prctl.h``."""
+"""An option of ``prctl``; see ``linux/prctl.h``."""
 _LOOK_EVERY_S: Final = 0.5
 
 
 def end_with(parent: int) -> None:
-    """From now on this process ends when its parent does; a child calls this before all else.
+    """Let this process end when its parent ends; a child calls this before anything else.
 
     Args:
-        parent: process id of the parent, as the parent knows it. If that process is not the parent
-            any more, it has ended already, and this process ends at once.
+        parent: the process id of the parent, as the parent knows it. If the parent of this process
+            is another one by now, that process has already ended, and this process ends at once.
     """
     if not _kernel_kills_orphan():
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
@@ -46,8 +47,8 @@ def call_as_child(parent: int, request: bytes) -> None:
 
     Args:
         parent: as for :func:`end_with`.
-        request: a pickled pair of a function and its arguments; unpickling it may import much, and
-            a parent that ends meanwhile is noticed.
+        request: a pickled pair of a function and its arguments. Unpickling it may import much; it
+            is done here, so that the end of the parent is noticed meanwhile.
     """
     end_with(parent)
     function, arguments = pickle.loads(request)
@@ -60,7 +61,7 @@ def command(module: str) -> list[str]:
 
 
 def _kernel_kills_orphan() -> bool:
-    """Ask the kernel to kill this process when its parent ends; False where it cannot."""
+    """Ask the kernel to kill this process when its parent ends; False if it cannot."""
     if not sys.platform.startswith("linux"):
         return False
     with contextlib.suppress(OSError, AttributeError):
@@ -70,14 +71,14 @@ def _kernel_kills_orphan() -> bool:
 
 
 def _watch(parent: int) -> None:
-    """Look from time to time whether the parent is still there."""
+    """Check from time to time whether the parent still runs; end this process if not."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
     os._exit(1)
 
 
 def main() -> None:
-    """Run the module named on the command line as a child of the process named before it."""
+    """Run a module as a child: the command line has the process id of the parent and its name."""
     _, parent, module = sys.argv
     end_with(int(parent))
     runpy.run_module(module, run_name="__main__")

@@ -1,4 +1,4 @@
-"""Where an output goes: behind a link, or into something that is no file."""
+"""Finds where an output goes: the file behind a link, or something that is not a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def is_stream(path: Path) -> bool:
-    """Whether something stands there that is written into: a pipe, a terminal, ``/dev/null``."""
+    """Whether the path is something to write into, such as a pipe, a terminal, ``/dev/null``."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 

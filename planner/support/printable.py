@@ -1,8 +1,8 @@
-"""Text that people can look at safely, whoever wrote the names in it.
+"""Makes text safe to print, even with names from unknown sources.
 
-A name from a file may hold codes that move the cursor or change the colours of a terminal, or marks
-that turn the direction of writing, so that a line reads as something else than it is. Such
-characters are shown by their number, as Python writes it, and are nowhere passed on.
+A name from a file can have codes that move the cursor or change the colours of a terminal, or marks
+that change the direction of writing, so that a line reads as something else. Such characters are
+written as their numbers, in Python's form, and are never passed on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import unicodedata
 from typing import Final
 
 _HARMLESS: Final = frozenset("\u200c\u200d\u00ad")
-"""Joiners and soft hyphens, which scripts and pictures are written with; they turn nothing."""
+"""Joiners and soft hyphens, which some scripts and emoji need; they do not change directions."""
 
 _CODES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of Unicode: control, format (with the marks of direction), surrogate, line breaks."""
 
 
 def printable(text: str) -> str:
-    """The text on one line; line breaks are shown by their number too."""
+    """The text on one line; line breaks are written as their numbers too."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def printable_lines(text: str) -> str:
-    """The text with its line breaks and tabs."""
+    """The safe text with its line breaks and tabs."""
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" else _shown(c) for c in text)

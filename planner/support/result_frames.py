@@ -1,4 +1,4 @@
-"""A planning result as rows of plain values, and as the HTML that notebooks show."""
+"""Makes rows of plain values from a planning result, and the HTML that notebooks show."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from costmodels.sharding import Plan, Shard, TablePlacement
 from costmodels.workload import Workload
 
 Per = Literal["table", "shard", "rank"]
-"""What one row is about."""
+"""What each row describes."""
 
 _MOST_ROWS = 30
 
 
 def shards_held(placement: TablePlacement) -> list[tuple[int, Shard]]:
-    """The shards that hold cells of the table, each with its number in the plan.
+    """The shards that have cells of the table, each with its number in the plan.
 
-    A plan also lists shards without any row, where a table has fewer rows than there are ranks.
+    A plan also has shards without any row, if a table has fewer rows than there are ranks.
     """
     return [(i, s) for i, s in enumerate(placement.shards) if s.num_rows > 0 and s.num_cols > 0]
 
@@ -37,7 +37,7 @@ def table_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
 
 
 def shard_rows(plan: Plan, workload: Workload) -> list[dict[str, Any]]:
-    """One row per shard that holds cells; tables in the workload's order."""
+    """One row for each shard that has cells; tables are in the workload's order."""
     rows = []
     for table in workload.tables:
         placement = plan.placement(table.name)

@@ -1,7 +1,8 @@
-"""Processes that call a function on many items; none of them outlives its parent or its pool.
+"""Calls a function on many items in processes, which always end with their parent or pool.
 
-:class:`concurrent.futures.ProcessPoolExecutor` waits for running calls when it is shut down, its
-workers never notice that their parent was killed, and one lost worker takes all others with it.
+:class:`concurrent.futures.ProcessPoolExecutor` is not used for three reasons: it waits for running
+calls when it is shut down, its workers do not notice that their parent was killed, and one lost
+worker ends all others.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_S: Final = 0.2
-"""Between two looks at whether to stop."""
+"""Seconds between two checks of ``should_stop``."""
 
 
 class ProcessDiedError(Exception):
-    """The process ended in the middle of a call, for want of memory perhaps."""
+    """The process ended in the middle of a call, perhaps because memory was short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Finished(Generic[Result]):
         """The result.
 
         Raises:
-            BaseException: what the call raised; ``ProcessDiedError`` if its process was lost.
+            BaseException: the error of the call; ``ProcessDiedError`` if its process was lost.
         """
         if self.error is not None:
             raise self.error
@@ -65,17 +66,17 @@ class _Worker:
 
 
 class WorkerPool:
-    """Processes that are started when they are needed, and all ended by :meth:`close`.
+    """Processes that are started when they are needed; :meth:`close` ends all of them.
 
     A pool belongs to the thread that made it: its processes end with that thread
     (:mod:`planner.support.lifeline`).
 
     Args:
-        workers: most processes at a time.
+        workers: the largest number of processes at a time.
     """
 
     def __init__(self, workers: int) -> None:
-        """Nothing is started yet."""
+        """Start no process yet."""
         self._most = workers
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, int]] = {}
@@ -95,7 +96,7 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        """End all processes at once, also in the middle of a call."""
+        """End all processes at once, even in the middle of a call."""
         workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
         self._idle, self._busy = [], {}
         for worker in workers:
@@ -110,12 +111,13 @@ class WorkerPool:
         *,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[Finished[Result]]:
-        """Call ``function`` on each item; what is finished comes first.
+        """Call ``function`` on each item; results come in the order in which calls finish.
 
         Args:
-            function: of a module, so that it can be sent; so must items and results be.
-            items: begun in this order.
-            should_stop: asked often; True ends all processes, and no more comes.
+            function: a function of a module, so that it can be sent to a process.
+            items: the arguments, in the order in which calls begin. It has to be possible to send
+                them and the results.
+            should_stop: called again and again; True ends all processes and the iteration.
         """
         waiting = deque(enumerate(items))
         while waiting or self._busy:
@@ -135,7 +137,7 @@ class WorkerPool:
         try:
             worker.pipe.send_bytes(pickle.dumps((function, item)))
         except (BrokenPipeError, ConnectionError):
-            return  # it died; what comes back from it says so
+            return  # the process has died, which reading from its pipe will tell
 
     def _end(self, pipe: Connection) -> Finished[Result]:
         worker, index = self._busy.pop(pipe)
@@ -161,11 +163,12 @@ def _started() -> _Worker:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """What is started inside is not reached by Ctrl-C, which is for the parent to deal with."""
+    """A context for starting processes that Ctrl-C does not reach; the parent handles it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # what starts a process does it, and unblocks signals then
+    # Starting a process would do this inside, and would unblock the signals there.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -174,7 +177,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def _work(pipe: Connection, parent: int) -> None:
-    """Answer calls until the pool closes the pipe."""
+    """The loop of a process: answer calls until the pool closes the pipe."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
@@ -196,7 +199,7 @@ def _answer(request: bytes) -> bytes:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or its words where it does not survive being sent."""
+    """The error; or another one with its text, if it cannot be sent."""
     try:
         copy: Any = pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""A predicted iteration in the formats that people read measured ones in, and back."""
+"""Writes predicted iterations as profiler traces and other formats, and reads measured traces."""
 
 from planner.trace.kineto import TraceFile, traces
 from planner.trace.matrix import matrix_text

@@ -1,4 +1,4 @@
-"""Predicted against measured: the same reader on both traces, kind by kind."""
+"""Compares measured traces with predicted ones, read by the same code, kind by kind."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TOTALS = ("iteration", "compute", "communication", "exposed communication")
 class TraceRow:
     """One kind of work on one rank, in seconds per iteration.
 
-    ``wait_s`` is how long the prediction lets this rank wait for later ones in such a collective: a
-    measured kernel spins for that time. Where the measured file says its waits itself, as the
-    traces that this project writes do, ``measured_wait_s`` holds them.
+    ``wait_s`` is how long this rank waits for later ranks in such a collective, as predicted; a
+    measured kernel runs during this time. If the measured file has the waits itself, as traces of
+    this project do, they are in ``measured_wait_s``.
     """
 
     rank: int
@@ -50,10 +50,10 @@ class TraceRow:
 def compare_traces(
     pipeline: CostPipeline, plan: Plan, paths: tuple[Path, ...]
 ) -> tuple[TraceRow, ...]:
-    """Rows for every rank that has a file: totals first, then kinds of kernels.
+    """Rows for every rank that has a file: totals first, and then kinds of kernels.
 
     Raises:
-        InvalidInputError: a file is no trace, or of a rank that the plan does not have.
+        InvalidInputError: a file is not a trace, or is of a rank that the plan does not have.
     """
     measured = {t.rank: (t, path) for path in paths for t in (read_trace(path),)}
     if len(measured) < len(paths):

@@ -1,4 +1,4 @@
-"""Traces of ranks that are CPU cores: one thread does everything, so its spans are its times."""
+"""Reads traces of ranks that are CPU cores, where the spans of one thread have all times."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _KINDS: Final = (
         re.compile(r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
     ),
 )
-"""What TorchRec marks around its stages, and the nodes of autograd; the first match wins."""
+"""Kinds of spans by name, from TorchRec's marks and the nodes of autograd; the first match wins."""
 SPAN_KINDS: Final = frozenset(kind for kind, _ in _KINDS)
 _MARKED: Final = frozenset({"cpu_op", "user_annotation"})
 
 
 def is_of_gloo(document: Any) -> bool:
-    """Whether a profile was taken on ranks that exchange over gloo, and so without a GPU."""
+    """Whether a profile is of ranks that exchange over gloo, and therefore have no GPU."""
     info = document.get("distributedInfo")
     return isinstance(info, dict) and info.get("backend") == "gloo"
 
@@ -28,11 +28,11 @@ def is_of_gloo(document: Any) -> bool:
 def spans(
     events: Sequence[dict[str, Any]], step_threads: frozenset[Any], other: str
 ) -> list[dict[str, Any]]:
-    """Spans that follow one another on the thread of the steps, named by the kind of their time.
+    """Spans without gaps on the thread of the steps, named by the kind of their time.
 
-    The outermost span of a kind counts whole, with the Python around its kernels. Exchanges hold
-    what a rank waits for the others. What lies between two spans is ``other``: the dense part and
-    the optimizer.
+    The outermost span of a kind counts as a whole, including the Python code around its kernels.
+    Exchanges include waits for other ranks. The time between two spans is ``other``: the dense part
+    and the optimizer.
     """
     own = [
         e for e in events if e.get("tid") in step_threads and str(e.get("cat")).lower() in _MARKED

@@ -1,9 +1,9 @@
-"""The predicted iteration as one Kineto-shaped JSON file per rank.
+"""Writes the predicted iteration as one JSON file for each rank, in the form of Kineto.
 
-The shape is what the PyTorch profiler writes: kernels as complete events (``ph`` ``X``) with times
-in microseconds, streams as thread ids, a host event that launches each kernel and shares its
-``correlation``, and one ``ProfilerStep`` mark per iteration. Perfetto draws it and
-HolisticTraceAnalysis parses it.
+This is the form that the PyTorch profiler writes: kernels as complete events (``ph`` ``X``) with
+times in microseconds, streams as thread ids, a host event that launches each kernel and has the
+same ``correlation``, and one ``ProfilerStep`` mark for each iteration. Perfetto draws such files,
+and HolisticTraceAnalysis reads them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TraceFile:
 
     @property
     def name(self) -> str:
-        """``rank-3.json.gz``."""
+        """The name of the file, such as ``rank-3.json.gz``."""
         return f"rank-{self.rank}.json.gz"
 
 
@@ -67,13 +67,13 @@ def traces(
     iterations: int = 1,
     ranks: Collection[int] | None = None,
 ) -> Iterator[TraceFile]:
-    """A trace per rank, gzipped; the same plan gives the same bytes.
+    """The gzipped trace of each rank; the same plan gives the same bytes.
 
     Args:
         pipeline: prices the plan.
-        plan: what is run.
+        plan: the plan.
         iterations: how many times the steady-state iteration is repeated.
-        ranks: those to write; None for all.
+        ranks: the ranks to write; None for all.
     """
     program, simulation = pipeline.simulate(plan)
     local = pipeline.topology.local_world_size
@@ -85,7 +85,7 @@ def traces(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """One rank: the process id of its GPU is the device number, its host has an id of its own."""
+    """One rank: the process id of its GPU is its device number; its host has another id."""
 
     rank: int
     device: int
@@ -215,7 +215,7 @@ def _on_rank(values: np.ndarray[Any, np.dtype[np.float64]], rank: int) -> float:
 
 
 def _us(seconds: float) -> float:
-    """Microseconds to a nanosecond."""
+    """Microseconds, rounded to a nanosecond."""
     return round(seconds * _MICROSECONDS, 3)
 
 
@@ -224,7 +224,7 @@ def _copies(step: Step) -> bool:
 
 
 def kernel_name(step: Step) -> str:
-    """A name that analysers put in the right class, with the step's own in brackets."""
+    """A name that analysers put into the right class, with the name of the step in brackets."""
     if step.collective:
         return f"{_collective(step)[0]} [{step.name}]"
     if _copies(step):

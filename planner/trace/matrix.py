@@ -1,4 +1,4 @@
-"""The all-to-all matrix as nccl-tests' ``alltoallv_perf`` reads it."""
+"""Writes the all-to-all matrix for ``alltoallv_perf`` of nccl-tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _ALIGNMENT_BYTES = 16
 
 
 def matrix_text(traffic_bytes: NDArray[np.float64]) -> str:
-    """A square of whole numbers, row i the bytes that rank i sends to each rank.
+    """The matrix as text: row i has the bytes that rank i sends to each rank.
 
-    Rounded up to 16 bytes, the alignment of NCCL's messages. ``alltoallv_perf`` reads it from the
-    file named by ``NCCL_TESTS_ALLTOALLV_MATRIX_FILE``; its ``-b`` and ``-e`` must be equal and at
-    least the largest row or column sum, which the caller prints.
+    Numbers are rounded up to 16 bytes, the alignment of NCCL's messages. ``alltoallv_perf`` reads
+    the file that ``NCCL_TESTS_ALLTOALLV_MATRIX_FILE`` names. Its flags ``-b`` and ``-e`` have to be
+    equal, and at least the largest sum of a row or column (:func:`buffer_bytes`).
     """
     return "".join(" ".join(map(str, row)) + "\n" for row in whole_bytes(traffic_bytes).tolist())
 
@@ -25,6 +25,6 @@ def whole_bytes(traffic_bytes: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def buffer_bytes(traffic_bytes: NDArray[np.float64]) -> int:
-    """The size that replaying the matrix needs: its largest row or column sum."""
+    """Bytes of the buffer to replay the matrix: the largest sum of a row or column."""
     whole = whole_bytes(traffic_bytes)
     return int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))

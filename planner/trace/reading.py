@@ -1,4 +1,4 @@
-"""Measured traces: how long a rank's GPU spends in each kind of work per iteration."""
+"""Reads measured traces: the time of each kind of work on a rank's GPU per iteration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: Final = (
     ("lookup forward", re.compile(r"(split|dense|batched)_embedding|bounds_check", re.IGNORECASE)),
     ("copies", re.compile(r"^mem(cpy|set)", re.IGNORECASE)),
 )
-"""Kinds of kernels by name, first match wins; everything else is other compute."""
+"""Kinds of kernels by name; the first match wins, and everything else is other compute."""
 
 OTHER: Final = "other compute"
 COLLECTIVES: Final = (
@@ -48,7 +48,7 @@ COLLECTIVES: Final = (
 )
 
 WAITED: Final = "waited for late ranks (us)"
-"""Argument of a predicted collective that says how long the rank waits before it."""
+"""The argument of a predicted collective that says how long the rank waits in it."""
 
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
@@ -60,16 +60,16 @@ class TraceTimes:
     """One rank's seconds per iteration.
 
     Attributes:
-        rank: as the file says.
-        iterations: how many the file holds.
-        iteration_s: from one to the next.
+        rank: the rank that the file names.
+        iterations: number of iterations in the file.
+        iteration_s: seconds from the start of one iteration to the next.
         kinds_s: GPU time of each kind of kernel.
-        compute_s, communication_s: time covered by kernels that are no collectives, and by those
-            that are.
-        exposed_s: communication beside which nothing is computed.
-        told_waits_s: waiting for later ranks that the file itself tells beside its collectives, as
-            predicted traces do; a profiler's kernels hold it in their durations.
-        on_cpu: the rank is a CPU core, whose spans hold the profiler's own work as well.
+        compute_s, communication_s: time in which a kernel runs that is not a collective, and time
+            in which a collective runs.
+        exposed_s: time in which a collective runs, but no other kernel.
+        told_waits_s: waits for later ranks, if the file has them beside its collectives, as
+            predicted traces do; in a profiler's trace they are part of the collectives.
+        on_cpu: whether the rank is a CPU core, whose spans include the profiler's own work.
     """
 
     rank: int
@@ -84,16 +84,17 @@ class TraceTimes:
 
 
 def read_trace(path: Path) -> TraceTimes:
-    """The times of one file, plain or gzipped.
+    """Read the times of one file, plain or gzipped.
 
     Raises:
-        InvalidInputError: unreadable, not a profiler's trace, or without GPU kernels.
+        InvalidInputError: the file cannot be read, is not a profiler's trace, or has no GPU
+            kernels.
     """
     return times_of(_document(path), path)
 
 
 def times_of(document: Any, path: Path) -> TraceTimes:
-    """As :func:`read_trace`, from the parsed JSON."""
+    """The times of one file, from its parsed JSON; see :func:`read_trace`."""
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
         message = f"{path}: is no trace of the PyTorch profiler: it has no list 'traceEvents'"
@@ -125,7 +126,7 @@ def times_of(document: Any, path: Path) -> TraceTimes:
 
 
 def _rank(info: Any, path: Path) -> int:
-    """The rank that a trace says it is of; 0 where it says nothing."""
+    """The rank that a trace names; 0 if it names none."""
     rank = info.get("rank", 0) if isinstance(info, dict) else 0
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
         message = f"{path}: distributedInfo.rank must be a whole number from 0, got {rank!r}"
@@ -153,7 +154,7 @@ def _timed(event: dict[str, Any]) -> bool:
 
 
 def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """(begin, end) of the iterations' host marks in microseconds, in order."""
+    """(begin, end) in microseconds of the host's mark of each iteration, in order."""
     marks = [
         (float(e["ts"]), float(e["ts"]) + float(e["dur"]))
         for e in events
@@ -164,17 +165,17 @@ def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
 
 
 def _step_threads(events: Sequence[dict[str, Any]]) -> frozenset[Any]:
-    """Threads that the iterations' host marks are on."""
+    """The threads that have the host's marks of iterations."""
     return frozenset(e.get("tid") for e in events if _STEP.match(str(e.get("name", ""))))
 
 
 def _inside(
     kernels: list[dict[str, Any]], steps: list[tuple[float, float]]
 ) -> tuple[list[dict[str, Any]], float, int]:
-    """Kernels of whole iterations, the time these take in microseconds, and how many they are.
+    """Kernels of whole iterations, the microseconds of these iterations, and their number.
 
-    Kernels run later than the host that launches them, but as much later in every iteration, so
-    the host's marks frame a whole number of iterations all the same.
+    Kernels run later than the host launches them, but by the same time in every iteration.
+    Therefore the host's marks still cover a whole number of iterations.
     """
     if not steps:
         begin = min(float(e["ts"]) for e in kernels)
@@ -213,14 +214,14 @@ def _times(
 
 
 def told_wait_s(event: Any) -> float:
-    """Seconds of waiting for later ranks that an event tells; 0 for a profiler's."""
+    """Seconds that a rank waits for later ones, if the event has them; otherwise 0."""
     args = event.get("args")
     told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
     return float(told) * 1e-6 if isinstance(told, int | float) else 0.0
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel by its name; spans of CPU ranks are named by their kinds."""
+    """The kind of a kernel by its name; spans of CPU ranks already have the names of kinds."""
     if name in cpu_ranks.SPAN_KINDS:
         return name
     return next((kind for kind, pattern in KINDS if pattern.search(name)), OTHER)

@@ -1,4 +1,4 @@
-"""Every shard of a plan as a row of CSV."""
+"""Writes every shard of a plan as a row of CSV."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def shards_csv(plan: Plan) -> str:
-    """Rows in the plan's order, shards in theirs; columns as in :data:`COLUMNS`."""
+    """The shards of all tables in the plan's order, with the columns of :data:`COLUMNS`."""
     rows = [
         (
             placement.table,

@@ -1,1 +1,1 @@
-"""Formats of raw indices. One file, one format; they need nothing but numpy (and pyarrow)."""
+"""Readers of raw indices, one module for each format; they need only numpy (and pyarrow)."""

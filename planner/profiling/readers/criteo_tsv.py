@@ -1,4 +1,4 @@
-"""Criteo's click logs: tab-separated label, 13 integers, 26 hexadecimal categories."""
+"""Reads Criteo's click logs: tab-separated label, 13 integers, 26 hexadecimal categories."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _HEX: Final = _hex_values()
 @final
 @dataclass(frozen=True, slots=True)
 class CriteoTsvReader(AbstractReader):
-    """Criteo Kaggle and Terabyte files, plain or gzip; test files without the label too.
+    """Reads Criteo Kaggle and Terabyte files, plain or gzip, and test files, which have no label.
 
-    Features are ``cat_0`` to ``cat_25``. The hexadecimal strings are hashes, not rows: unless ids
-    are folded, tables are taken to hold one row per distinct id.
+    Features are ``cat_0`` to ``cat_25``. The hexadecimal strings are hashes, and not rows. Unless
+    ids are taken modulo some number, a table is assumed to have one row for each distinct id.
 
     Args:
-        empty_is_zero: an empty category is id 0, as DLRM and TorchRec read it; otherwise the
-            sample has no index for that feature.
+        empty_is_zero: whether an empty category is id 0, as DLRM and TorchRec read it; otherwise
+            the sample has no index for that feature.
     """
 
     empty_is_zero: bool = True
@@ -62,12 +62,12 @@ class CriteoTsvReader(AbstractReader):
     ids_are_hashes: ClassVar[bool] = True
 
     def matches(self, path: Path, head: bytes) -> bool:
-        """By the number of columns of the first line."""
+        """Whether the first line has the right number of columns."""
         del path
         return _num_columns(head) in _COLUMNS and b"\0" not in head
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """Always 26."""
+        """The names of the 26 features."""
         columns = _num_columns(read_head(path))
         if columns not in _COLUMNS:
             message = (
@@ -78,22 +78,22 @@ class CriteoTsvReader(AbstractReader):
         return tuple(f"cat_{i}" for i in range(_CATEGORIES))
 
     def num_positions(self, path: Path) -> int:
-        """Bytes, or 1 for a compressed file."""
+        """A position is a byte; a compressed file has only one."""
         return path.stat().st_size if self.can_split(path) else 1
 
     def can_split(self, path: Path) -> bool:
-        """Unless compressed."""
+        """Whether the file is not compressed."""
         return not is_gzip(path)
 
     def num_samples(self, path: Path) -> int:
-        """Estimated from the first lines."""
+        """The number of samples, estimated from the length of the first lines."""
         head = read_head(path)
         lines = max(head.count(b"\n"), 1)
         packing = 1 if self.can_split(path) else 3
         return max(1, path.stat().st_size * packing * lines // (head.rfind(b"\n") + 1 or len(head)))
 
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """Counts lines."""
+        """Find the end of the first ``limit`` lines by counting."""
         samples, stop, last = 0, 0, b"\n"
         with open_bytes(path) as file:
             while block := file.read(_BLOCK_BYTES):
@@ -107,7 +107,7 @@ class CriteoTsvReader(AbstractReader):
         return (stop if self.can_split(path) else 1), samples
 
     def read(self, piece: Slice) -> Iterator[Chunk]:
-        """Lines that start inside the piece."""
+        """The lines that start inside the piece."""
         return limited(self._chunks(piece), piece.limit)
 
     def _chunks(self, piece: Slice) -> Iterator[Chunk]:
@@ -146,7 +146,7 @@ def _num_columns(head: bytes) -> int:
 
 
 def _to_line_start(file: BinaryIO, start: int) -> int:
-    """Go to the first line that starts at ``start`` or later; its position."""
+    """Go to the first line that starts at ``start`` or later; returns its position."""
     if start == 0:
         return 0
     file.seek(start - 1)
@@ -180,7 +180,7 @@ def _blocks(file: BinaryIO, offset: int, stop: int | None, path: Path) -> Iterat
 def _check_columns(
     is_line_end: NDArray[np.bool_], ends: IntArray, columns: int, offset: int, path: Path
 ) -> None:
-    """Every line must have its number of columns."""
+    """Refuse lines with another number of columns."""
     per_line = np.diff(np.flatnonzero(is_line_end), prepend=-1)
     wrong = np.flatnonzero(per_line != columns)
     if not len(wrong):

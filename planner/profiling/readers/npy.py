@@ -1,4 +1,4 @@
-"""Arrays of one-hot indices: ``day_N_sparse.npy``, samples x features, integers."""
+"""Reads arrays of one-hot indices: ``day_N_sparse.npy``, samples x features, integers."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ _DIMENSIONS: Final = (1, 2)
 @final
 @dataclass(frozen=True, slots=True)
 class NpyReader(AbstractReader):
-    """One integer array: ``[samples, features]``, or ``[samples]`` for a single feature.
+    """Reads one integer array: ``[samples, features]``, or ``[samples]`` for a single feature.
 
-    Features are called ``cat_0``, ``cat_1`` ...; a single one after its file.
+    Features are called ``cat_0``, ``cat_1`` ...; a single feature has the name of its file.
     """
 
     name: ClassVar[str] = "npy"
 
     def matches(self, path: Path, head: bytes) -> bool:
-        """By its magic bytes."""
+        """Whether the file starts with the magic bytes of the format."""
         del path
         return head.startswith(MAGIC)
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """One per column."""
+        """One name for each column."""
         array = _open(path)
         if array.ndim == 1:
             return (path.stem,)
         return tuple(f"cat_{i}" for i in range(array.shape[1]))
 
     def num_positions(self, path: Path) -> int:
-        """Samples."""
+        """The number of samples: a position is a sample."""
         return int(_open(path).shape[0])
 
     def num_samples(self, path: Path) -> int:
@@ -59,12 +59,12 @@ class NpyReader(AbstractReader):
         return self.num_positions(path)
 
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """A position is a sample."""
+        """The first ``limit`` samples, because a position is a sample."""
         samples = min(limit, self.num_positions(path))
         return samples, samples
 
     def read(self, piece: Slice) -> Iterator[Chunk]:
-        """Pages of the mapped file."""
+        """The rows of the piece, from the memory-mapped file."""
         return limited(self._chunks(piece), piece.limit)
 
     def _chunks(self, piece: Slice) -> Iterator[Chunk]:
@@ -88,7 +88,7 @@ class NpyReader(AbstractReader):
 def _open(path: Path) -> NDArray[np.generic]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a file of Python 2 is as good as any other
+            warnings.simplefilter("ignore")  # NumPy warns of files that Python 2 has written
             array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
     except ARRAY_ERRORS as error:
         message = f"{path}: not a whole .npy file: {error}"

@@ -1,4 +1,4 @@
-"""MLPerf's multi-hot indices: ``day_N_sparse_multi_hot.npz``, one array per table."""
+"""Reads MLPerf's multi-hot indices: ``day_N_sparse_multi_hot.npz``, one array for each table."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class _Member:
 @final
 @dataclass(frozen=True, slots=True)
 class NpzReader(AbstractReader):
-    """An archive of integer arrays ``[samples, multi-hot size]`` with as many samples each.
+    """Reads an archive of integer arrays ``[samples, multi-hot size]`` with equally many samples.
 
-    Arrays called ``0``, ``1`` ... become features ``cat_0``, ``cat_1`` ... Archives written by
-    ``numpy.savez`` are read from any sample on; compressed ones from start to end.
+    Arrays called ``0``, ``1`` ... become features ``cat_0``, ``cat_1`` ... Archives of
+    ``numpy.savez`` can be read from any sample on, compressed ones only from start to end.
     """
 
     name: ClassVar[str] = "npz"
 
     def matches(self, path: Path, head: bytes) -> bool:
-        """By its name, or as a zip archive whose first file is an array."""
+        """Whether it has the format's name, or is a zip archive whose first file is an array."""
         if not head.startswith(_ZIP_MAGIC):
             return False
         length = int.from_bytes(head[26:28], "little")
@@ -68,11 +68,11 @@ class NpzReader(AbstractReader):
         return path.suffix == ".npz" or first.endswith(b".npy")
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """One per array."""
+        """One name for each array."""
         return tuple(member.feature for member in _members(path))
 
     def num_positions(self, path: Path) -> int:
-        """Samples."""
+        """The number of samples: a position is a sample."""
         return _members(path)[0].num_samples
 
     def num_samples(self, path: Path) -> int:
@@ -80,16 +80,16 @@ class NpzReader(AbstractReader):
         return self.num_positions(path)
 
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """A position is a sample."""
+        """The first ``limit`` samples, because a position is a sample."""
         samples = min(limit, self.num_positions(path))
         return samples, samples
 
     def can_split(self, path: Path) -> bool:
-        """Unless compressed."""
+        """Whether the arrays are not compressed."""
         return all(member.data_offset is not None for member in _members(path))
 
     def read(self, piece: Slice) -> Iterator[Chunk]:
-        """All arrays side by side."""
+        """The same samples of all arrays, chunk by chunk."""
         return limited(self._chunks(piece), piece.limit)
 
     def _chunks(self, piece: Slice) -> Iterator[Chunk]:
@@ -123,7 +123,7 @@ def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> IntA
 
 
 def _open_at(stack: ExitStack, path: Path, member: _Member, start: int) -> IO[bytes]:
-    """The array's data from sample ``start`` on."""
+    """Open the data of an array at sample ``start``."""
     if member.data_offset is not None:
         plain = stack.enter_context(path.open("rb"))
         plain.seek(member.data_offset + start * member.row_bytes)
@@ -176,7 +176,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Mem
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
-    """Shape, order and type; leaves the file at the data."""
+    """Read shape, order and type of an array; the file is then at the data."""
     version = npy_format.read_magic(file)
     if version == (1, 0):
         return npy_format.read_array_header_1_0(file)

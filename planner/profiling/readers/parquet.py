@@ -1,4 +1,4 @@
-"""Parquet: one integer or list-of-integers column per feature."""
+"""Reads Parquet files: one column of integers or lists of integers for each feature."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from planner.profiling.base import (
 
 _MAGIC: Final = b"PAR1"
 _NOT_FEATURES: Final = frozenset({"label", "labels", "click", "clicked", "target", "weight"})
-"""Names of columns with one number per sample that says what came of it, and is no index."""
+"""Names of columns with one number for each sample that is a result or a weight, not an index."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ParquetReader(AbstractReader):
-    """Columns of integers (one index per sample) or of lists of integers (a bag per sample).
+    """Reads columns of integers (one index per sample) or of lists of integers (a bag per sample).
 
-    Missing values are empty bags. Other columns, and integer columns called ``label`` and the like,
-    are not features; lists of that name are. Needs pyarrow, the extra ``data``.
+    Missing values are empty bags. Other columns are not features, and neither are integer columns
+    called ``label`` and similar names. It needs pyarrow, which the extra ``data`` installs.
     """
 
     name: ClassVar[str] = "parquet"
 
     def matches(self, path: Path, head: bytes) -> bool:
-        """By its magic bytes."""
+        """Whether the file starts with the magic bytes of the format."""
         del path
         return head.startswith(_MAGIC)
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """Columns that hold indices."""
+        """The names of the columns that have indices."""
         file = _open(path)
         names = tuple(
             field.name
@@ -59,7 +59,7 @@ class ParquetReader(AbstractReader):
         return names
 
     def left_out(self, path: Path) -> tuple[str, ...]:
-        """All other columns."""
+        """All other columns, with their types."""
         names = self.feature_names(path)
         return tuple(f"{f.name}: {f.type}" for f in _open(path).schema_arrow if f.name not in names)
 
@@ -68,7 +68,7 @@ class ParquetReader(AbstractReader):
         return bool(_open(path).metadata.num_rows)
 
     def num_positions(self, path: Path) -> int:
-        """Samples."""
+        """The number of samples: a position is a sample."""
         samples = int(_open(path).metadata.num_rows)
         if not samples:
             message = f"{path}: has no rows"
@@ -76,16 +76,16 @@ class ParquetReader(AbstractReader):
         return samples
 
     def num_samples(self, path: Path) -> int:
-        """Rows."""
+        """The number of rows."""
         return self.num_positions(path)
 
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """A position is a sample."""
+        """The first ``limit`` samples, because a position is a sample."""
         samples = min(limit, self.num_positions(path))
         return samples, samples
 
     def read(self, piece: Slice) -> Iterator[Chunk]:
-        """Row groups that overlap the piece, batch by batch."""
+        """The rows of the piece, from the row groups that overlap it."""
         return limited(self._chunks(piece), piece.limit)
 
     def _chunks(self, piece: Slice) -> Iterator[Chunk]:
