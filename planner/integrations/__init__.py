@@ -1,1 +1,1 @@
-"""TorchRec: its models in, its sharding plans out. The only package that imports torch."""
+"""The integration with TorchRec, which plans its models; the only package that imports torch."""

@@ -1,4 +1,4 @@
-"""Our plan as TorchRec's ``ShardingPlan``, and back."""
+"""Converts our plan to TorchRec's ``ShardingPlan``, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planner.errors import InvalidInputError
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
-"""The load factor that stands for a cache of all rows: TorchRec's validators want less than 1."""
+"""The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
 
 """Cache load factor of a caching table that names none (TorchRec 1.8, ``UVM_CACHING_RATIO``)."""
 
@@ -33,22 +33,22 @@ QUANTIZED: Final = {
     ComputeKernel.FUSED_UVM: "quant_uvm",
     ComputeKernel.FUSED_UVM_CACHING: "quant_uvm_caching",
 }
-"""Kernels of quantized modules, which hold weights in the same memories as ours of training."""
+"""Kernels of quantized modules, with the kernels that keep weights in the same memory."""
 
 _TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
 
 
 def our_kernel(name: str) -> ComputeKernel:
-    """The kernel of ours that a TorchRec kernel is planned as.
+    """The kernel as which a TorchRec kernel is planned.
 
     Raises:
-        ValueError: a kernel that no plan of ours uses.
+        ValueError: our plans do not use this kernel.
     """
     return _TRAINED.get(name) or ComputeKernel(name)
 
 
 def parameter_name(table: Table) -> str:
-    """The name of a table inside its module: without the path that tells namesakes apart."""
+    """The name of a table inside its module: without the path that tells equal names apart."""
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
 
@@ -60,18 +60,18 @@ def to_sharding_plan(
     local_world_size: int,
     constraints: Mapping[str, ParameterConstraints] | None = None,
 ) -> ShardingPlan:
-    """The plan in TorchRec's form, in the exact layout of its own planner.
+    """The plan in TorchRec's form, exactly as TorchRec's own planner writes it.
 
     Args:
         plan: a plan of every table of the workload.
-        workload: which module owns each table.
+        workload: says which module owns each table.
         compute_device: ``cuda`` or ``cpu``; part of the placement strings.
-        local_world_size: ranks per host; device index of rank r is r modulo this.
-        constraints: settings that pass through to the kernels: cache parameters, enforce_hbm,
+        local_world_size: ranks per host; the device index of rank r is r modulo this number.
+        constraints: settings that are passed on to the kernels: cache parameters, enforce_hbm,
             rounding, bounds check, output type.
 
     Raises:
-        InvalidValueError: the plan names a table that the workload lacks.
+        InvalidValueError: the plan names a table that the workload does not have.
     """
     modules: dict[str, Any] = {}
     for placed in plan.placements:
@@ -99,17 +99,17 @@ def from_sharding_plan(
     workload: Workload,
     load_factors: Mapping[str, float] = MappingProxyType({}),
 ) -> Plan:
-    """A plan of TorchRec's in our form.
+    """TorchRec's plan in our form.
 
     Args:
         sharding_plan: any plan of the workload's modules.
-        workload: shapes of the tables, and which module owns each.
-        load_factors: cache size of tables, by our name, that their sharder sets and the plan does
-            not name.
+        workload: the shapes of the tables, and the module of each.
+        load_factors: cache load factors of tables, by our name, if their sharder sets them and the
+            plan does not name them.
 
     Raises:
-        InvalidInputError: names each table that is missing, unknown, contradicts itself (the list
-            of ranks against the placements), or uses a kernel or type that we do not know.
+        InvalidInputError: tables are missing or unknown, have ranks that contradict their
+            placements, or use an unknown kernel or type; the message names each of them.
     """
     planned = {
         (path, name): sharding

@@ -1,4 +1,4 @@
-"""``reshard.json`` as the argument of TorchRec's ``DistributedModelParallel.reshard``."""
+"""Turns ``reshard.json`` into the argument of TorchRec's ``DistributedModelParallel.reshard``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from planner.io.plan.reshard_file import KIND
 def load_reshard(
     path: str | Path, *, compute_device: str = "cuda", partly: bool = False
 ) -> dict[str, tuple[float, EmbeddingModuleShardingPlan]]:
-    """What ``reshard`` takes: per module the data volume in MiB and the tables that change.
+    """The argument of ``reshard``: for each module the data volume in MiB and the changed tables.
 
-    ``for module, _ in changes.items(): model.reshard(changes, module)`` moves them all.
+    ``for module, _ in changes.items(): model.reshard(changes, module)`` moves all of them.
 
     Args:
-        path: as ``shardplan plan --from PLAN -o DIR`` wrote it.
+        path: a file that ``shardplan plan --from PLAN -o DIR`` has written.
         compute_device: ``cuda`` or ``cpu``; part of the placements.
-        partly: leave out the tables that TorchRec cannot move while it trains, instead of refusing
-            the file; the plan is then another one than the one that was priced.
+        partly: whether to leave out the tables that TorchRec cannot move while it trains, instead
+            of refusing the file. The resulting plan is then not the one that was priced.
 
     Raises:
-        InvalidInputError: not such a file, or it has tables that need a restart.
+        InvalidInputError: it is not such a file, or it has tables that need a restart.
     """
     values = read_json(Path(path))
     if not isinstance(values, dict) or values.get("kind") != KIND:
@@ -68,6 +68,6 @@ def _sharding(entry: dict[str, Any], compute_device: str) -> ParameterSharding:
 
 
 def _placement(written: str, compute_device: str) -> str:
-    """``rank:3/cuda:1``; a CPU has no number."""
+    """A placement such as ``rank:3/cuda:1``; a CPU has no number."""
     rank = written.partition("/")[0]
     return f"{rank}/cpu" if compute_device == "cpu" else written

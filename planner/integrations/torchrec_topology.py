@@ -1,4 +1,4 @@
-"""TorchRec's topology and ours. TorchRec counts bytes per *millisecond*; that stays here."""
+"""Converts TorchRec's topology from and to ours. Only here are rates in bytes per *millisecond*."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def topology_from_torchrec(
 ) -> Topology:
     """Our topology with the ranks and memories of TorchRec's.
 
-    A host of ours is TorchRec's intra-node group (``pod_size`` hosts), for that is how its runtime
-    places table_row_wise and grid_shard tables. Where the ranks do not fill whole groups, a host is
-    the largest part of a group that all groups can be cut into (:func:`host_size`). A cpu rank's
-    device memory is its share of DDR.
+    A host of the result is TorchRec's intra-node group (``pod_size`` hosts), because TorchRec's
+    runtime places table_row_wise and grid_shard tables on these groups. If the ranks do not fill
+    whole groups, a host is the largest part into which all groups can be cut (:func:`host_size`).
+    The device memory of a cpu rank is its share of DDR.
 
     Args:
         topology: TorchRec's; capacities in bytes, bandwidths in bytes per ms.
-        base: what TorchRec does not know: caches, latencies, FLOP rates.
-        rates_from_base: keep the bandwidths of ``base`` too.
+        base: has what TorchRec does not know: caches, latencies, FLOP rates.
+        rates_from_base: whether to take the bandwidths from ``base`` too.
 
     Raises:
         InfeasibleError: a rank has no memory left after the reservation.
@@ -58,18 +58,18 @@ def topology_from_torchrec(
 
 
 def host_size(topology: TorchrecTopology) -> int:
-    """Ranks of a host of ours: the greatest common divisor of the group and the world.
+    """Ranks per host of the result: the greatest common divisor of group size and world size.
 
-    With 12 ranks on hosts of 8 that is 4, so that a host of ours never reaches over two of theirs.
+    With 12 ranks on hosts of 8 this is 4, so that no host of the result is on two real hosts.
     """
     return math.gcd(topology.intra_group_size, topology.world_size)
 
 
 def torchrec_machine(topology: TorchrecTopology) -> TorchrecMachine:
-    """What TorchRec's estimators read of its topology, memories apart.
+    """The values that TorchRec's estimators read from its topology, without memories.
 
-    Where the ranks do not fill whole groups, no table is cut inside a group, and the group given
-    here counts for nothing.
+    If the ranks do not fill whole groups, no table is cut inside a group, so that the group size
+    given here has no effect.
     """
     on_cpu = topology.compute_device == "cpu"
     intra, inter = topology.intra_host_bw, topology.inter_host_bw
@@ -92,7 +92,7 @@ def require_whole_groups(topology: TorchrecTopology) -> None:
     """Refuse ranks that do not fill whole intra-node groups.
 
     Raises:
-        InvalidInputError: they do not.
+        InvalidInputError: the ranks do not fill whole groups.
     """
     group, world = topology.intra_group_size, topology.world_size
     if world % group:
@@ -105,12 +105,12 @@ def require_whole_groups(topology: TorchrecTopology) -> None:
 def topology_to_torchrec(
     topology: Topology, compute_device: str, *, pod_size: int | None = None
 ) -> TorchrecTopology:
-    """TorchRec's topology of one of our systems, bandwidths included.
+    """TorchRec's topology for one of our systems, with its bandwidths.
 
     Args:
-        topology: a system of ours.
+        topology: one of our systems.
         compute_device: ``cuda`` or ``cpu``; on cpu the device memory is given as DDR.
-        pod_size: hosts that TorchRec's runtime takes as one node; one if None.
+        pod_size: hosts that TorchRec's runtime treats as one node; None for one.
     """
     caps = [int(c) for c in topology.hbm_capacities()]
     on_device = compute_device != "cpu"
@@ -152,7 +152,7 @@ def _device_memory(topology: TorchrecTopology) -> list[float]:
 
 
 def _with_rates(sized: Topology, topology: TorchrecTopology) -> Topology:
-    """Replace the bandwidths by TorchRec's; its two link levels become three with two equal."""
+    """Take TorchRec's bandwidths, whose two link levels become three, with two of them equal."""
 
     def per_second(bytes_per_ms: float) -> float:
         return float(bytes_per_ms) * _MS_PER_S

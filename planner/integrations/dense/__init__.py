@@ -1,1 +1,1 @@
-"""The dense part of a PyTorch module as a list of operators."""
+"""Traces the dense part of a PyTorch module as a list of operators."""

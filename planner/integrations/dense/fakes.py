@@ -1,4 +1,4 @@
-"""Fake tensors, on the CPU, in the place of those of a module and of its inputs."""
+"""Replaces the tensors of a module and of its inputs by fake tensors on the CPU."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planner.errors import InvalidInputError
 from planner.integrations.dense.nested import mapped
 
 _OWN = frozenset({"_parameters", "_buffers", "_modules"})
-"""Attributes of a module that ``torch.func.functional_call`` looks after."""
+"""Attributes of a module that ``torch.func.functional_call`` replaces."""
 
 
 def refuse_lazy(module: nn.Module) -> None:
-    """Layers whose sizes are known only after they have run cannot be traced.
+    """Refuse lazy layers, whose sizes are known only after they have run.
 
     Raises:
         InvalidInputError: there is such a layer.
@@ -42,7 +42,7 @@ def refuse_lazy(module: nn.Module) -> None:
 def module_tensors(
     module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
 ) -> dict[str, torch.Tensor]:
-    """Parameters and buffers as fake tensors, those of tables left out."""
+    """Parameters and buffers as fake tensors, without those of tables."""
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:
@@ -57,9 +57,9 @@ def module_tensors(
 
 @contextlib.contextmanager
 def attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
-    """Tensors that modules keep as plain attributes, neither parameter nor buffer, become fake.
+    """A context in which tensors that modules keep as plain attributes are fake tensors.
 
-    A model that is built on the meta device has them there, and its inputs are on the CPU.
+    A model that is built on the meta device has such tensors there, but its inputs are on the CPU.
     """
     changed: list[tuple[nn.Module, str, Any]] = []
     try:
@@ -77,7 +77,7 @@ def attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
 def arguments(
     inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Fake arguments of ``forward``: a tuple of them, a mapping of names, or the only one."""
+    """The arguments of ``forward`` with fake tensors: a tuple, a mapping, or a single argument."""
 
     def faked(value: Any) -> Any:
         made = _faked(value, fake)
@@ -92,7 +92,7 @@ def arguments(
 
 
 def _faked(value: Any, fake: FakeTensorMode) -> Any:
-    """A tensor as a fake one on the CPU; anything else, parameters too, as it is."""
+    """A tensor as a fake tensor on the CPU; parameters and other values as they are."""
     if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
         return value
     if value.is_meta:
@@ -106,7 +106,7 @@ def _faked(value: Any, fake: FakeTensorMode) -> Any:
 def _holds_tensor(value: Any) -> bool:
     """Whether a value is a tensor, or a container with one inside.
 
-    Parameters in a list, as recurrent layers keep theirs, are looked after with the parameters.
+    Parameters in a list, as in recurrent layers, do not count: they are replaced with all others.
     """
     if isinstance(value, torch.Tensor):
         return not isinstance(value, nn.Parameter)

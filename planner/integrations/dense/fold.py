@@ -1,4 +1,4 @@
-"""Operators that repeat, made one each: the blocks of a transformer once instead of 24 times."""
+"""Lists repeated operators once, such as the equal blocks of a transformer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def folded(operators: Sequence[Operator]) -> tuple[Operator, ...]:
-    """The same operators with neighbouring blocks that are equal written once.
+    """The same operators, with neighbouring equal blocks listed once with their number.
 
-    Numbers between the points of names count for nothing: ``blocks.0.norm`` and ``blocks.1.norm``
-    become ``blocks.*.norm``.
+    Numbers in names are ignored in the comparison: ``blocks.0.norm`` and ``blocks.1.norm`` become
+    ``blocks.*.norm``.
     """
     plain = [replace(operator, name=_NUMBER.sub("*", operator.name)) for operator in operators]
     found: list[Operator] = []

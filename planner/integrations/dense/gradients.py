@@ -1,4 +1,4 @@
-"""Which operators have a backward pass, and which ones a backward pass computes once more."""
+"""Finds which operators have a backward pass, and which ones a backward pass computes again."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def is_in_own_function() -> bool:
 
 
 def newest_node() -> int:
-    """Number of the newest node of autograd's graph.
+    """The number of the newest node of autograd's graph.
 
-    It is that of the operator that runs now, or of the ``torch.autograd.Function`` around it.
+    This is the node of the operator that runs now, or of the ``torch.autograd.Function`` around it.
     """
     return int(torch.autograd._get_sequence_nr()) - 1
 
 
 def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
-    """Numbers of the nodes that the gradients of ``outputs`` pass through."""
+    """The numbers of the nodes through which the gradients of ``outputs`` pass."""
     waiting: list[Any] = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:
@@ -51,10 +51,11 @@ def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
 
 
 def is_computed_again() -> bool:
-    """Whether what runs now, in a backward pass, belongs to the forward pass.
+    """Whether an operator that runs now, in a backward pass, belongs to the forward pass.
 
-    Gradients are computed without gradients of their own. What a checkpoint computes once more is
-    computed with them or, in parts that are not trained, below a function of PyTorch's checkpoints.
+    Gradients themselves are computed with gradients switched off. What a checkpoint computes again
+    runs with gradients switched on or, in parts that are not trained, is called by a function of
+    PyTorch's checkpoints.
     """
     if torch.is_grad_enabled():
         return True
@@ -67,7 +68,7 @@ def is_computed_again() -> bool:
 
 
 def _frames() -> Iterator[FrameType]:
-    """What called this, the nearest first."""
+    """The frames of the callers, the nearest first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

@@ -1,4 +1,4 @@
-"""What kind of operator each of PyTorch's is, and how it becomes one of ours."""
+"""Finds the kind of each of PyTorch's operators, and turns it into one of ours."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _FREE_NAMES: Final = """_unsafe_view alias detach detach_ empty empty_like empty
     view_as zero_numel _local_scalar_dense unsafe_chunk unsafe_split unsafe_split_with_sizes
     transpose_ t_ squeeze_ unsqueeze_ as_strided_"""
 _NO_WORK: Final = frozenset(_FREE_NAMES.split())
-"""Operators that compute nothing on the device, beside views."""
+"""Operators besides views that compute nothing on the device."""
 PRODUCTS: Final = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "_scaled_mm": 0}
-"""Matrix products, and which argument is the left operand."""
+"""Matrix products, with the position of the argument that is the left operand."""
 CONVOLUTION: Final = "convolution"
 _NAMES: Final = {
     OperatorKind.NORM: """native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm
@@ -77,7 +77,7 @@ def operator_name(func: Any) -> str:
 
 
 def is_attention(name: str) -> bool:
-    """Whether it is a fused attention's forward."""
+    """Whether the operator is the forward pass of a fused attention."""
     return name.startswith("_scaled_dot_product_") or name in (
         "_flash_attention_forward",
         "_efficient_attention_forward",
@@ -103,7 +103,7 @@ def kind_of(func: Any) -> OperatorKind | None:
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
-    """Bytes of all elements; those that an expanded tensor repeats count once."""
+    """Bytes of all elements; elements that an expanded tensor repeats count once."""
     total = 0.0
     for tensor in tensors:
         distinct = math.prod(
@@ -114,17 +114,17 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> float:
 
 
 def data_type(tensor: torch.Tensor) -> DataType:
-    """The element type; types of eight bytes count as fp32, since only products depend on it."""
+    """The element type; types of eight bytes count as fp32, because only products depend on it."""
     return _TYPES.get(tensor.dtype, DataType.FP32)
 
 
 def refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
-    """Products of two types run on no device, though fake tensors let them pass.
+    """Refuse products of two types, which run on no device, but are allowed on fake tensors.
 
     Scaled products of two kinds of eight-bit numbers are the exception.
 
     Raises:
-        InvalidInputError: the operands are of two types.
+        InvalidInputError: the operands have two types.
     """
     types = [str(x.dtype).removeprefix("torch.") for x in operands]
     if len(set(types)) > 1 and name != "_scaled_mm":
@@ -167,15 +167,16 @@ def convolution(
     is_transposed: bool,
     **figures: Any,
 ) -> Operator:
-    """A convolution as the matrix product that it is of patches and filters.
+    """A convolution as a matrix product of patches and filters.
 
     Args:
-        path: names it.
-        tensors: ``[samples, channels, ...]`` that comes in, ``[out, in / groups, ...]`` filters (in
-            and out change places where it is transposed), and what comes out.
-        groups: of channels, each with filters of its own.
-        gradients: whether what comes in, and whether the filters, need a gradient.
-        is_transposed: each position that comes in, not that goes out, is one row of the product.
+        path: the name of the operator.
+        tensors: the input ``[samples, channels, ...]``, the filters ``[out, in / groups, ...]`` (in
+            and out change places if it is transposed), and the output.
+        groups: number of groups of channels, each with its own filters.
+        gradients: whether the input needs a gradient, and whether the filters do.
+        is_transposed: whether the positions of the input are the rows of the product; otherwise
+            those of the output are.
         figures: bytes and parameters.
     """
     given, filters, made = tensors
@@ -223,10 +224,10 @@ def counted_flop(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 def own_counters() -> dict[Any, Any]:
-    """How to count the FLOP of operators that PyTorch's registry leaves out or miscounts.
+    """Functions to count the FLOP of operators that PyTorch's registry leaves out or miscounts.
 
-    It leaves out the CPU's fused attention, and takes the gradient of filters in groups as if each
-    group had the channels of all.
+    It leaves out the fused attention of the CPU. For filters in groups, it counts the gradient as
+    if each group had the channels of all groups.
     """
     aten = torch.ops.aten
 

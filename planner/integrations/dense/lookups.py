@@ -1,4 +1,4 @@
-"""TorchRec's modules in a trace: what stands for tables, and parts that are known as a whole."""
+"""TorchRec's modules in a trace: replaces their lookups, and knows the parts of a DLRM."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from planner.integrations.dense.kinds import data_type
 from planner.integrations.dense.nested import mapped
 
 Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
-"""From the arguments of a module of tables to what it returns, and the tensors in it."""
+"""From the arguments of a module with tables to its result, and the tensors in the result."""
 
 
 def lookups_of(module: nn.Module) -> dict[str, Lookup]:
-    """What stands for each module of tables, by its path."""
+    """The function that replaces the lookups of each module with tables, by its path."""
     found: dict[str, Lookup] = {}
     dtype = _type_of(module)
     for path, child in module.named_modules():
@@ -36,19 +36,19 @@ def lookups_of(module: nn.Module) -> dict[str, Lookup]:
 
 
 def hush_fx() -> None:
-    """Keep torch.fx from warning, once, of a function that TorchRec calls to make jagged inputs."""
+    """Suppress a warning of torch.fx about a function that TorchRec calls for jagged inputs."""
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 def synchronized(value: Any) -> Any:
-    """Jagged inputs with their lengths known to the host, which fake tensors cannot tell."""
+    """Jagged inputs with lengths that the host knows, because fake tensors have no values."""
     return mapped(value, lambda x: x.sync() if isinstance(x, KeyedJaggedTensor) else x)
 
 
 def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator, ...] | None:
-    """Operators of what TorchRec's DLRM does with its vectors; None for all other modules.
+    """The operators of the interaction of TorchRec's DLRM; None for all other modules.
 
-    They are those of :mod:`costmodels.layers`; the copy of what the tables gave is part of them.
+    They are those of :mod:`costmodels.layers`, which include the copy of the looked-up vectors.
     """
     if isinstance(module, SparseArch):
         return ()
@@ -74,9 +74,9 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
 
 
 def _type_of(module: nn.Module) -> torch.dtype:
-    """The type of the vectors that tables give: fp32, or that of a model all in two bytes.
+    """The type of looked-up vectors: fp32, or the type of a model whose types all have two bytes.
 
-    FBGEMM gives vectors in fp32 from rows of any type unless it is told otherwise.
+    By default FBGEMM returns vectors in fp32, from rows of any type.
     """
     types = {p.dtype for p in module.parameters() if p.is_floating_point()}
     halves = (torch.bfloat16, torch.float16)

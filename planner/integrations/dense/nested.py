@@ -1,4 +1,4 @@
-"""Values inside containers: lists, tuples, mappings and dataclasses, to any depth."""
+"""Changes values inside containers: lists, tuples, mappings and dataclasses, to any depth."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same containers around values that are changed; what was given stays as it was.
+    """A copy of the containers, with each value replaced by ``change`` of it.
 
-    Named tuples, mappings of any kind and dataclasses, frozen ones too, keep their types. An object
-    of any other type is a value.
+    Named tuples, mappings of any kind and dataclasses, including frozen ones, keep their types. An
+    object of any other type is a value.
     """
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return type(value)._make(mapped(item, change) for item in value)

@@ -1,4 +1,4 @@
-"""Finds in a backward pass what checkpoints compute once more."""
+"""Finds the operators that checkpoints compute again in a backward pass."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from planner.integrations.dense.recorder import Known, Recorder
 
 
 class Recomputing(TorchDispatchMode):
-    """A dispatch mode for the backward pass that tells a recorder what is computed once more.
+    """A dispatch mode for the backward pass that tells a recorder which operators run again.
 
     Args:
-        recorder: of the forward pass, which is told.
+        recorder: the recorder of the forward pass.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        """Nothing is seen yet."""
+        """Keep the recorder."""
         super().__init__()
         self._recorder = recorder
         self._seen = Recorder({})
 
     @contextlib.contextmanager
     def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
-        """What is computed between now and the end belongs to the modules that run."""
+        """A context in which operators are counted for the module that runs them."""
         with self._seen.inside(names, known), self:
             yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then tell the recorder if it is one of the forward pass."""
+        """Run the operator; tell the recorder if it belongs to the forward pass."""
         del types
         if not is_computed_again():
             return func(*args, **(kwargs or {}))

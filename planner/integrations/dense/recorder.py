@@ -1,4 +1,4 @@
-"""Sees every operator of a forward pass on fake tensors and writes down what it does."""
+"""Records every operator of a forward pass on fake tensors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from planner.integrations.dense.gradients import (
 )
 
 Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
-"""Operators of a module that is known as a whole, from its arguments."""
+"""From a module and its arguments to its operators, if it is known as a whole."""
 _Place = tuple[list[Operator], int]
-"""A list of operators and a place in it."""
+"""A list of operators, and a position in it."""
 
 
 class Recorder(TorchDispatchMode):
-    """A dispatch mode that lists operators, with the parameters and the tensors that they keep.
+    """A dispatch mode that lists operators, with their parameters and the tensors that they keep.
 
     Args:
         parameters: the storages of trained tensors, with the elements and bytes of each.
     """
 
     def __init__(self, parameters: dict[int, tuple[int, float]]) -> None:
-        """Start with nothing listed."""
+        """Start with empty lists."""
         super().__init__()
         self.before: list[Operator] = []
         self.after: list[Operator] = []
@@ -59,13 +59,13 @@ class Recorder(TorchDispatchMode):
     # -- what the tracer tells ----------------------------------------------------------------
 
     def look_up(self, tensor: torch.Tensor) -> None:
-        """The tensor comes out of tables; all that follows from it is after them."""
+        """Note that a tensor comes from tables; what is computed from it is after the tables."""
         self._looked_up.add(_storage(tensor))
         self._alive.append(tensor)
 
     @contextlib.contextmanager
     def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
-        """Operators between now and the end belong to the modules that run."""
+        """A context in which operators are listed under the module that runs them."""
         handles: list[Any] = []
         self._names = frozenset(names.values())
         for child in names:
@@ -81,11 +81,11 @@ class Recorder(TorchDispatchMode):
                 handle.remove()
 
     def again(self, operator: Operator) -> None:
-        """The backward pass ran an operator of the forward pass once more.
+        """Note that the backward pass has run an operator of the forward pass again.
 
-        It is looked for among operators of the same module; outside of modules, among all of equal
-        work. Where the forward pass ran without gradients, as in a checkpoint of the older kind,
-        only now is it known which operands need one.
+        The operator is searched among those of the same module; outside of modules, among all with
+        equal work. If the forward pass ran it without gradients, as in a checkpoint of the older
+        kind, only now is it known which of its operands need a gradient.
         """
         if self._places is None:
             self._places = self._by_work()
@@ -111,7 +111,7 @@ class Recorder(TorchDispatchMode):
         self.remarks["nested"] = words
 
     def results(self, outputs: list[torch.Tensor]) -> None:
-        """Gradients start from ``outputs``; what these do not depend on has no backward pass."""
+        """Note from which ``outputs`` gradients start; other operators have no backward pass."""
         if self._parameters and not outputs:
             words = "no result of the module has a gradient: no backward pass is listed"
             self.remarks["no gradient"] = words
@@ -123,7 +123,7 @@ class Recorder(TorchDispatchMode):
                 )
 
     def end(self) -> None:
-        """The forward pass is over: what is kept since its last operator belongs to that."""
+        """End the forward pass; tensors kept since the last operator belong to that operator."""
         listed = self.after or self.before
         if listed and self._pending_bytes:
             listed[-1] = replace(
@@ -132,7 +132,7 @@ class Recorder(TorchDispatchMode):
             self._pending_bytes = 0.0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that the backward pass needs; each storage counts once, parameters never."""
+        """Note a tensor that the backward pass needs; storages count once, parameters never."""
         storage = _storage(tensor)
         self._alive.append(tensor)
         if storage in self._saved or storage in self._parameters:
@@ -152,9 +152,9 @@ class Recorder(TorchDispatchMode):
     # -- what torch calls -----------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then write it down; one that is made of others counts as these.
+        """Run the operator and list it; an operator that consists of others counts as those.
 
-        Operators arrive whole only under ``torch.inference_mode``.
+        Such operators arrive undivided only under ``torch.inference_mode``.
         """
         del types
         kwargs = kwargs or {}
@@ -181,15 +181,15 @@ class Recorder(TorchDispatchMode):
     # -- private --------------------------------------------------------------------------------
 
     def _follow(self, read: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Results in an own function need gradients where what they are made of does.
+        """Mark results inside a ``torch.autograd.Function`` whose operands need gradients.
 
-        Autograd does not mark them, for it does not look into the function.
+        Autograd does not mark them, because it does not look inside the function.
         """
         if is_in_own_function() and any(self._needs(read)):
             self._followed.update(_storage(x) for x in made)
 
     def _needs(self, tensors: Iterable[torch.Tensor]) -> tuple[bool, ...]:
-        """Which tensors need a gradient, if what runs now can have one."""
+        """Which tensors need a gradient, if the operator that runs now can have one."""
         is_own = is_in_own_function()
         found = tuple(
             bool(x.requires_grad) or (is_own and _storage(x) in self._followed) for x in tensors
@@ -197,9 +197,9 @@ class Recorder(TorchDispatchMode):
         return found if is_own or torch.is_grad_enabled() else (False,) * len(found)
 
     def _remember_node(self, place: _Place, func: Any) -> None:
-        """Which node of autograd's graph computes the gradients of what was just listed.
+        """Remember the node of autograd's graph that computes the gradients of the last operator.
 
-        What writes into a part of a tensor has none of its own.
+        An operator that writes into a part of a tensor has no node of its own.
         """
         is_own = is_in_own_function()
         if is_own:
@@ -208,9 +208,9 @@ class Recorder(TorchDispatchMode):
             self._nodes.append((place, newest_node()))
 
     def _by_work(self) -> dict[tuple[object, ...], list[_Place]]:
-        """Where operators of equal work are listed, with the name of their module and without.
+        """The positions of operators by their work, with the name of their module and without.
 
-        Last, and so taken first, are those that ran without gradients.
+        Operators that ran without gradients are last, so that they are taken first.
         """
         found: dict[tuple[object, ...], list[_Place]] = {}
         for listed in (self.before, self.after):
@@ -277,7 +277,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _parameters_of(self, read: list[torch.Tensor]) -> tuple[int, float]:
-        """Elements and bytes of trained tensors that no operator had before."""
+        """Elements and bytes of trained tensors that no operator before has read."""
         count, size = 0, 0.0
         for tensor in read:
             elements, num_bytes = self.unused.pop(_storage(tensor), (0, 0.0))
@@ -313,7 +313,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _work(operator: Operator) -> tuple[object, ...]:
-    """What it does, whatever module it belongs to and whatever it keeps."""
+    """A key of what an operator does, without its module and without what it keeps."""
     return (
         operator.kind,
         operator.shape,
@@ -333,7 +333,7 @@ def _numel(tensor: torch.Tensor) -> int:
 
 
 def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """An argument by its name, whether it was given by name or by place; None if it was not."""
+    """An argument by its name, given by name or by position; None if it was not given."""
     if name in kwargs:
         return kwargs[name]
     for place, argument in enumerate(func._schema.arguments):

@@ -1,4 +1,4 @@
-"""The dense part of any module as operators, traced on fake tensors without running it."""
+"""Traces the dense part of any module as a list of operators, on fake tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAME: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTrace:
-    """What tracing gave: the operators, PyTorch's own count of FLOP, and what to know of it."""
+    """The result of a trace: the operators, PyTorch's own count of FLOP, and remarks."""
 
     operators: OperatorList
     counted_forward_flop: float
@@ -45,7 +45,7 @@ class DenseTrace:
 
     @property
     def all_operators(self) -> tuple[Operator, ...]:
-        """Those before and after the tables."""
+        """The operators before and after the tables."""
         return (*self.operators.before_tables, *self.operators.after_tables)
 
     @property
@@ -60,12 +60,12 @@ class DenseTrace:
 
     @property
     def num_parameters(self) -> int:
-        """Trained elements."""
+        """Number of trained elements."""
         return sum(o.num_repeats * o.num_parameters for o in self.all_operators)
 
     @property
     def parameter_bytes(self) -> float:
-        """Bytes of the trained elements as the module holds them."""
+        """Bytes of the trained elements in the types of the module."""
         return sum(o.num_repeats * o.parameter_bytes for o in self.all_operators)
 
 
@@ -79,22 +79,22 @@ def trace_dense(
     autocast: torch.dtype | None = None,
     source: str = "",
 ) -> DenseTrace:
-    """Trace forward and backward of a module.
+    """Trace the forward and backward pass of a module.
 
-    Nothing is computed: parameters and inputs become fake tensors. The listed operators are those
-    of the forward pass; what the backward pass computes follows from them, and is compared with
-    what PyTorch counts.
+    Nothing is computed, because parameters and inputs become fake tensors. The listed operators are
+    those of the forward pass. The FLOP of the backward pass follow from them, and are compared with
+    those that PyTorch counts.
 
     Args:
-        module: on any device, the meta device too; it is left as it was.
-        inputs: arguments of ``forward``: a tuple, a mapping of names, or the only argument, with
-            tensors inside lists, mappings, named tuples and dataclasses too.
+        module: the module, on any device, including the meta device; it is left as it was.
+        inputs: the arguments of ``forward``: a tuple, a mapping of names, or the only argument.
+            Tensors can be inside lists, mappings, named tuples and dataclasses.
         batch_size: samples in ``inputs``.
-        lookups: what stands for each module of tables, by its path.
+        lookups: for the path of each module with tables, a function that replaces its lookups.
         inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
             tables do.
-        autocast: the type that products compute in under ``torch.autocast``; None without it.
-        source: told in the list.
+        autocast: the type in which products compute under ``torch.autocast``; None without it.
+        source: a text on the source, which is kept in the list.
 
     Raises:
         InvalidInputError: the module cannot be traced on fake tensors, or has lazy layers that
@@ -136,7 +136,7 @@ def _recording(
     names: dict[nn.Module, str],
     autocast: torch.dtype | None,
 ) -> Iterator[None]:
-    """The forward pass, with what it keeps and what PyTorch counts."""
+    """A context for the forward pass, which records what it keeps and what PyTorch counts."""
     with (
         _autocast(autocast),
         torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
@@ -149,9 +149,9 @@ def _recording(
 
 
 class _Step(nn.Module):
-    """Forward and backward of a module in one call, for its fake parameters must last for both.
+    """Forward and backward pass of a module in one call, so that its fake parameters last for both.
 
-    A backward pass reads them where it computes again what a checkpoint did not keep.
+    The backward pass reads parameters when it computes again what a checkpoint did not keep.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class _Step(nn.Module):
         self._results = results
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        """Results that a gradient starts from."""
+        """Run both passes; returns the results from which gradients start."""
         forward, backward = self._during
         with forward():
             output = self.module(*args, **kwargs)
@@ -180,13 +180,13 @@ class _Step(nn.Module):
 
 
 def _prefixed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Names as :class:`_Step` has them."""
+    """The tensors with the names that they have in :class:`_Step`."""
     return {f"module.{name}": tensor for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
 def _made_of_products() -> Iterator[None]:
-    """Recurrent layers and attention without gradients run as several operators, not as one."""
+    """A context in which recurrent layers, and attention without gradients, run as products."""
     onednn, fast_path = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
     torch.backends.mkldnn.enabled = False
     torch.backends.mha.set_fastpath_enabled(False)
@@ -246,7 +246,7 @@ def _trace(
 
 
 def _checked(trace: DenseTrace) -> DenseTrace:
-    """With a remark where the FLOP are not those that PyTorch counts."""
+    """The trace, with a remark if its FLOP differ from those that PyTorch counts."""
     remarks = list(trace.remarks)
     for words, ours, theirs in (
         ("forward", trace.forward_flop, trace.counted_forward_flop),
@@ -273,7 +273,7 @@ def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[An
 def _stand_ins(
     module: nn.Module, lookups: Mapping[str, Lookup], recorder: Recorder, fake: FakeTensorMode
 ) -> Iterator[None]:
-    """Modules of tables give vectors that nobody looked up."""
+    """A context in which modules with tables return fake vectors, without a lookup."""
     changed: list[nn.Module] = []
     try:
         for path, lookup in lookups.items():
@@ -304,7 +304,7 @@ def _differentiable(output: Any) -> list[torch.Tensor]:
 
 
 def _loss(output: torch.Tensor) -> Operator:
-    """What follows a result that is no loss: one pass over it."""
+    """The operator that stands for a loss after a result that is not one: one pass over it."""
     size = bytes_of([output])
     return Operator(
         name="loss",
@@ -317,7 +317,7 @@ def _loss(output: torch.Tensor) -> Operator:
 
 
 def _unused(recorder: Recorder) -> list[Operator]:
-    """Parameters that no operator reads; they are kept, and reduced, all the same."""
+    """An operator for parameters that nothing reads; they are stored and reduced as well."""
     count = sum(elements for elements, _ in recorder.unused.values())
     if not count:
         return []

@@ -1,1 +1,1 @@
-"""TorchRec's modules, sharders, constraints and topologies in our nouns, and back."""
+"""Converts TorchRec's modules, sharders, constraints and topologies to ours, and back."""

@@ -1,4 +1,4 @@
-"""Quantized communication of a sharder: its registry of codecs as codecs of ours."""
+"""Reads the quantized communication of a sharder from its registry of codecs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _BY_TYPE: Final = {
     torch.uint8: Precision.FP8,
     torch.int8: Precision.FP8,
 }
-"""Codecs of which only the element type on the wire is known; a byte is taken to have no scale."""
+"""Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
+"""
 _WITH_ROWS: Final = (Precision.FP8, Precision.MX4)
 
 
 def communication_of(sharder: ModuleSharder[nn.Module] | SharderData) -> Communication | None:
     """The codecs that a sharder gives to the modules that it shards; None if it has none.
 
-    FBGEMM's codecs say their precision and rows; of others the element type on the wire counts, as
-    in TorchRec's estimates, and a type that is not known counts as fp32. Of TorchRec's snapshots of
-    sharders (``SharderData``) only the sizes of element types are there.
+    FBGEMM's codecs have a precision and rows. For other codecs the element type on the wire counts,
+    as in TorchRec's estimates; an unknown type counts as fp32. TorchRec's snapshots of sharders
+    (``SharderData``) have only the sizes of element types.
     """
     sizes = getattr(sharder, "qcomm_dtype_sizes", None)
     if sizes:
@@ -52,7 +53,7 @@ def communication_of(sharder: ModuleSharder[nn.Module] | SharderData) -> Communi
 
 
 def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
-    """Element types of codecs of a sharder that cannot be priced."""
+    """The element types of a sharder's codecs that cannot be priced."""
     registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
     both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
     every = [codec for codecs in both for codec in (codecs.forward, codecs.backward)]
@@ -76,10 +77,11 @@ def _codec(codec: Any) -> Codec:
 
 
 def row_to_fill(table: Table, batch_size: int) -> int:
-    """Elements of a row that codecs of a table scale together where a rank may not fill whole rows.
+    """The elements of a codec's row, if a rank may send only a part of a row; otherwise 0.
 
-    Zero where every rank sends whole rows however its tables are cut. FBGEMM cuts what a rank sends
-    to another into rows: ``batch_size`` times its columns, or any number of unpooled vectors.
+    A row are the elements that a codec scales together. FBGEMM cuts everything that a rank sends to
+    another into rows: ``batch_size`` times its columns, or any number of unpooled vectors. The
+    result is 0 if every rank sends whole rows, however its tables are cut.
     """
     pooled = table.pooling is not Pooling.NONE
     codecs = table.codecs.exchange(sums=False, is_pooled=pooled)

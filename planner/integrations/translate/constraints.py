@@ -1,4 +1,4 @@
-"""TorchRec's constraints and sharders say what may be done with a table; so do our constraints."""
+"""Turns what TorchRec's constraints and sharders allow for tables into our constraints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GUARDED_BEHIND_PROCESSORS: Final = (
 """The same for tables of feature-processed modules."""
 
 OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
-"""Device of ours whose rules hold on one of TorchRec's."""
+"""For each of TorchRec's devices the one whose rules hold there."""
 
 
 def table_constraints(
@@ -58,16 +58,16 @@ def table_constraints(
     compute_device: str,
     towers: Iterable[Sequence[str]] = (),
 ) -> Constraints:
-    """Limits of a search that obeys TorchRec's rules, its sharders, and the user's constraints.
+    """Constraints for a search that obeys TorchRec's rules, its sharders and the user.
 
     Args:
         requests: each table with its sharder and its constraint, if any.
         compute_device: ``cuda``, ``cpu`` or ``mtia``.
-        towers: tables of one embedding tower each, which must lie on one host.
+        towers: groups of tables, each of an embedding tower; a group has to be on one host.
 
     Raises:
-        InvalidInputError: names each table for which nothing is left, or with a constraint that
-            cannot be held.
+        InvalidInputError: nothing is left for some tables, or their constraints cannot be kept;
+            the message names each of them.
     """
     problems: list[str] = []
     tables = []
@@ -137,10 +137,10 @@ def _one_table(
 
 
 def _restrictions(table: Table, device: str) -> list[str]:
-    """Why a table has fewer sharding types and kernels than others, a line for each reason.
+    """One line for each reason why a table has fewer sharding types and kernels than others.
 
     Args:
-        table: as of :func:`legal_types_and_kernels`.
+        table: the table, as in :func:`legal_types_and_kernels`.
         device: ``cuda`` or ``cpu``.
     """
     reasons = []
@@ -157,12 +157,13 @@ def _restrictions(table: Table, device: str) -> list[str]:
 
 
 def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
-    """Without types that need whole intra-node groups, where the ranks do not fill them.
+    """The constraints without types that need whole intra-node groups, if ranks do not fill them.
 
-    TorchRec's runtime gives such a table every rank of a group of ``intra_group_size``.
+    TorchRec's runtime puts a table of such a type on every rank of a group of
+    ``intra_group_size``.
 
     Raises:
-        InvalidInputError: names each table that has no other type.
+        InvalidInputError: some tables have no other type; the message names each of them.
     """
     world_size, group = topology.world_size, topology.intra_group_size
     if world_size % group == 0:
@@ -185,18 +186,19 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
 def runnable_on_cpu(
     constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
 ) -> Constraints:
-    """Without types that fail in training on cpu, where others are left.
+    """The constraints without sharding types that fail in training on cpu, if others are left.
 
-    FBGEMM takes a rank without any weights for one of a GPU, and fails in its first lookup: no
-    table is cut by rows if a rank gets none of them. ``FusedEmbeddingBagCollection`` cannot be
-    replicated, because TorchRec names a device to ``DistributedDataParallel``, which refuses a CPU.
-    A quantized ``EmbeddingCollection`` is not cut by columns in the memory of a CPU, although its
-    sharder offers that. Tables that are left no other type keep theirs, with a warning.
+    There are three cases. FBGEMM treats a rank without weights as a GPU and fails in its first
+    lookup, so that no table is cut by rows if some rank would get no row of it.
+    ``FusedEmbeddingBagCollection`` cannot be replicated, because TorchRec passes a device to
+    ``DistributedDataParallel``, which refuses a CPU there. A quantized ``EmbeddingCollection``
+    cannot be cut by columns in the memory of a CPU, although its sharder offers this. Tables that
+    have no other type keep theirs, with a warning.
 
     Args:
-        constraints: one entry per table.
-        tables: in the same order.
-        topology: TorchRec's.
+        constraints: one entry for each table.
+        tables: the tables in the same order.
+        topology: TorchRec's topology.
     """
     if topology.compute_device != "cpu":
         return constraints
@@ -205,7 +207,7 @@ def runnable_on_cpu(
     limits, stuck = [], []
     for limit, entry in zip(constraints.tables, tables, strict=True):
         rows = entry.table.num_embeddings
-        if isinstance(entry.module, QuantEmbeddingCollection):  # it looks up on empty ranks
+        if isinstance(entry.module, QuantEmbeddingCollection):  # its ranks may be without rows
             gone = [ShardingType.COLUMN_WISE]
         else:
             gone = [kind for kind, n in parts.items() if -(-rows // n) * (n - 1) >= rows]
@@ -227,11 +229,11 @@ def runnable_on_cpu(
 
 
 def refused_types(constraints: Constraints, plan: Plan) -> dict[str, ShardingType]:
-    """Tables of a plan with a sharding type that their limits do not allow, and that type.
+    """The tables of a plan whose sharding type their limits do not allow, with that type.
 
     Args:
-        constraints: one entry per table, in the order of the plan.
-        plan: of the same tables.
+        constraints: one entry for each table, in the order of the plan.
+        plan: a plan of the same tables.
     """
     return {
         placed.table: placed.sharding_type
@@ -248,16 +250,16 @@ def has_other_groups(
 
 
 def in_other_group(given: ParameterConstraints | None, compute_device: str) -> bool:
-    """Whether a table belongs to another device group, so that it is planned apart from this."""
+    """Whether a table belongs to another device group, which is planned separately."""
     group = given.device_group if given else None
     return bool(group) and group != compute_device
 
 
 def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> list[tuple[str, str]]:
-    """(sharding type, kernel) that a sharder offers, by TorchRec's names and in its order.
+    """Pairs (sharding type, kernel) that a sharder offers, in TorchRec's names and order.
 
-    A sharder is asked for the device that is planned. TorchRec's own methods are the exception on
-    cpu: they are asked for cuda, because their list for cpu leaves out row-wise types, which
+    A sharder is asked for the device that is planned, with one exception: for cpu, TorchRec's own
+    methods are asked for cuda, because their list for cpu leaves out row-wise types, which
     TorchRec's cpu runtime trains with the same result
     (``tests/integration/on_ranks/test_shardings.py``).
     """
@@ -280,7 +282,7 @@ def _asked(
     sharder: ModuleSharder[nn.Module],
     given: ParameterConstraints,
 ) -> list[tuple[str, str]]:
-    """Those that a constraint leaves, with the guards of TorchRec's enumerator where it is open."""
+    """The pairs that a constraint leaves, without guarded types unless the constraint names them."""
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
     guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
     types = [str(t) for t in given.sharding_types or ()]
@@ -293,7 +295,7 @@ def _asked(
 
 
 def _our_pair(pair: tuple[str, str]) -> tuple[ShardingType, ComputeKernel] | None:
-    """The pair in our nouns; None for kernels and types that no plan of ours uses."""
+    """The pair as our types; None for kernels and types that our plans do not use."""
     try:
         return ShardingType(pair[0]), our_kernel(pair[1])
     except ValueError:
@@ -313,14 +315,14 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
 def pinned_load_factor(
     sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None
 ) -> float | None:
-    """The cache size that the user set for a table, as TorchRec's kernels find it.
+    """The cache load factor that the user has set for a table, as TorchRec's kernels find it.
 
-    First ``cache_params.load_factor`` of its constraint, then ``cache_load_factor`` among the
-    ``fused_params`` of its sharder; None if neither is set. A cache of all rows, or more, counts as
-    :data:`WHOLE_CACHE`.
+    It is ``cache_params.load_factor`` of the table's constraint, or else ``cache_load_factor``
+    among the ``fused_params`` of its sharder; None if neither is set. A cache of all rows, or more,
+    counts as :data:`WHOLE_CACHE`.
 
     Raises:
-        InvalidInputError: the one that counts is not above 0.
+        InvalidInputError: the load factor is not above 0.
     """
     cache = given.cache_params if given else None
     ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
@@ -334,7 +336,7 @@ def pinned_load_factor(
 
 
 def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
-    """Kernels of ours behind TorchRec's names; it has some that no plan of ours uses."""
+    """Our kernels for TorchRec's names; kernels that our plans do not use are left out."""
     found = []
     for name in names:
         with contextlib.suppress(ValueError):
@@ -343,7 +345,7 @@ def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
 
 
 def _searched_as(name: str) -> ComputeKernel | None:
-    """The kernel of ours under which the search sees one of TorchRec's."""
+    """The kernel under which the search sees one of TorchRec's; None if it does not use it."""
     return (
         ComputeKernel.FUSED_UVM_CACHING if name in KERNELS else next(iter(_kernels([name])), None)
     )
@@ -354,10 +356,10 @@ def narrowed_to_options(
     places: dict[str, tuple[str, str]],
     options: Iterable[tuple[str, str, str, str]],
 ) -> Constraints:
-    """The constraints with only those options that a TorchRec enumerator lists.
+    """The constraints narrowed to the options that a TorchRec enumerator lists.
 
     Args:
-        constraints: one entry per table, in the order of ``places``.
+        constraints: one entry for each table, in the order of ``places``.
         places: module path and parameter name of each table, by our name.
         options: (module path, parameter name, sharding type, kernel) of each listed option.
     """

@@ -1,4 +1,4 @@
-"""The dense part of a TorchRec DLRM, read off its layers."""
+"""Reads the dense part of a TorchRec DLRM from its layers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torchrec.models.dlrm import DLRM, DLRM_DCN
 from costmodels.workload import DenseArch, Interaction
 
 DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
-"""Memory of a dense part of unknown shape per byte of its parameters: the parameters, twice that
-for the optimizer, three times for DDP (TorchRec 1.8, ``HeuristicalStorageReservation``)."""
+"""Bytes of memory for each byte of parameters of a dense part of unknown shape: once for the
+parameters, twice for the optimizer, three times for DDP (TorchRec 1.8,
+``HeuristicalStorageReservation``)."""
 
 
 def dense_arch(module: nn.Module) -> DenseArch | None:
-    """Layers of the first DLRM inside a model; None if there is none.
+    """The dense part of the first DLRM inside a model; None if there is no DLRM.
 
-    Plain, projection and DCN interactions are known; the projection model counts as the plain one.
+    Plain, projection and DCN interactions are known; the projection model counts as a plain one.
     """
     for candidate in module.modules():
         if isinstance(candidate, DLRM):
@@ -28,7 +29,7 @@ def dense_arch(module: nn.Module) -> DenseArch | None:
 
 
 def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> float:
-    """Memory per rank of all parameters but the sharded ones, with optimizer and DDP, in bytes."""
+    """Bytes per rank for all parameters except the sharded ones, with their optimizer and DDP."""
     skip = {id(p) for p in sharded}
     plain = (p for p in module.parameters() if id(p) not in skip and not is_lazy(p))
     return DENSE_BYTES_PER_PARAMETER_BYTE * sum(p.numel() * p.element_size() for p in plain)

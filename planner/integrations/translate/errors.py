@@ -1,4 +1,4 @@
-"""One error for users of TorchRec: it is TorchRec's ``PlannerError`` and ours at once."""
+"""The error for users of TorchRec, which is both TorchRec's ``PlannerError`` and ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ShardPlannerError(TorchrecPlannerError, PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
 
     def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
-        """Keep TorchRec's reason beside the message."""
+        """Keep TorchRec's reason with the message."""
         super().__init__(message, error_type)
 
 

@@ -1,4 +1,4 @@
-"""Features of a table with their indices per sample, from TorchRec's constraints."""
+"""Reads the features of a table, with their indices per sample, from TorchRec's constraints."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from costmodels.workload import Feature
 from planner.errors import InvalidInputError
 
 MOST_INDICES: Final = 10**6
-"""Indices per sample of a feature at most, as in a workload."""
+"""The most indices per sample that a feature may have, as in a workload."""
 
 
 def features_of(
     names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
 ) -> tuple[Feature, ...]:
-    """Features with their indices per sample of the rank's batch.
+    """The features of a table with their indices per sample of the rank's batch.
 
-    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature. Where it
-    gives other numbers of values than features, their sum is spread evenly over these.
+    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature. If a
+    constraint has more or fewer values than there are features, the sum of indices is spread evenly
+    over the features.
 
     Raises:
         InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too;
-            or a value is no number, negative or not finite.
+            or a value is not a number, negative, or not finite.
     """
     limit = constraint or ParameterConstraints()
     lists = {
@@ -64,16 +65,17 @@ def features_of(
 
 
 def is_spread(features: Sequence[object], constraint: ParameterConstraints) -> bool:
-    """Whether a constraint gives other numbers of values than features."""
+    """Whether a constraint has more or fewer values than there are features."""
     lists = (constraint.pooling_factors, constraint.num_poolings, constraint.batch_sizes)
     return any(values and len(values) not in (1, len(features)) for values in lists)
 
 
 def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
-    """Whether the unpooled tables of a sharder exchange each batch's distinct indices.
+    """Whether the unpooled tables of a sharder exchange only the distinct indices of each batch.
 
-    Said when the sharder is made, or for all of them by TorchRec's older ``set_ec_index_dedup``. Of
-    modules with managed collisions it is the sharder of the tables inside that says it.
+    This is set when the sharder is made, or for all sharders by TorchRec's older
+    ``set_ec_index_dedup``. For modules with managed collisions, the sharder of their inner tables
+    decides.
     """
     inner = getattr(sharder, "_e_sharder", sharder)
     return bool(getattr(inner, "_use_index_dedup", False) or get_ec_index_dedup())
@@ -91,12 +93,12 @@ def torchrec_inputs(
     """The inputs of a table as TorchRec's estimators count them.
 
     Args:
-        name: of the table.
-        constraint: of it, if any; without, TorchRec takes one index of one feature.
-        module: that owns the table.
-        sharder: of the module.
+        name: the name of the table.
+        constraint: its constraint; if None, TorchRec assumes one feature with one index.
+        module: the module that owns the table.
+        sharder: the sharder of the module.
         batch_size: samples per rank.
-        is_pooled: bags become one vector.
+        is_pooled: whether a bag becomes one vector.
     """
     limit = constraint or ParameterConstraints()
     lengths = [float(x) for x in limit.pooling_factors]
@@ -117,7 +119,7 @@ def torchrec_inputs(
 
 
 def _is_processed(name: str, module: nn.Module) -> bool:
-    """Whether a feature processor is named like the table, which TorchRec takes for its own."""
+    """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
     processor = getattr(module, "_feature_processor", None)
     modules = getattr(processor, "feature_processor_modules", None)
     return isinstance(modules, nn.ModuleDict) and name in modules

@@ -1,4 +1,4 @@
-"""What a TorchRec model does not say about its training, told by the user."""
+"""Hints of the user on what a TorchRec model does not say about its training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from planner.errors import InvalidInputError
 class WorkloadHints:
     """What a model does not say about its training.
 
-    ``distributions`` maps table names to index laws; other tables take ``default_distribution``
-    of their row count. The law of a virtual table has as many rows as it has ids in use. ``dense``
-    replaces the dense part read off the model. ``reserved_bytes`` is device memory per rank kept
-    for all that the planner does not count.
+    ``distributions`` maps table names to index laws. Other tables get ``default_distribution``,
+    called with their number of rows. The law of a virtual table has as many rows as ids are in use.
+    ``dense`` replaces the dense part that is read from the model. ``reserved_bytes`` is device
+    memory of each rank that is kept free for everything that the planner does not count.
 
     Raises:
-        InvalidInputError: names each value of another kind, or a negative reserve.
+        InvalidInputError: values have a wrong type, or the reserve is negative; the message names
+            each of them.
     """
 
     name: str = "torchrec_model"
@@ -35,7 +36,7 @@ class WorkloadHints:
     reserved_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse values that nothing could be planned with."""
+        """Refuse values of a wrong type, and a negative reserve."""
         kinds: tuple[tuple[str, Any, str], ...] = (
             ("name", str, "a text"),
             ("distributions", Mapping, "a dictionary of index distributions by table"),

@@ -1,11 +1,11 @@
-"""Key-value tables: virtual ones, whose rows exist once an id is seen, and tables kept on SSD.
+"""Plans key-value tables: virtual tables, whose rows exist once an id is seen, and tables on SSD.
 
-TorchRec plans them only where the table's type or a constraint demands it, and so do we. There is
-no measured cost of their kernels here. They are priced as what they resemble most, a table in host
-memory behind a cache on the device (``fused_uvm_caching``), and the interval reaches from "every
-row is in the cache" to "no row is", the latter at the speed TorchRec gives an SSD where rows live
-on one. Device memory is TorchRec's count; host and SSD bytes are left out of the ledger, as
-TorchRec leaves those of virtual tables out.
+TorchRec plans such tables only if the table's type or a constraint demands it, and so does this
+package. There are no measurements of their kernels. They are priced as what is most similar: a
+table in host memory with a cache on the device (``fused_uvm_caching``). The interval reaches from
+"every row is in the cache" to "no row is in the cache"; for rows on an SSD, the latter uses the
+speed that TorchRec assumes for an SSD. Device memory is counted as TorchRec counts it. Host and SSD
+bytes are not counted, as TorchRec does not count those of virtual tables.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 
 ON_SSD: Final = "key_value"
-"""Kernel of an ordinary table whose rows live on an SSD."""
+"""The kernel of an ordinary table whose rows are on an SSD."""
 
 VIRTUAL: Final = ("dram_virtual_table", "ssd_virtual_table", "dram_ssd_virtual_table")
-"""Kernels of virtual tables; the first is taken if no constraint names one."""
+"""The kernels of virtual tables; the first one is used if no constraint names another."""
 
 KERNELS: Final = (ON_SSD, *VIRTUAL)
 
 MOST_ROWS: Final = 2**48
-"""Rows a table is priced with at most; virtual tables name up to 2^63 ids."""
+"""A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
 
 _MB: Final = 2**20
 _LEAST_RATIO: Final = 1e-12
@@ -55,9 +55,9 @@ _SSD_SLOWDOWN: Final = HBM_TO_DDR_MEM_BW / SSD_MEM_BW
 
 @dataclass(frozen=True, kw_only=True)
 class KeyValueTable:
-    """How one such table is run: its kernel, and the cache of each shard on its device.
+    """How a key-value table is run: its kernel, and the cache of each shard on its device.
 
-    ``num_buckets`` is set for virtual tables that have buckets: no rank gets part of a bucket.
+    ``num_buckets`` is set for virtual tables with buckets, which must not be cut.
     """
 
     kernel: str
@@ -66,7 +66,7 @@ class KeyValueTable:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether its rows exist only once their ids are seen."""
+        """Whether rows exist only after their ids were seen."""
         return self.kernel in VIRTUAL
 
 
@@ -77,9 +77,10 @@ def key_value_table(
     parameter: nn.Parameter,
     compute_device: str,
 ) -> KeyValueTable | None:
-    """What a table must be run as, if it is a key-value table; None for all others.
+    """How a table has to be run, if it is a key-value table; None for other tables.
 
-    A table whose constraint leaves it ordinary kernels too is an ordinary one: those are faster.
+    A table whose constraint also allows ordinary kernels is an ordinary table, because these
+    kernels are faster.
 
     Args:
         config: TorchRec's configuration of the table.
@@ -89,7 +90,7 @@ def key_value_table(
         compute_device: ``cuda`` or ``cpu``.
 
     Raises:
-        InvalidInputError: kernels, sharding types, device or buckets that TorchRec cannot run.
+        InvalidInputError: TorchRec cannot run the kernels, sharding types, device or buckets.
     """
     virtual = bool(getattr(config, "use_virtual_table", False))
     limit = given or ParameterConstraints()
@@ -112,20 +113,20 @@ def key_value_table(
 
 
 def without_cache(given: ParameterConstraints | None) -> ParameterConstraints:
-    """The constraint of an ordinary table beside key-value tables.
+    """The constraint of an ordinary table in a model with key-value tables: without caching.
 
-    Those are priced as ``fused_uvm_caching``, and tables of one kernel share one launch, which an
-    ordinary table would not share with them in TorchRec.
+    Key-value tables are priced as ``fused_uvm_caching``. Tables of one kernel share a launch, but
+    an ordinary table would not share one with key-value tables in TorchRec.
     """
     kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
     return replace(given or ParameterConstraints(), compute_kernels=kernels)
 
 
 def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
-    """Refuse key-value tables where only their stand-ins would be left of them.
+    """Refuse key-value tables in places where only the tables they are priced as would be known.
 
     Raises:
-        InvalidInputError: names the first ones.
+        InvalidInputError: there are such tables; the message names the first ones.
     """
     if found:
         message = (
@@ -164,13 +165,13 @@ def _require_runnable(
 def planned_as(
     kept: KeyValueTable, given: ParameterConstraints | None, rows_bytes: float, world_size: int
 ) -> ParameterConstraints:
-    """The constraint under which the search sees such a table: the caching kernel, one ratio.
+    """The constraint under which the search sees a key-value table: caching with one load factor.
 
     Args:
         kept: how the table is run.
         given: the user's constraint, if any.
-        rows_bytes: bytes of all rows it is priced with.
-        world_size: ranks; each holds a cache of its own for a table cut by rows.
+        rows_bytes: bytes of all rows with which it is priced.
+        world_size: number of ranks, each of which has its own cache for a table cut by rows.
     """
     limit = given or ParameterConstraints()
     caches = world_size if kept.is_virtual else 1
@@ -195,13 +196,21 @@ class KeyValuePipeline(CostPipeline):
         key_values: Mapping[str, KeyValueTable] | None = None,
         knows_optimizer: bool = True,
     ) -> None:
-        """Key-value tables by their names in the workload; whether its optimizer is a guess."""
+        """Keep the arguments of :class:`CostPipeline`, and two more.
+
+        Args:
+            workload: the tables.
+            topology: the system.
+            models: the cost models.
+            key_values: the key-value tables, by their names in the workload.
+            knows_optimizer: whether the cost of the workload's optimizer is known.
+        """
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
         self.knows_optimizer = knows_optimizer
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of unplaced options, those of key-value tables with the memory of a cache alone."""
+        """Work of options; of key-value tables only the cache counts as memory."""
         kept = [self.key_values.get(option.table) for option in options]
         return [
             work if cache is None else replace(work, rows=_only_cache(work.rows, cache))
@@ -220,7 +229,7 @@ class KeyValuePipeline(CostPipeline):
         return work
 
     def estimate(self, plan: Plan) -> IterationEstimate:
-        """One iteration, with an interval from all cached to nothing cached.
+        """One iteration, with an interval from "all rows are cached" to "no row is cached".
 
         Raises:
             InvalidValueError: the plan is not one of this workload on this many ranks.
@@ -242,7 +251,11 @@ class KeyValuePipeline(CostPipeline):
         return replace(found, time=wide)
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
-        """From an optimizer without state to twice what the planned one takes beyond that."""
+        """Widen the interval for an unknown optimizer.
+
+        It reaches from an optimizer without state to one whose state costs twice as much as that of
+        the planned one.
+        """
         without = replace(self.workload, optimizer=Optimizer.SGD)
         least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
         planned = self.sampled_times(plan)
@@ -251,7 +264,7 @@ class KeyValuePipeline(CostPipeline):
         return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + added)
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
-        """The plan with its key-value tables under another kernel; only its times mean anything."""
+        """The plan with its key-value tables under another kernel, of which only times are used."""
         return Plan(
             placements=tuple(
                 replace(p, kernel=kernel, cache_load_factor_ratio=None)

@@ -1,4 +1,4 @@
-"""A TorchRec model from the user's own code, as a workload."""
+"""Imports a TorchRec model, built by the user's own code, as a workload."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def import_module(
 ) -> Imported:
     """The workload of the model that a function builds.
 
-    With ``inputs`` the dense part is traced on fake tensors, whatever it is, and a model needs no
-    tables. Without, it is known only where it is TorchRec's DLRM.
+    With ``inputs``, any dense part is traced on fake tensors, and the model need not have tables.
+    Without ``inputs``, the dense part is known only if it is TorchRec's DLRM.
 
     Args:
-        factory: ``package.module:function``; called without arguments, on the meta device. It
-            returns the model, or the model and TorchRec's constraints by table name.
+        factory: ``package.module:function``; it is called without arguments, on the meta device.
+            It returns the model, or the model and TorchRec's constraints by table name.
         batch_size: samples per rank.
         device: ``cuda`` or ``cpu``.
-        inputs: ``package.module:function``; called with the batch size, it gives the arguments of
-            the model's ``forward``, on the CPU.
-        autocast: ``bf16`` or ``fp16`` where the model trains under ``torch.autocast``.
+        inputs: ``package.module:function``; it is called with the batch size, and returns the
+            arguments of the model's ``forward``, on the CPU.
+        autocast: ``bf16`` or ``fp16`` if the model trains under ``torch.autocast``.
 
     Raises:
-        InvalidInputError: a function is not there, fails, or gives something else; a model
-            without tables and without inputs; a table that cannot be planned; a dense part that
+        InvalidInputError: a function does not exist, fails, or returns something else; the model
+            has no tables, and no inputs are given; a table cannot be planned; or the dense part
             cannot be traced.
     """
     model, constraints = built_model(factory)
@@ -123,7 +123,7 @@ def _traced(
 
 
 def _trace_notes(trace: DenseTrace | None) -> dict[str, str]:
-    """What a trace takes for granted, and what it does not know."""
+    """Notes on what a trace assumes, and what it does not know."""
     if trace is None:
         return {}
     words = [
@@ -138,10 +138,10 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     """The model that a function builds on the meta device, and its constraints if it gives any.
 
     Args:
-        factory: as of :func:`import_module`.
+        factory: as in :func:`import_module`.
 
     Raises:
-        InvalidInputError: the function is not there, fails, or gives something else.
+        InvalidInputError: the function does not exist, fails, or returns something else.
     """
     function = _function(factory)
     try:
@@ -161,10 +161,10 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
 
 
 def _function(factory: str) -> Any:
-    """The function of a name; modules are also looked for in the working folder.
+    """The function with a name; modules are also searched in the working directory.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: there is no such function.
     """
     package, separator, path = factory.partition(":")
     if not separator or not package or not path:

@@ -1,4 +1,4 @@
-"""Modules of a TorchRec model that hold tables, and what they tell of them."""
+"""Finds the modules of a TorchRec model that have tables, and reads these tables."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def shardable_modules(
 
 
 def table_configs(owner: nn.Module) -> dict[str, Any] | None:
-    """Table configurations by name: of the module, or of the collections that it wraps.
+    """The table configurations of a module, or of the collections that it wraps, by name.
 
-    Of a plain ``nn.EmbeddingBag`` its own shape, under its parameter's name.
+    A plain ``nn.EmbeddingBag`` has one, with its own shape and its parameter's name.
     """
     if isinstance(owner, nn.EmbeddingBag):
         return {"weight": _of_bag(owner)}
@@ -60,7 +60,7 @@ def table_configs(owner: nn.Module) -> dict[str, Any] | None:
 
 
 def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
-    """A configuration of a plain ``nn.EmbeddingBag``, whose one feature has the table's name."""
+    """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
     return EmbeddingBagConfig(
         name="weight",
         num_embeddings=owner.num_embeddings,
@@ -72,9 +72,9 @@ def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
 
 
 def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
-    """Why the rows of a managed-collision table cannot be cut for so many ranks; None if they can.
+    """Why the rows of a managed-collision table cannot be cut for the ranks; None if they can.
 
-    Such a table is cut by rows, and TorchRec's runtime needs every cut between two buckets.
+    Such a table is cut by rows, and TorchRec's runtime needs every cut to be between two buckets.
     """
     if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
         return None
@@ -94,7 +94,7 @@ def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
 
 
 def tower_of(path: str, owner: nn.Module, table: str) -> str | None:
-    """The tower of a table, named as TorchRec's enumerator does; None outside of towers."""
+    """The tower of a table, named as in TorchRec's enumerator; None for tables in no tower."""
     if not _is_tower(owner):
         return None
     for index, tower in enumerate(getattr(owner, "towers", ())):

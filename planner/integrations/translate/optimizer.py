@@ -1,4 +1,4 @@
-"""Which optimizer a TorchRec table trains with, and how much state that means."""
+"""Finds the optimizer that TorchRec's tables train with, and the one a workload is priced with."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ OPTIMIZERS: Final = {
     "none": Optimizer.NONE,
 }
 """Class names of ``torch.optim`` and ``torchrec.optim`` in lower case, and values of FBGEMM's
-``EmbOptimType``. Optimizers of another update stand in for the one with as much state per weight:
+``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
 
 UNKNOWN_AS: Final = Optimizer.ADAM
-"""What an optimizer that is not known is planned as: the one with the most state."""
+"""An unknown optimizer is planned as this one, which has the most state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedOptimizer:
-    """The one optimizer that a workload is priced with.
+    """The optimizer that a workload is priced with.
 
-    ``is_known`` is False if some table's optimizer has no known cost; predictions then get a wide
-    interval. ``warnings`` say what was assumed.
+    ``is_known`` is False if the cost of some table's optimizer is not known; predictions then have
+    a wide interval. ``warnings`` say what was assumed.
     """
 
     priced_as: Optimizer
@@ -59,8 +59,9 @@ def optimizer_name(
 ) -> str:
     """The optimizer of one table, as TorchRec finds it.
 
-    First what ``apply_optimizer_in_backward`` left on the parameter, then the one that a fused
-    module was made with, then the sharder's ``fused_params``, else FBGEMM's default, SGD.
+    It is the first of these that exists: what ``apply_optimizer_in_backward`` has left on the
+    parameter; the optimizer that a fused module was made with; the one in the sharder's
+    ``fused_params``; FBGEMM's default, SGD.
     """
     classes = getattr(parameter, "_optimizer_classes", None)
     if classes:
@@ -74,9 +75,9 @@ def optimizer_name(
 
 
 def planned_optimizer(names: Iterable[str]) -> PlannedOptimizer:
-    """One optimizer for a workload: the one with the most state, and a warning if they differ.
+    """The optimizer for a workload: the one with the most state, and a warning if tables differ.
 
-    An optimizer that is not known is planned as :data:`UNKNOWN_AS`, with a warning.
+    An unknown optimizer is planned as :data:`UNKNOWN_AS`, with a warning.
     """
     used = sorted(set(names))
     unknown = [n for n in used if n not in OPTIMIZERS]

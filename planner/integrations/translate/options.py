@@ -1,4 +1,4 @@
-"""Our plan as TorchRec's list of sharding options, for its callbacks, statistics and validators."""
+"""Makes TorchRec's list of sharding options from our plan, for its callbacks and statistics."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def to_sharding_options(
     batch_size: int,
     constraints: Mapping[str, ParameterConstraints] | None = None,
 ) -> list[ShardingOption]:
-    """TorchRec's options of a plan, in table order, placed, with TorchRec's own estimates.
+    """TorchRec's options of a plan, in table order, with their ranks and TorchRec's estimates.
 
     Args:
         plan: a plan of exactly these tables.
-        tables: where each table lives in the model.
+        tables: the tables, with their places in the model.
         sharders: sharders of the model; TorchRec's estimators read their settings.
         topology: TorchRec's topology; its estimators price the shards on it.
         batch_size: samples per rank.
@@ -112,10 +112,10 @@ def _run_as_key_value(
     given: ParameterConstraints | None,
     topology: TorchrecTopology,
 ) -> None:
-    """Its own kernel and, for a virtual table, all its rows in whole buckets on every rank.
+    """Give a key-value table its own kernel; the rows of a virtual one are cut between buckets.
 
     Raises:
-        ShardPlannerError: fewer buckets than ranks.
+        ShardPlannerError: there are fewer buckets than ranks.
     """
     kept = table.key_value
     if kept is None:
@@ -128,10 +128,10 @@ def _run_as_key_value(
 
 
 def virtual_blocks(table: ShardableTable, world_size: int) -> list[tuple[list[int], list[int]]]:
-    """Size and offset ``[row, column]`` of a virtual table on each rank.
+    """Size and offset ``[row, column]`` of a virtual table's shard on each rank.
 
     Raises:
-        ShardPlannerError: fewer buckets than ranks.
+        ShardPlannerError: there are fewer buckets than ranks.
     """
     try:
         sizes, offsets = calculate_shard_sizes_and_offsets(
@@ -148,10 +148,10 @@ def virtual_blocks(table: ShardableTable, world_size: int) -> list[tuple[list[in
 
 
 def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) -> None:
-    """Refuse key-value tables that the SSDs of a rank do not hold.
+    """Refuse key-value tables that do not fit on the SSDs of a rank.
 
     Raises:
-        ShardPlannerError: names the first rank that is short.
+        ShardPlannerError: there is such a rank; the message names the first one.
     """
     needed = [0.0] * topology.world_size
     for option in options:

@@ -1,4 +1,4 @@
-"""Which system a TorchRec job runs on, when the user does not say it in full."""
+"""Finds the system that a TorchRec job runs on, if the user does not name it in full."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DEFAULT_SYSTEMS: Final = {
 
 
 def base_system(system: Topology | str | None, compute_device: str) -> Topology:
-    """The system whose figures are used; by name, or the default of the device.
+    """The system whose figures are used: the given one, or the default of the device.
 
     Raises:
-        InvalidInputError: unknown name, or a device for which there is no default.
+        InvalidInputError: the name is unknown, or there is no default for the device.
     """
     if isinstance(system, Topology):
         return system
@@ -41,13 +41,14 @@ def base_system(system: Topology | str | None, compute_device: str) -> Topology:
 
 
 def default_topology(system: Topology | str | None) -> TorchrecTopology:
-    """TorchRec's topology of the running job, on a system of ours.
+    """TorchRec's topology of the running job, on one of our systems.
 
-    Ranks come from the process group and LOCAL_WORLD_SIZE. Without a system, the device memory is
-    that of the first visible GPU: TorchRec's own default is 32 GiB whatever the device is.
+    The number of ranks comes from the process group and LOCAL_WORLD_SIZE. Without a system, the
+    device memory is that of the first visible GPU, because TorchRec's own default is 32 GiB for any
+    device.
 
     Raises:
-        InvalidInputError: there is no process group to take the ranks from.
+        InvalidInputError: there is no process group.
     """
     if not dist.is_initialized():
         message = (
@@ -68,10 +69,10 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
 
 
 def runtime_pod_size() -> int | None:
-    """Hosts that TorchRec's runtime takes as one node for table_row_wise and grid_shard tables.
+    """Hosts that TorchRec's runtime treats as one node for table_row_wise and grid_shard tables.
 
     Raises:
-        InvalidInputError: the variable that says so is no number of hosts.
+        InvalidInputError: the environment variable that says this is not a number of hosts.
     """
     text = os.environ.get(POD_SIZE_VARIABLE)
     if text is None:
@@ -83,10 +84,10 @@ def runtime_pod_size() -> int | None:
 
 
 def pod_size_mismatch(topology: TorchrecTopology) -> str | None:
-    """A warning if TorchRec's runtime would group ranks otherwise than its topology says.
+    """A warning if TorchRec's runtime would group ranks in another way than its topology says.
 
-    The runtime reads the hosts per pod from an environment variable of its own, and groups by host
-    where that is missing; table_row_wise and grid_shard tables then lie on the wrong ranks.
+    The runtime reads the number of hosts per pod from an environment variable, and groups ranks by
+    host if that is missing; table_row_wise and grid_shard tables would then be on wrong ranks.
     """
     pod_size = topology.intra_group_size // topology.local_world_size
     seen = os.environ.get(POD_SIZE_VARIABLE, "1")
