@@ -1,9 +1,9 @@
-"""2D parallelism: how many ranks should one copy of the tables be spread over?
+"""2D parallelism: finds how many ranks should share one copy of the tables.
 
-``DMPCollection`` shards the tables over groups of ranks; every group holds a whole copy, and
-``sync()`` averages the copies' weights and optimizer state every so many steps. Fewer ranks per
-group mean cheaper exchanges of embeddings, more bytes per rank, and dearer syncs. Here every group
-size is planned, its sync is priced, and the fastest is taken.
+``DMPCollection`` shards the tables over groups of ranks. Every group has a whole copy, and
+``sync()`` averages weights and optimizer state over the copies after a number of steps. With fewer
+ranks per group, exchanges are faster, but ranks hold more bytes and syncs take longer. Every group
+size is planned, its sync is priced, and the choices are sorted by time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from planner.tuning.groups import group_topology, sync_time_s
 
 @dataclass(frozen=True, kw_only=True)
 class GroupChoice:
-    """One way to split the ranks, planned.
+    """One way to divide the ranks into groups, with its plan.
 
-    ``sharding_group_size`` and ``use_inter_host_allreduce`` are arguments of ``DMPCollection``;
-    ``node_group_size`` too: ranks of a group on one host. ``sync_s`` is one sync of all copies;
-    ``time_s`` is the iteration with its share of the sync.
+    ``sharding_group_size``, ``use_inter_host_allreduce`` and ``node_group_size`` (ranks of a group
+    on one host) are arguments of ``DMPCollection``. ``sync_s`` are the seconds of one sync of all
+    copies; ``time_s`` those of an iteration with its share of the sync.
     """
 
     sharding_group_size: int
@@ -44,7 +44,7 @@ class GroupChoice:
     def sharding_plan(
         self, constraints: Mapping[str, ParameterConstraints] | None = None
     ) -> ShardingPlan:
-        """The plan of one group, as ``DMPCollection`` takes it: for ranks 0 to the group's size."""
+        """The plan of one group for ``DMPCollection``, on ranks 0 to the group's size."""
         return to_sharding_plan(
             self.result.plan,
             self.result.problem.workload,
@@ -62,18 +62,18 @@ def group_choices(
     sizes: Sequence[int] = (),
     time_limit_s: float = 5.0,
 ) -> list[GroupChoice]:
-    """Every group size that fits, fastest first.
+    """Plan every group size; returns those that fit, the fastest first.
 
     Args:
-        model: what ``describe_model`` read off the module and its sharders.
-        topology: all ranks of the job, as a system of ours.
+        model: the result of ``describe_model`` for the module and its sharders.
+        topology: all ranks of the job, as one of our systems.
         sync_interval: steps from one sync to the next.
-        sizes: ranks per group to try; all divisors of the number of ranks if empty.
+        sizes: ranks per group to try; empty for all divisors of the number of ranks.
         time_limit_s: seconds of search for each size.
 
     Raises:
-        InvalidInputError: a size that does not divide the ranks, an interval below 1, or a
-            key-value table.
+        InvalidInputError: a size does not divide the number of ranks, the interval is below 1, or
+            there is a key-value table.
         InfeasibleError: no size fits.
     """
     world = topology.world_size
@@ -109,10 +109,10 @@ def _check(world: int, sizes: Sequence[int], sync_interval: int) -> None:
 
 
 def _group(topology: Topology, size: int, *, between_hosts: bool) -> Topology | None:
-    """The ranks of one group; None if ``DMPCollection`` cannot split the hosts that way.
+    """The system of one group; None if ``DMPCollection`` cannot divide the hosts in this way.
 
-    Interleaved, every group needs ranks on every host; blocks need more hosts than one, and more
-    than one copy.
+    Interleaved groups need ranks on every host; groups that are blocks of ranks need several hosts
+    and several copies.
     """
     copies = topology.world_size // size
     local = topology.local_world_size

@@ -1,7 +1,7 @@
-"""Cache statistics for TorchRec, worked out from index distributions instead of traces.
+"""Computes TorchRec's cache statistics from index distributions, without traces.
 
-TorchRec's prefetch estimates and its load-factor search need a ``CacheStatistics`` per table, which
-its users have to measure. A distribution of indices says the same.
+TorchRec's prefetch estimates and its search for load factors need a ``CacheStatistics`` for each
+table, which users would have to measure. It follows from the distribution of indices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DistributionStatistics(CacheStatistics):
         return self._lookups
 
     def expected_miss_rate(self, clf: float) -> float:
-        """Share of the distinct rows that a cache of ``clf`` of the table's rows does not hold."""
+        """Share of distinct rows outside of a cache with the share ``clf`` of a table's rows."""
         if clf <= 0:
             return 1.0
         if clf >= 1 or self._lookups <= 0:
@@ -49,12 +49,12 @@ class DistributionStatistics(CacheStatistics):
 
     @property
     def cacheability(self) -> float:
-        """Area under the miss rate over the cache size: 0 caches well, 1 not at all."""
+        """Area under the miss rate over the cache size: 0 if caching works well, 1 if it fails."""
         points = [self.expected_miss_rate(i / _STEPS) for i in range(_STEPS + 1)]
         return sum((a + b) / 2 for a, b in pairwise(points)) / _STEPS
 
     def stable_fingerprint(self) -> tuple[object, ...]:
-        """What TorchRec 1.9 hashes: the miss curve, the same in every process."""
+        """The miss curve, which TorchRec 1.9 hashes; it is the same in every process."""
         curve = tuple(round(self.expected_miss_rate(i / _STEPS), 9) for i in range(_STEPS + 1))
         return ("shardplan_distribution_statistics", 1, round(self._lookups, 6), curve)
 
@@ -65,9 +65,9 @@ def with_cache_statistics(
     """Constraints with the statistics of every table, for TorchRec's own planner.
 
     Args:
-        constraints: TorchRec's constraints by table name; all they say is kept.
-        workload: tables with their distributions, of :func:`describe_model`.
-        world_size: ranks that share the table.
+        constraints: TorchRec's constraints by table name; everything in them is kept.
+        workload: tables with their distributions, from :func:`describe_model`.
+        world_size: number of ranks that share the table.
     """
     given = dict(constraints or {})
     for table in workload.tables:

@@ -1,7 +1,7 @@
-"""TorchRec 1.9's dry run on systems of ours, in code and on the command line.
+"""Runs TorchRec 1.9's dry run on our systems, in code and on the command line.
 
-The flags are those of TorchRec's ``planner/dry_run/cli.py``; SKUs are systems of ours, and the
-model may be one of the user's::
+The flags are those of TorchRec's ``planner/dry_run/cli.py``. SKUs are our systems, and the model
+can be one of the user's::
 
     python -m planner.integrations.torchrec_dry_run my_package.my_model:build
         --sku-list h100_sxm,a100_80gb_sxm --world-size 16 --local-world-size 8 --batch-size 4096
@@ -27,7 +27,7 @@ EXIT_FAILED: Final = 1
 EXIT_INPUT: Final = 2
 
 try:
-    # First, for its error says which TorchRec is needed.
+    # This import comes first, because its error says which version of TorchRec is needed.
     from planner.integrations.torchrec_provider import ShardplanProvider  # isort: skip
     from torchrec.distributed.planner.dry_run import cli
     from torchrec.distributed.planner.dry_run.api import DryRunOrchestrator
@@ -45,12 +45,12 @@ _SYNTHETIC: Final = ("num_tables", "num_embeddings", "embedding_dim")
 
 
 class ShardplanReporter(DefaultPlanReporter):
-    """TorchRec's statistics, and beside them a block of ours for each system.
+    """Reports TorchRec's statistics, and a block of our own text for each system.
 
-    ``blocks[sku]`` is the text: predicted step and interval, bound, memory of the fullest rank.
+    ``blocks[sku]`` is that text: predicted step with interval, bound, memory of the fullest rank.
 
     Args:
-        provider: of the orchestrator that gets this reporter.
+        provider: the provider of the orchestrator that gets this reporter.
     """
 
     def __init__(self, provider: ShardplanProvider) -> None:
@@ -58,7 +58,7 @@ class ShardplanReporter(DefaultPlanReporter):
         self.blocks: dict[str, str] = {}
 
     def build_stats(self, ctx: PlannerSessionContext, sku: str) -> list[Stats]:
-        """TorchRec's sinks and one of ours."""
+        """TorchRec's statistics, and one that keeps our block."""
         return [*super().build_stats(ctx, sku), _Block(self, sku)]
 
     def told(
@@ -90,11 +90,11 @@ def dry_run(
     """Plan a request for every system of its ``sku_list``.
 
     Args:
-        request: TorchRec's; its SKUs are names or files of systems.
-        provider: with hints or another objective; the default one if None.
+        request: TorchRec's request, whose SKUs are names or files of systems.
+        provider: a provider, for example with hints or another objective; None for the default.
 
     Returns:
-        TorchRec's result of each system, our block of each that could be planned, and TorchRec's
+        TorchRec's result for each system, our block for each that could be planned, and TorchRec's
         context, whose ``warnings`` name the settings that were not used.
     """
     chosen = provider or ShardplanProvider()
@@ -105,7 +105,7 @@ def dry_run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; exit code 1 if a system cannot be planned, 2 for bad input."""
+    """Run the command line; returns 1 if a system cannot be planned, and 2 for bad input."""
     parser = cli.build_arg_parser()
     parser.prog = "python -m planner.integrations.torchrec_dry_run"
     parser.description = (

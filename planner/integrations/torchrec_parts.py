@@ -1,8 +1,8 @@
-"""Our cost models inside TorchRec's own planner, for those who keep its search.
+"""Our cost models as parts of TorchRec's own planner, for users who keep its search.
 
 ``PredictedCosts`` prices shards (TorchRec's ``ShardEstimator``), ``PredictedIteration`` rates
-whole plans (its ``PerfModel``), ``ImprovedPlan`` looks for a faster plan than the one TorchRec
-found (a callback). Each can be used alone::
+whole plans (its ``PerfModel``), and ``ImprovedPlan`` is a callback that searches for a faster plan
+than the one that TorchRec has found. Each can be used alone::
 
     enumerator = EmbeddingEnumerator(
         topology,
@@ -19,8 +19,8 @@ found (a callback). Each can be used alone::
         callbacks=[ImprovedPlan(topology, constraints)],
     )
 
-Costs of single shards leave out what only a whole plan has: launches and latencies that tables
-share, and overlap. ``PredictedIteration`` has all of it.
+Costs of single shards leave out what depends on the whole plan: launches and latencies that tables
+share, and overlap. ``PredictedIteration`` counts all of this.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> T
     """Ranks and memories of TorchRec's topology, with the rates of a system if one is named.
 
     Raises:
-        InvalidInputError: the ranks do not fill whole hosts, as TorchRec's partitioner needs.
+        InvalidInputError: the ranks do not fill whole hosts, which TorchRec's partitioner needs.
     """
     require_whole_groups(topology)
     base = base_system(system, topology.compute_device)
@@ -86,7 +86,7 @@ def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> T
 
 
 class PredictedCosts(ShardEstimator):
-    """Prices each shard by our models, in the place of ``EmbeddingPerfEstimator``.
+    """Prices each shard by our models, in place of ``EmbeddingPerfEstimator``.
 
     Args:
         topology: TorchRec's topology.
@@ -113,7 +113,7 @@ class PredictedCosts(ShardEstimator):
         """Set ``shard.perf`` of every shard, in ms.
 
         Raises:
-            InvalidInputError: an option whose kernel or table has no cost model.
+            InvalidInputError: there is no cost model for the kernel or the table of an option.
         """
         if not sharding_options:
             return
@@ -128,7 +128,7 @@ class PredictedCosts(ShardEstimator):
 
 
 class PredictedIteration(PerfModel):
-    """Rates a plan by the iteration time we predict, in ms: exchanges, launches and overlap too.
+    """Rates a plan by its predicted iteration time in ms, with exchanges, launches and overlap.
 
     Args:
         topology: TorchRec's topology.
@@ -157,13 +157,13 @@ class PredictedIteration(PerfModel):
         """Predicted ms per iteration of a placed plan.
 
         Raises:
-            InvalidInputError: a table or kernel without a cost model.
+            InvalidInputError: there is no cost model for a table or a kernel.
         """
         work = self.pipeline(plan).plan_work(plan_of(plan))
         return float(self.pipeline(plan).iteration_times(work[None])[0]) * _MS
 
     def pipeline(self, plan: Sequence[ShardingOption]) -> CostPipeline:
-        """The cost models of a plan's tables, kept for the next plan of the same ones."""
+        """The pipeline that prices a plan's tables; it is kept for plans of the same tables."""
         keys = tuple(key_of(o) for o in plan)
         if self._known is None or self._known[0] != keys:
             workload = workload_of(plan, self._sharders, self._constraints, self._hints)
@@ -173,17 +173,17 @@ class PredictedIteration(PerfModel):
 
 
 class ImprovedPlan:
-    """A callback that returns a faster plan than the one TorchRec found, if the search has one.
+    """A callback that returns a faster plan than TorchRec's, if the search finds one.
 
     Args:
-        topology: TorchRec's topology; its memories are the limits, so give a reserved one.
+        topology: TorchRec's topology after its storage reservation; its memories are the limits.
         constraints: TorchRec's constraints by table name.
         sharders: sharders of the model; TorchRec's default if None.
         system: a system of ours (or its name) whose rates are used; TorchRec's if None.
         hints: index distributions, dense part and pipeline.
         time_limit_s: seconds of search.
 
-    ``before_s`` and ``after_s`` hold the predicted iteration times of the last call.
+    ``before_s`` and ``after_s`` are the predicted iteration times of both plans of the last call.
     """
 
     def __init__(
@@ -208,10 +208,10 @@ class ImprovedPlan:
         self.after_s: float | None = None
 
     def __call__(self, plan: list[ShardingOption]) -> list[ShardingOption]:
-        """The better of the plan given and the best one found within the time limit.
+        """The faster of the given plan and the best one found within the time limit.
 
         Raises:
-            InvalidInputError: a table or kernel without a cost model.
+            InvalidInputError: there is no cost model for a table or a kernel.
         """
         self.before_s = self.after_s = self._rater.rate(plan) / _MS
         pipeline = self._rater.pipeline(plan)
@@ -276,7 +276,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     world = pipeline.topology.world_size
     work = np.zeros((len(distinct), world, pipeline.num_features))
     work[:, 0] = distinct
-    phases = pipeline.phase_times(work)[:, 0, :FETCH] * _MS  # others are hidden, or parts of these
+    phases = pipeline.phase_times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
     perfs = [

@@ -1,4 +1,4 @@
-"""A planner that TorchRec takes in place of ``EmbeddingShardingPlanner``: one line changes."""
+"""A planner to use in place of ``EmbeddingShardingPlanner``; one line of a job changes."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
 class ShardPlanner(EmbeddingShardingPlanner):
     """Plans a TorchRec model for the shortest training iteration.
 
-    The positional arguments are those of ``EmbeddingShardingPlanner``; a call to that class works
-    with this one. ``proposer``, ``partitioner`` and ``performance_model`` are parts of the search
-    that this planner replaces: they are accepted and not used, with a warning that says what stands
-    in for them. To keep TorchRec's search instead, see :mod:`planner.integrations.torchrec_parts`.
+    The positional arguments are those of ``EmbeddingShardingPlanner``, so that a call to that class
+    works with this one. ``proposer``, ``partitioner`` and ``performance_model`` are parts of the
+    search that this planner replaces: they are accepted but not used, with a warning that says what
+    is used instead. To keep TorchRec's search, see :mod:`planner.integrations.torchrec_parts`.
 
     Args:
-        topology: ranks and memories; from the process group and the machine if None.
-        batch_size: samples per rank; TorchRec's 512 if None.
-        enumerator: if given, only options it enumerates are searched.
-        storage_reservation: device memory kept; if None 15 %, and what our ledger counts.
+        topology: ranks and memories; if None, from the process group and the machine.
+        batch_size: samples per rank; if None, TorchRec's default of 512.
+        enumerator: if given, only the options that it lists are searched.
+        storage_reservation: device memory to keep free; if None, 15 % and what is counted here.
         proposer: not used.
         partitioner: not used.
         performance_model: not used.
@@ -103,22 +103,23 @@ class ShardPlanner(EmbeddingShardingPlanner):
         constraints: TorchRec's constraints by table name.
         debug: passed to the statistics.
         callbacks: each maps the chosen options to others before the plan is made.
-        timeout_seconds: time limit of the planning in seconds; 300 if None. It is a safety: the
-            search ends by the work it has done, so that the same job gets the same plan.
-        plan_loader: a stored TorchRec plan that is used instead of a search if it has one.
-        system: a system of ours (or its name) whose rates are used; its memory too if no
-            ``topology`` is given.
+        timeout_seconds: time limit of the planning in seconds; 300 if None. It is only a safety:
+            the search ends after a fixed amount of work, so that the same job gets the same plan.
+        plan_loader: loads a stored TorchRec plan, which is used instead of a search if there is
+            one.
+        system: one of our systems (or its name), whose rates are used; its memory too if there is
+            no ``topology``.
         hints: what a model does not say: index distributions, dense part, pipeline.
         strategy: name of the search strategy.
         objective: ``iteration`` or another objective of :func:`planner.api.plan`.
         seed: seed of the search.
         plan_file: a saved plan that is used instead of a search; see :meth:`from_plan`.
-        max_evaluations: the search ends with work worth the pricing of so many plans; if None, a
-            number that follows from the size of the model and the ranks.
-        memory_headroom: share, 0 to below 1, of the memory that the storage reservation leaves,
-            which has to stay free on every rank. Planning fails where no plan leaves it.
+        max_evaluations: budget of work of the search, in priced plans; if None, it follows from
+            the size of the model and the number of ranks.
+        memory_headroom: share (at least 0, below 1) of the memory left by the storage reservation
+            that has to stay free on every rank. Planning fails if no plan leaves it free.
 
-    After a search ``result`` holds the prediction, the bound and the memory per rank, on the rank
+    After a search ``result`` has the prediction, the bound and the memory per rank, on the rank
     that searched.
     """
 
@@ -183,10 +184,10 @@ class ShardPlanner(EmbeddingShardingPlanner):
 
     @classmethod
     def from_plan(cls, path: str | Path, **arguments: Any) -> ShardPlanner:
-        """A planner that returns a saved plan, ours or TorchRec's, checked against the model.
+        """A planner that returns a saved plan, ours or TorchRec's, after checking it.
 
         Args:
-            path: of the ``plan.json``.
+            path: the path of the ``plan.json``, which has to be a plan for the model.
             arguments: any argument of the class.
         """
         return cls(plan_file=path, **arguments)
@@ -199,7 +200,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             sharders: which modules are sharded; ``get_default_sharders()`` gives TorchRec's own.
 
         Raises:
-            ShardPlannerError: no plan; its ``error_type`` is TorchRec's reason.
+            ShardPlannerError: there is no plan; its ``error_type`` is TorchRec's reason.
         """
         return self._plan_within(self._limit_s, module, sharders)
 
@@ -209,9 +210,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         sharders: Sharders | None = None,
         pg: dist.ProcessGroup | None = None,
     ) -> ShardingPlan:
-        """Plan on the first rank of a group and send the plan, or the error, to all others.
+        """Plan on the first rank of a group, and send the plan (or the error) to all others.
 
-        The others wait in a broadcast, so the search ends well before the group's timeout.
+        The others wait in a broadcast, so that the search has to end before the group's timeout.
 
         Args:
             module: the model.
@@ -219,8 +220,8 @@ class ShardPlanner(EmbeddingShardingPlanner):
             pg: the group; all ranks if None.
 
         Raises:
-            ShardPlannerError: planning failed on the first rank, the same error on every rank; or
-                a rank was lost.
+            ShardPlannerError: planning failed on the first rank, which raises the same error on
+                every rank; or a rank was lost.
         """
 
         def make() -> ShardingPlan:
@@ -229,11 +230,11 @@ class ShardPlanner(EmbeddingShardingPlanner):
         return plan_on_first_rank(make, pg)
 
     def get_selected_options(self) -> list[ShardingOption]:
-        """Options of the last plan, for TorchRec 1.9's executor; empty before the first."""
+        """The options of the last plan, for TorchRec 1.9's executor; empty before the first."""
         return self._best_plan or []
 
     def get_search_space(self) -> list[ShardingOption] | None:
-        """TorchRec's options of the last model, if they were asked for; this search needs none."""
+        """TorchRec's options of the last model, if something has listed them; otherwise None."""
         return getattr(self._enumerator, "last_stored_search_space", None)
 
     # -------------------------------------------------------------- steps of one plan
@@ -322,7 +323,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
     def _placed(
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
-        """The plan of the file, else the best one found; nothing that TorchRec cannot run."""
+        """The plan of the file, or else the best one found; TorchRec can run either."""
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
             return load_for_model(self._plan_file, model, topology, device)
@@ -359,7 +360,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         return self.result.plan
 
     def _loaded_options(self) -> list[ShardingOption]:
-        """The stored plan of the plan loader, if it has one made for the same inputs."""
+        """The stored plan of the plan loader, if it has one that was made for the same inputs."""
         if self.plan_loader is None:
             return []
         space = self.get_search_space() or []
@@ -392,7 +393,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             )
 
 
-# TorchRec checks the types of its planner's signatures; here annotations would be mere text.
+# TorchRec checks the types of its planner's signatures, but annotations are only text here.
 for _name in ("__init__", "plan", "collective_plan"):
     getattr(ShardPlanner, _name).__annotations__.update(
         getattr(EmbeddingShardingPlanner, _name).__annotations__

@@ -1,8 +1,8 @@
-"""Systems of ours behind TorchRec 1.9's orchestrators: a SKU is the name or file of a system.
+"""Our systems for TorchRec 1.9's orchestrators: a SKU is the name or the file of a system.
 
 ``DryRunOrchestrator(DefaultPlannerExecutor(ShardplanProvider()))`` plans a request for every system
-that its ``sku_list`` names, with the plans that ``shardplan plan`` finds for the same model.
-``ProductionPlannerOrchestrator`` takes the provider likewise.
+in its ``sku_list``, and finds the plans that ``shardplan plan`` finds for the same model.
+``ProductionPlannerOrchestrator`` accepts the provider in the same way.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ REPLACED: Final = {
     "model_base_bytes": "only storage_reservation_policy 'sku_aware' reads it",
     "home_sku": "only storage_reservation_policy 'sku_aware' reads it",
 }
-"""Fields of ``PlannerConfig`` that change nothing here, and why; each is warned of where set."""
+"""Fields of ``PlannerConfig`` that have no effect here, and why; a set one gives a warning."""
 
 _HEURISTIC_ONLY: Final = ("dense_tensor_estimate", "parameter_multiplier")
 _PIPELINES: Final = {
@@ -84,15 +84,16 @@ _PIPELINES: Final = {
 
 
 class SystemPlanner(ShardPlanner):
-    """The search of ``shardplan plan`` for a TorchRec model: the same budget, and the same plan.
+    """The search of ``shardplan plan`` for a TorchRec model, with the same budget and plan.
 
-    :class:`ShardPlanner` differs in that it ends sooner for small models, compares with TorchRec's
-    own planner, and prefers plans with head-room.
+    :class:`ShardPlanner`, in contrast, ends sooner for small models, compares with TorchRec's own
+    planner, and prefers plans that leave memory free.
 
     Args:
-        strict: a model that does not fit by our count of memory is an error. If False it is planned
-            as :class:`ShardPlanner` does, by TorchRec's count, with a warning.
-        arguments: as of :class:`ShardPlanner`; ``system`` and ``storage_reservation`` are needed.
+        strict: whether a model that does not fit by our count of memory is an error. Otherwise it
+            is planned by TorchRec's count, with a warning, as :class:`ShardPlanner` does.
+        arguments: those of :class:`ShardPlanner`; ``system`` and ``storage_reservation`` are
+            needed.
     """
 
     def __init__(self, *, strict: bool, **arguments: Any) -> None:
@@ -101,7 +102,7 @@ class SystemPlanner(ShardPlanner):
 
     @property
     def rival(self) -> Rival:
-        """TorchRec's own plan beside the last one, or why there is none."""
+        """TorchRec's own plan for comparison with the last plan, or why there is none."""
         return self._rival
 
     def _placed(
@@ -126,7 +127,7 @@ class SystemPlanner(ShardPlanner):
         )
         size = len(workload.tables) * topology.world_size
         asked = search_left(self._search, self._planning_limit_s, self._started_s, size)
-        if asked["max_evaluations"] is None:  # as without a time limit, which is a safety here
+        if asked["max_evaluations"] is None:  # the budget without a time limit, which is a safety
             priced = pipeline(workload, topology, default_models(topology))
             work_s = default_work_s(len(workload.tables), topology.world_size, None)
             asked["max_evaluations"] = priced_plans(work_s, priced)
@@ -144,25 +145,26 @@ class SystemPlanner(ShardPlanner):
 
 
 class ShardplanProvider(DefaultPlannerProvider):
-    """What TorchRec's executor needs for a SKU: topology, storage reservation and planner of ours.
+    """Gives TorchRec's executor what it needs for a SKU: topology, reservation and planner.
 
-    A request that says nothing of a storage reservation keeps no share of the memory back: our
-    ledger counts inputs, buffers, gradients and the dense part. One that names a reservation, a
-    policy or a percentage gets it. A dry run fails for a system on which the model does not fit by
-    our count; a production run is then planned by TorchRec's count, with a warning.
+    If a request names no storage reservation, no share of the memory is kept free, because our
+    count of memory includes inputs, buffers, gradients and the dense part. If it names a
+    reservation, a policy or a percentage, that is used. A dry run fails for a system on which the
+    model does not fit by our count; a production run is then planned by TorchRec's count, with a
+    warning.
 
-    Settings of the request that change nothing are warned of, in the log and in ``ctx.warnings``.
+    Settings of the request that have no effect give warnings, in the log and in ``ctx.warnings``.
 
     Args:
         hints: what a model does not say: index distributions, dense part, pipeline.
-        objective: ``iteration`` or another objective of our own prices.
+        objective: ``iteration`` or another objective of our own cost models.
         strategy: name of the search strategy.
         seed: seed of the search.
-        max_evaluations: the search ends with work worth the pricing of so many plans; if None, the
-            number of ``shardplan plan``.
+        max_evaluations: budget of work of the search, in priced plans; if None, that of
+            ``shardplan plan``.
 
-    After a planning ``planners[sku]`` is the planner of a system; its ``result`` has the
-    prediction, the bound and the memory per rank.
+    After planning, ``planners[sku]`` is the planner of a system; its ``result`` has the prediction,
+    the bound and the memory per rank.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         """TorchRec's topology of the system at the size of the request.
 
         Raises:
-            InvalidInputError: no such system, or it cannot have the ranks of the request.
+            InvalidInputError: there is no such system, or it cannot have this number of ranks.
         """
         system, changed = requested_system(sku, request)
         ctx.hw_source[sku] = f"shardplan system {system.name}"
@@ -201,10 +203,10 @@ class ShardplanProvider(DefaultPlannerProvider):
     def build_storage_reservation(
         self, sku: str, request: ShardingPlanRequest
     ) -> StorageReservation:
-        """The reservation of the request; none if it says nothing.
+        """The reservation of the request; one that keeps nothing if the request names none.
 
         Raises:
-            NotImplementedError: TorchRec's, for a policy that it does not build.
+            NotImplementedError: TorchRec does not implement the policy.
         """
         config = request.planner_config
         given = [
@@ -227,7 +229,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         """The planner of a system.
 
         Raises:
-            InvalidInputError: a planner variant or a pipeline that is not there.
+            InvalidInputError: there is no such planner variant or pipeline.
         """
         request, config = ctx.request, ctx.request.planner_config
         hints = self._hints_for(config)
@@ -252,11 +254,11 @@ class ShardplanProvider(DefaultPlannerProvider):
         return planner
 
     def check(self, sku: str, request: ShardingPlanRequest) -> None:
-        """Refuse at once what would fail for a system before its search begins.
+        """Refuse settings that would fail for a system, before any search begins.
 
         Raises:
-            InvalidInputError: no such system, or a setting that another planner needs.
-            NotImplementedError: TorchRec's, for a storage reservation that it does not build.
+            InvalidInputError: there is no such system, or a setting needs another planner.
+            NotImplementedError: TorchRec does not implement the storage reservation.
         """
         requested_system(sku, request)
         self._hints_for(request.planner_config)
@@ -280,12 +282,12 @@ class ShardplanProvider(DefaultPlannerProvider):
 
 
 def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, HardwareConfig]:
-    """Our system at the size of a request, and what the request changes about it.
+    """Our system at the size of a request, and what the request changes in it.
 
     TorchRec counts memory per rank, and both memory and bandwidths in units of 1024 ** 3 bytes.
 
     Raises:
-        InvalidInputError: no such system, or it cannot have the ranks of the request.
+        InvalidInputError: there is no such system, or it cannot have this number of ranks.
     """
     local = request.local_world_size
     system = io.load_system(sku, gpus=request.world_size, gpus_per_host=local)
@@ -319,7 +321,7 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
 
 
 def _unused(request: ShardingPlanRequest) -> list[str]:
-    """A line for each setting of a request that is set and changes nothing."""
+    """A line for each setting of a request that is set but has no effect."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
     lines = [
@@ -344,7 +346,7 @@ def _unused(request: ShardingPlanRequest) -> list[str]:
 
 
 def _layout_remarks(sku: str, request: ShardingPlanRequest) -> list[str]:
-    """A line where hosts of the request have more ranks than those of the system."""
+    """A line if hosts of the request have more ranks than those of the system."""
     most = io.load_system(sku).local_world_size
     if request.local_world_size <= most:
         return []

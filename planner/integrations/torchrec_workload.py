@@ -1,4 +1,4 @@
-"""A TorchRec model, walked as TorchRec's own planner walks it, becomes a workload."""
+"""Makes a workload of a TorchRec model, whose tables are found as by TorchRec's own planner."""
 
 from __future__ import annotations
 
@@ -63,13 +63,18 @@ _UNSEEN_DENSE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class ShardableTable:
-    """One table as TorchRec holds it, and the same table as a noun of ours.
+    """One table in a TorchRec model, and the same table in our workload.
 
-    ``path`` and ``parameter_name`` are the two keys of a ``ShardingPlan``. ``table.name`` is the
-    parameter name, with the path in front if several modules have a table of that name. ``tower``
-    names the embedding tower of the table, as TorchRec's enumerator does, if it is in one.
-    ``key_value`` says how a key-value table is run; ``table`` is then what it is priced as.
-    ``inputs`` are those that TorchRec's estimators count.
+    Attributes:
+        path, parameter_name: the two keys of the table in a ``ShardingPlan``.
+        module: the module that owns the table.
+        parameter: its weights.
+        sharder: the sharder of the module.
+        table: the table in our workload. Its name is the parameter name, with the path in front if
+            several modules have a table of that name.
+        tower: the embedding tower of the table, named as in TorchRec's enumerator; None without.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
+        inputs: the inputs as TorchRec's estimators count them.
     """
 
     path: str
@@ -85,7 +90,7 @@ class ShardableTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription:
-    """A model seen by the planner: the workload, the limits, and where each table lives.
+    """What the planner knows of a model: the workload, the limits, and the place of each table.
 
     ``warnings`` say what was assumed, and which settings are not priced. ``knows_optimizer`` is
     False if a table trains with an optimizer whose cost is not known.
@@ -99,7 +104,7 @@ class ModelDescription:
 
     @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
-        """What TorchRec's estimators count of each table's inputs, by name."""
+        """Each table's inputs as TorchRec's estimators count them, by name."""
         return tuple((t.table.name, t.inputs) for t in self.tables if t.inputs is not None)
 
     @property
@@ -118,22 +123,22 @@ def describe_model(
     hints: WorkloadHints = NO_HINTS,
     world_size: int = 1,
 ) -> ModelDescription | None:
-    """Read tables, optimizer, dense part and limits off a model.
+    """Read tables, optimizer, dense part and limits from a model.
 
     Args:
-        module: the model; embedding modules may lie at any depth and on the meta device.
+        module: the model; modules with tables can be at any depth, and on the meta device.
         sharders: which modules are sharded, and how they may be; TorchRec's default if None.
         batch_size: samples per rank.
-        compute_device: ``cuda``, ``cpu`` or ``mtia``; other device groups' tables are left out.
+        compute_device: ``cuda``, ``cpu`` or ``mtia``; tables of other device groups are left out.
         constraints: TorchRec's constraints by table name.
         hints: what the model does not say.
-        world_size: ranks; each has a cache of its own for a virtual table.
+        world_size: number of ranks, each of which has its own cache for a virtual table.
 
     Returns:
         The description, or None for a model without a table to shard.
 
     Raises:
-        InvalidInputError: names every table or constraint that cannot be planned.
+        InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given, problems = {n: c for n, c in (constraints or {}).items() if c}, list[str]()
@@ -178,7 +183,7 @@ def table_bytes(
 ) -> float:
     """Bytes of all tables that would be sharded on a device, without optimizer state.
 
-    Virtual tables have rows in name only and count nothing.
+    Virtual tables count as 0, because their rows do not exist yet.
     """
     total = 0
     for _, owner, sharder in shardable_modules(module, sharders):
@@ -256,7 +261,7 @@ def _limits(
     world_size: int,
     batch_size: int,
 ) -> Constraints:
-    """What may be done with each table, as the search sees it."""
+    """The limits on each table for the search."""
     requests = []
     has_key_values = any(entry.key_value is not None for entry in found)
     for entry in found:
@@ -273,19 +278,19 @@ def _limits(
 
 
 def _told(found: Sequence[ShardableTable], output_dtype: DataType) -> tuple[Table, ...]:
-    """The tables; TorchRec takes narrow outputs for narrow exchanges only if a codec says so."""
+    """The tables, with codecs if outputs are narrow; TorchRec's exchanges need a codec for that."""
     if output_dtype is DataType.FP32:
         return tuple(f.table for f in found)
     return tuple(replace(f.table, communication=f.table.codecs) for f in found)
 
 
 def _dimension(entry: ShardableTable) -> int:
-    """Columns of a table by its configuration; its stored rows have more, or fewer, bytes."""
+    """Columns of a table by its configuration; stored rows can have other numbers of elements."""
     return int((table_configs(entry.module) or {})[entry.parameter_name].embedding_dim)
 
 
 def _as_stored(table: Table, parameter: nn.Parameter) -> Table:
-    """A quantized table counts bytes where others count columns, and so do its plans."""
+    """The table with its stored rows: a quantized table and its plans count bytes as columns."""
     columns = int(parameter.shape[-1])
     if columns == table.embedding_dim:
         return table
@@ -302,12 +307,13 @@ def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableOwner:
-    """The module that holds a table.
+    """The module that owns a table.
 
     Attributes:
-        path: of the module inside the model.
-        module: itself.
-        sharder: of the module, if known; tells codecs, and whether distinct indices travel.
+        path: path of the module inside the model.
+        module: the module.
+        sharder: its sharder, if known, which has the codecs, and says whether only distinct indices
+            are exchanged.
     """
 
     path: str
@@ -328,16 +334,16 @@ def make_table(
     """One table of a module from its TorchRec configuration.
 
     Args:
-        name: the table.
+        name: the name of the table.
         config: TorchRec's configuration of the table.
-        owner: the module that holds it.
-        constraint: the user's, if any.
+        owner: the module that owns it.
+        constraint: the user's constraint, if any.
         batch_size: samples per rank.
         hints: what the model does not say.
-        stored: the weights; rows of a quantized table are bytes, whatever its data type is called.
+        stored: the weights; rows of a quantized table are bytes, for any data type.
 
     Raises:
-        InvalidInputError: a data type that cannot be planned.
+        InvalidInputError: the data type cannot be planned.
     """
     data_type = DATA_TYPES.get(config.data_type.name)
     if stored is not None and stored.dtype in (torch.uint8, torch.int8):
@@ -379,7 +385,7 @@ def _pooling(config: Any) -> Pooling:
 
 
 def _with_unique_names(found: list[ShardableTable]) -> list[ShardableTable]:
-    """Put the module's path before names that several modules use; TorchRec's have no dots."""
+    """Put the module's path before names that several modules use; names have no dots otherwise."""
     counts = Counter(f.parameter_name for f in found)
     return [
         f

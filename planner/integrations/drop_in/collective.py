@@ -1,4 +1,4 @@
-"""Plan on one rank, tell all: the plan, or the error, and never a silent wait."""
+"""Plans on one rank, and sends the plan or the error to all ranks, so that none waits for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.integrations.translate.errors import Failure, ShardPlannerError, as
 logger: Final = logging.getLogger(__name__)
 
 _SHARE_OF_TIMEOUT: Final = 0.8
-"""The search ends early enough that the waiting ranks still hear of it."""
+"""Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
 
 
 def plan_on_first_rank(
@@ -23,11 +23,11 @@ def plan_on_first_rank(
 ) -> ShardingPlan:
     """Call ``make`` on the first rank of a group; every rank gets its plan or raises its error.
 
-    A rank that dies ends the wait of the others at once (gloo) or at the group's timeout (NCCL).
+    If a rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
 
     Raises:
-        ShardPlannerError: ``make`` failed on the first rank, with the same message on every rank;
-            there is no process group; or a rank was lost.
+        ShardPlannerError: ``make`` failed on the first rank, which raises the same message on every
+            rank; there is no process group; or a rank was lost.
     """
     if pg is None:
         if not dist.is_initialized():
@@ -42,12 +42,12 @@ def plan_on_first_rank(
     if dist.get_rank(pg) == 0:
         try:
             outcome = [make()]
-        except Exception as error:  # whatever it is, the others must hear
+        except Exception as error:  # the other ranks have to get every error
             logger.exception("planning failed")
             cause, outcome = error, [as_failure(error)]
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
-    except RuntimeError as error:  # torch has no narrower one for a lost peer
+    except RuntimeError as error:  # torch has no narrower error for a lost rank
         raise ShardPlannerError(_lost(pg, error)) from (cause or error)
     answer = outcome[0]
     if isinstance(answer, Failure):
@@ -62,8 +62,8 @@ def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float |
     """The time limit of a search, shortened so that no rank times out while it waits.
 
     Args:
-        pg: the group that will wait; all ranks if None.
-        limit_s: what the user asked for, if anything.
+        pg: the group that waits; all ranks if None.
+        limit_s: the user's time limit, if any.
     """
     timeout_s = _timeout_s(pg)
     if timeout_s is None or (limit_s is not None and limit_s <= _SHARE_OF_TIMEOUT * timeout_s):
@@ -82,7 +82,7 @@ def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float |
 
 
 def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
-    """Timeout of a group's collectives on its own device; None where the backend does not tell."""
+    """Timeout of a group's collectives on its device; None if the backend does not say."""
     group = pg or dist.GroupMember.WORLD
     if group is None:
         return None

@@ -1,7 +1,8 @@
-"""What ``ShardPlanner`` does with every setting of TorchRec: the contract, and its page.
+"""The contract: what ``ShardPlanner`` does with every setting of TorchRec; and its page.
 
-No setting is silent: each is honoured, refused by an error that names it, or warned of in the log.
-The rows are in :mod:`planner.integrations.drop_in.contract_rows`; nothing here needs torch.
+No setting is ignored silently: each one is honoured, refused by an error that names it, or named in
+a warning in the log. The rows are in :mod:`planner.integrations.drop_in.contract_rows`. Nothing
+here needs torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 
 class Verdict(StrEnum):
-    """What becomes of a setting."""
+    """What happens with a setting."""
 
     HONOURED = "honoured"
     REFUSED = "refused"
@@ -21,7 +22,7 @@ class Verdict(StrEnum):
 
 
 class Place(StrEnum):
-    """Where a setting is made; the values are the headings of the page."""
+    """The place where a setting is made; the values are the headings of the page."""
 
     ARGUMENT = "Arguments of the planner"
     TOPOLOGY = "Fields of `Topology`"

@@ -1,4 +1,4 @@
-"""The rows of the contract on TorchRec 1.9's planning requests, which a provider of ours plans."""
+"""The rows of the contract on TorchRec 1.9's planning requests, which our provider plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEARCH_FIELDS: Final = (
     "memory_balanced_tolerance",
     "performance_model",
 )
-"""Of ``PlannerConfig``: parts of TorchRec's search."""
+"""Fields of ``PlannerConfig`` on parts of TorchRec's search."""
 
 MODEL_FIELDS: Final = (
     "use_hardware_based_compute",
@@ -39,7 +39,7 @@ MODEL_FIELDS: Final = (
     "use_linear_regression_prefetch_estimate",
     "bwd_compute_multiplier",
 )
-"""Of ``PlannerConfig``: choices of TorchRec's estimates."""
+"""Fields of ``PlannerConfig`` on TorchRec's estimates."""
 
 REQUEST: Final = rows_of(
     Place.REQUEST,

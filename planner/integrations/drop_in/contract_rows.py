@@ -291,4 +291,4 @@ MODULES: Final = rows_of(
 )
 
 ROWS: Final = (*ARGUMENTS, *TOPOLOGY, *CONSTRAINTS, *CACHE, *SHARDERS, *MODULES, *REQUEST, *CONFIG)
-"""The whole contract."""
+"""All rows of the contract."""

@@ -1,7 +1,7 @@
-"""Memory that stays free: a target of the user's, and a choice among plans that are as fast.
+"""Keeps memory free: as much as the user asks for, and more if this costs almost no time.
 
-The search looks at time alone, so that a plan may fill one rank with tables that another rank, or
-one copy instead of many, would hold at the same time. :func:`roomier` moves such tables.
+The search minimises time alone. Its plan can fill one rank with tables that would cost the same
+time on another rank, or as a single copy instead of many. :func:`roomier` moves such tables.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _BY_RANK: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 
 
 def require_headroom(headroom_ratio: float) -> float:
-    """The share of memory to keep free.
+    """Check and return the share of memory to keep free.
 
     Raises:
-        InvalidInputError: it is negative, or 1 or more.
+        InvalidInputError: the share is negative, or 1 or more.
     """
     if not 0 <= headroom_ratio < 1:
         message = f"memory_headroom must be 0 or more and below 1, got {headroom_ratio}"
@@ -73,18 +73,18 @@ def with_headroom(topology: Topology, headroom_ratio: float) -> Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """A plan as placements, with the work of each and of all."""
+    """A plan as placements, with the work of each of them."""
 
     placements: tuple[TablePlacement, ...]
     works: tuple[FloatArray, ...]
 
     @property
     def work(self) -> FloatArray:
-        """Of the whole plan, ``[W, columns]``."""
+        """Work of the whole plan, ``[W, columns]``."""
         return np.asarray(sum(self.works))
 
     def changed(self, at: int, placement: TablePlacement, work: FloatArray) -> _State:
-        """The same with one table placed otherwise."""
+        """The plan with one table on another place."""
         return _State(
             placements=(*self.placements[:at], placement, *self.placements[at + 1 :]),
             works=(*self.works[:at], work, *self.works[at + 1 :]),
@@ -99,17 +99,18 @@ def roomier(
     most_s: float,
     fixed: Mapping[str, object],
 ) -> Plan:
-    """A plan at most so slow whose fullest rank holds less; the same one if there is none.
+    """A plan whose fullest rank holds less; the same plan if there is none within ``most_s``.
 
-    Pieces of tables go from the fullest rank to others, and tables that every rank holds a copy of
-    to one rank, one table at a time, as long as ranks get more even and the fullest no fuller.
+    One table after the other is moved: pieces from the fullest rank to other ranks, and tables with
+    a copy on every rank to a single rank. This goes on as long as the memory of ranks gets more
+    even, and the fullest rank not fuller.
 
     Args:
         plan: the fastest plan.
-        pipeline: prices it.
-        constraints: of the search; tables that have to share a place are not moved.
+        pipeline: prices plans.
+        constraints: the constraints of the search; tables that have to share a place are not moved.
         most_s: predicted iteration time that no plan may exceed, in seconds.
-        fixed: names of tables that are not moved either.
+        fixed: names of further tables that are not moved.
     """
     if len(plan.placements) * pipeline.topology.world_size > _MOST_SHARDS:
         return plan
@@ -135,7 +136,7 @@ def roomier(
 def _one_move(
     state: _State, pipeline: CostPipeline, constraints: Constraints, most_s: float, still: set[str]
 ) -> _State | None:
-    """The move that leaves ranks most even; None if none does without filling the fullest."""
+    """The plan after the move that makes ranks most even; None if no move helps."""
     total = state.work
     shares = _shares(pipeline, total)
     candidates = []
@@ -159,17 +160,17 @@ def _one_move(
 
 
 def fullest_ratio(pipeline: CostPipeline, plan: Plan) -> float:
-    """Share of its memory for embeddings that the fullest rank uses."""
+    """Share of its memory for tables that the fullest rank uses."""
     return float(_shares(pipeline, pipeline.plan_work(plan)).max())
 
 
 def _shares(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
-    """Share of its memory for embeddings that each rank uses, ``[..., W]``."""
+    """``[..., W]`` share of its memory for tables that each rank uses."""
     return np.asarray(pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0))
 
 
 def _largest_on(state: _State, pipeline: CostPipeline, rank: int, still: set[str]) -> Iterator[int]:
-    """Tables with most bytes on a rank, that can be moved."""
+    """The movable tables with the most bytes on a rank."""
     held = np.array([pipeline.device_bytes(w)[rank] for w in state.works])
     order = [int(i) for i in np.argsort(-held, kind="stable") if held[i] > 0]
     movable = (i for i in order if state.placements[i].table not in still)
@@ -179,7 +180,7 @@ def _largest_on(state: _State, pipeline: CostPipeline, rank: int, still: set[str
 def _elsewhere(
     placed: TablePlacement, pipeline: CostPipeline, constraints: Constraints, shares: FloatArray
 ) -> Iterator[TablePlacement]:
-    """Other places of a table whose pieces lie on single ranks, or of one that all ranks copy."""
+    """Other placements of a table whose pieces are on single ranks, or that all ranks copy."""
     if placed.sharding_type is ShardingType.DATA_PARALLEL:
         yield from _on_one_rank(placed, pipeline, constraints)
     elif placed.sharding_type in _BY_RANK:
@@ -195,7 +196,7 @@ def _elsewhere(
 def _on_one_rank(
     placed: TablePlacement, pipeline: CostPipeline, constraints: Constraints
 ) -> Iterator[TablePlacement]:
-    """The whole table on each rank, under the types that its constraints leave."""
+    """Placements with the whole table on one rank, under the types that its constraints leave."""
     table, topology = pipeline.workload.table(placed.table), pipeline.topology
     if table.embedding_dim % COLUMN_MULTIPLE:
         return

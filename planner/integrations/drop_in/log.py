@@ -1,4 +1,4 @@
-"""What one planning found, as one block of text for the log."""
+"""Writes the result of a planning as one block of text for the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.result import PlanningResult
 from planner.support.digits import significant
 
 _TIMES: Final = ("iteration", "phases")
-"""Objectives whose values are seconds of our own predictions."""
+"""Objectives whose values are predicted seconds."""
 
 
 def planning_block(
@@ -26,14 +26,14 @@ def planning_block(
     topology: TorchrecTopology,
     seconds: float,
 ) -> str:
-    """One block for the log: prediction, proof, TorchRec's plan beside it, memory, seconds.
+    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
 
     Args:
-        result: of the search.
-        rival: TorchRec's own plan of the same arguments, or why there is none.
+        result: the result of the search.
+        rival: TorchRec's own plan for the same arguments, or why there is none.
         options: the plan as TorchRec's options, with TorchRec's estimates.
-        topology: TorchRec's.
-        seconds: the whole planning took.
+        topology: TorchRec's topology.
+        seconds: seconds of the whole planning.
     """
     time = result.estimate.time
     rank = result.best.memory.fullest

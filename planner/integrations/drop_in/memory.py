@@ -1,11 +1,11 @@
-"""Device memory counted as TorchRec's planner counts it, for jobs that fit only by that count.
+"""Counts device memory as TorchRec's planner does, for jobs that fit only by that count.
 
-Our ledger holds more: embeddings and gradients that a rank receives, two batches of inputs in
-flight, outputs with their gradients. TorchRec's counts, per shard, one batch of inputs and outputs
+Our own count has more: vectors and gradients that a rank receives, two batches of inputs, outputs
+with their gradients. TorchRec counts for each shard one batch of inputs and outputs
 (``calculate_shard_storages`` with ``PipelineType.NONE``, its default), and keeps room for the dense
 part and for inputs by its storage reservation. It counts outputs in the type that the constraint of
-a table names, else in that of its weights (``EmbeddingStorageEstimator`` of TorchRec 1.8), although
-modules make fp32 of narrow weights unless they are told otherwise.
+a table names, or else in the type of its weights (``EmbeddingStorageEstimator`` of TorchRec 1.8),
+although modules by default return fp32 for narrow weights.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from planner.integrations.torchrec_workload import ShardableTable
 from planner.integrations.translate.key_value import KeyValuePipeline
 
 MARGIN_RATIO: Final = 0.15
-"""Device memory kept free when no storage reservation is given (TorchRec 1.8, planners.py)."""
+"""Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
+"""
 
 _HELD_TWICE: Final = 2.0
 _GB: Final = 2.0**30
-"""What TorchRec prints as GB (``bytes_to_gb``)."""
+"""The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TheirCount:
-    """What TorchRec's count of memory takes otherwise than ours, by our names of tables.
+    """How TorchRec's count of memory differs from ours, by our names of tables.
 
-    ``stateless`` are the tables whose optimizer it does not see, because it stands among
-    ``fused_params``. ``outputs`` are the types in which it counts the outputs of each table; those
-    of the workload where a table is not named.
+    ``stateless`` are the tables whose optimizer it does not see, because it is set among
+    ``fused_params``. ``outputs`` are the types in which it counts the outputs of tables; for other
+    tables it is the workload's type.
     """
 
     stateless: frozenset[str] = frozenset()
@@ -51,14 +52,14 @@ class TheirCount:
 
     @property
     def words(self) -> str:
-        """What it leaves out, to go on with behind other things that it leaves out."""
+        """Words on what it leaves out, to append to a list of other things that it leaves out."""
         state = " and the state of optimizers among fused_params" if self.stateless else ""
         narrow = any(kind.num_bytes < DataType.FP32.num_bytes for kind in self.outputs.values())
         return state + (", and counts outputs of narrow weights as narrow" if narrow else "")
 
 
 AS_THE_WORKLOAD: Final = TheirCount()
-"""Where nothing is known of the tables but their workload."""
+"""For tables of which only the workload is known."""
 
 
 def their_count(
@@ -67,7 +68,7 @@ def their_count(
     """How TorchRec's estimates count the memory of these tables.
 
     Args:
-        tables: of the model.
+        tables: the tables of the model.
         constraints: TorchRec's constraints by table name.
     """
     kept = tuple(tables)
@@ -86,13 +87,13 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
     def __init__(self, *arguments: Any, theirs: TheirCount = AS_THE_WORKLOAD, **more: Any) -> None:
-        """Arguments of :class:`KeyValuePipeline`, and what TorchRec counts in another way."""
+        """Keep the arguments of :class:`KeyValuePipeline`, and how TorchRec counts differently."""
         super().__init__(*arguments, **more)
         self._theirs = theirs
         self._by_outputs: dict[DataType, KeyValuePipeline] = {}
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
-        """Work of unplaced options, with smaller buffers."""
+        """Work of options, with TorchRec's smaller buffers."""
         works = super().options_work(options)
         rows = [work.rows for work in works]
         names = [option.table for option in options]
@@ -107,7 +108,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         ]
 
     def plan_work(self, plan: Plan) -> FloatArray:
-        """Work of a plan, with smaller buffers."""
+        """Work of a plan, with TorchRec's smaller buffers."""
         own = self.workload.output_dtype
         if not self._theirs.stateless and set(self._theirs.outputs.values()) <= {own}:
             return self._recounted(super().plan_work(plan))
@@ -125,7 +126,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         return self._theirs.outputs.get(name, self.workload.output_dtype)
 
     def _counting(self, kind: DataType) -> KeyValuePipeline:
-        """The same tables with outputs of another type."""
+        """A pipeline for the same tables with outputs of another type."""
         if kind not in self._by_outputs:
             workload = replace(self.workload, output_dtype=kind)
             self._by_outputs[kind] = KeyValuePipeline(
@@ -135,11 +136,11 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
 
     @cached_property
     def device_limits(self) -> FloatArray:
-        """Bytes for embeddings on each rank, ``[W]``: all that the reservation left."""
+        """Bytes for tables on each rank, ``[W]``: everything that the reservation has left."""
         return np.asarray(self.topology.hbm_capacities() - self.workload.reserved_bytes)
 
     def _recounted(self, work: FloatArray, name: str = "") -> FloatArray:
-        """Half of the buffers, for ours hold inputs twice and outputs with their gradients."""
+        """The work with half the buffers, because ours are two batches, and outputs twice."""
         changed = work.copy()
         changed[..., MEMORY + Memory.BUFFERS] /= _HELD_TWICE
         changed[..., MEMORY + Memory.GRADIENTS] = 0.0
@@ -161,9 +162,9 @@ def _with_buffers(work: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def default_reservation() -> StorageReservation:
-    """What TorchRec's planner takes when it is given none; context hashes depend on it.
+    """The reservation that TorchRec's planner uses by default; context hashes depend on it.
 
-    Its advice to choose another one is for users who chose it.
+    Its warning that advises to choose another one is suppressed, because no user has chosen it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -171,14 +172,14 @@ def default_reservation() -> StorageReservation:
 
 
 def counts_dense_part(reservation: StorageReservation) -> bool:
-    """Whether a storage reservation has kept room for the dense part, so that we must not again."""
+    """Whether a storage reservation already keeps room for the dense part."""
     return getattr(reservation, "_dense_storage", None) is not None
 
 
 def is_shortage(pipeline: KeyValuePipeline) -> bool:
-    """Whether all devices together lack memory for the tables, not one rank or table alone.
+    """Whether all devices together have too little memory, and not just one rank or table.
 
-    TorchRec calls the first ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
+    TorchRec calls the first case ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
     """
     state = pipeline.workload.optimizer.state_bytes_per_row
     needed = sum(
@@ -190,7 +191,7 @@ def is_shortage(pipeline: KeyValuePipeline) -> bool:
 
 
 def described(reservation: StorageReservation) -> str:
-    """A storage reservation in words, with its size where it tells."""
+    """A storage reservation in words, with its size if it is known."""
     name = type(reservation).__name__
     absolute = getattr(reservation, "_hbm_reserved_bytes", None)
     if absolute is not None:

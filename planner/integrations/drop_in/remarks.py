@@ -1,4 +1,4 @@
-"""What is assumed of a TorchRec model, and which of its settings no cost model sees, by name."""
+"""Warnings on what is assumed about a TorchRec model, and on settings that are not priced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATA_TYPES: Final = {
     "INT8": DataType.INT8,
     "UINT8": DataType.INT8,
 }
-"""Types that can be planned, by the names that TorchRec and FBGEMM give them."""
+"""Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
 MULTIPLIERS: Final = {
     "bwd_compute_multiplier": constants.BWD_COMPUTE_MULTIPLIER,
@@ -47,7 +47,7 @@ Given = Mapping[str, ParameterConstraints]
 def assumption_warnings(
     found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints, batch_size: int
 ) -> list[str]:
-    """One line for each thing that was assumed, or that was set and is not priced.
+    """One line for each thing that is assumed, or that is set but not priced.
 
     Args:
         found: the tables that are planned.
@@ -87,7 +87,7 @@ def assumption_warnings(
 
 
 def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: int) -> list[str]:
-    """Settings of constraints and sharders that change nothing in our prices."""
+    """Settings of constraints and sharders that do not change our prices."""
     given = [(f, constraints.get(f.parameter_name)) for f in found]
     lines = []
     chosen = [f.table.name for f, c in given if _lacks_load_factor(f, c)]
@@ -188,7 +188,7 @@ def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None
 
 
 def _keeps_scales(entry: ShardableTable) -> bool:
-    """Whether rows hold more than their columns; rows of quantized tables come with all bytes."""
+    """Whether stored rows have scales beside their columns; quantized rows already count them."""
     is_quantized = str(entry.parameter.dtype) in ("torch.uint8", "torch.int8")
     return entry.table.dtype is DataType.INT8 and not is_quantized
 
@@ -202,7 +202,7 @@ def _is_weighted(entry: ShardableTable) -> bool:
 
 
 def _unknown_names(constraints: Given) -> list[str]:
-    """Names in constraints that TorchRec does not know, or that no plan here uses."""
+    """Names in constraints that TorchRec does not know, or that our plans do not use."""
     types = {str(t.value) for t in ShardingType}
     kernels = {str(k.value) for k in EmbeddingComputeKernel}
     asked_types = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
@@ -219,10 +219,10 @@ def _unknown_names(constraints: Given) -> list[str]:
 def planned_output_dtype(
     found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints
 ) -> tuple[DataType, list[str]]:
-    """The type of all tables' outputs: the widest of what is set, and a warning if they differ.
+    """The output type of all tables: the widest one that is set, with a warning if they differ.
 
-    For each table, first ``output_dtype`` of its constraint counts, then ``output_dtype`` among the
-    ``fused_params`` of its sharder, else fp32. A type of the hints replaces all of them.
+    The type of a table is ``output_dtype`` of its constraint, or else ``output_dtype`` among the
+    ``fused_params`` of its sharder, or else fp32. A type in the hints replaces all of them.
     """
     if hints.output_dtype is not None:
         return hints.output_dtype, []
@@ -252,12 +252,12 @@ def _output_of(entry: ShardableTable, given: ParameterConstraints | None) -> Dat
 
 
 def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> list[str]:
-    """Settings of TorchRec's topology that our prices do not see.
+    """Settings of TorchRec's topology that do not change our prices.
 
     Args:
-        topology: TorchRec's.
-        rates_from_base: bandwidths come from a system of ours, and those of the topology are not
-            used.
+        topology: TorchRec's topology.
+        rates_from_base: whether bandwidths come from one of our systems, so that those of the
+            topology are not used.
     """
     changed = [
         f"{name}={getattr(topology, '_' + name)}"

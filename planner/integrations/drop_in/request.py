@@ -1,4 +1,4 @@
-"""What TorchRec's planner is asked for in one call."""
+"""What a TorchRec planner is asked for in one call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Sharders = list[ModuleSharder[nn.Module]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """A model to shard, and what the constructor of the planner was told.
+    """A model to shard, and the arguments of the planner.
 
     Attributes:
         module: the model.
         sharders: its sharders.
-        topology: TorchRec's.
+        topology: TorchRec's topology.
         batch_size: samples per rank.
         constraints: TorchRec's constraints by table name.
-        reservation: of memory.
+        reservation: the storage reservation.
     """
 
     module: nn.Module

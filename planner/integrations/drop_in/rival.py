@@ -1,4 +1,4 @@
-"""TorchRec's own plan, as a rival: ours must beat it, and a draw goes to it."""
+"""TorchRec's own plan for comparison: our plan is used only if it is better."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _TYPES: Final = {t.value: i for i, t in enumerate(ShardingType)}
 _KERNELS: Final = {k.value: i for i, k in enumerate(EmbeddingComputeKernel)}
 
 MOST_SHARDS: Final = 512
-"""Tables times ranks up to which TorchRec's planner is asked for a plan to compare with."""
+"""TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
 
 _MOST_WORK: Final = 60_000
-"""Tables times ranks times proposals that TorchRec's planner may try: some 1 s. A limit by the
-clock would make the outcome depend on how busy the machine is."""
+"""TorchRec's planner may try proposals up to this many tables times ranks times proposals, which
+takes about 1 s. A limit by the clock would make the result depend on how busy the machine is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """What ``EmbeddingShardingPlanner`` makes of the same arguments.
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
-    ``plan`` is None where there is nothing to compare with; ``reason`` then says why.
-    ``rating_ms`` is TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
+    ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is
+    TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
     """
 
     plan: Plan | None = None
@@ -64,15 +64,16 @@ class Rival:
 
 
 class LazyEnumerator(EmbeddingEnumerator):
-    """TorchRec's enumerator, run when somebody asks: this project's search does not need its list.
+    """TorchRec's enumerator, which runs only when its list is used.
 
-    Context hashes do, and for hundreds of tables it takes a minute.
+    Our search does not need the list, but context hashes do. For hundreds of tables it takes a
+    minute.
     """
 
     _pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
 
     def expect(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
-        """Options are those of this model from now on; those of another one are forgotten."""
+        """Set the model whose options are listed; those of another model are forgotten."""
         known, self._pending = self._pending, (module, sharders)
         if known is None or known[0] is not module or known[1] != sharders:
             self._last_stored_search_space: list[ShardingOption] | None = None
@@ -80,27 +81,27 @@ class LazyEnumerator(EmbeddingEnumerator):
 
     @property
     def last_stored_search_space(self) -> list[ShardingOption] | None:
-        """Options of the model that was planned last; None before any."""
+        """The options of the model that was planned last; None before the first."""
         if self._last_stored_search_space is None and self._pending is not None:
             self.enumerate(*self._pending)
         return self._last_stored_search_space
 
 
 class OrderedEnumerator(Enumerator):
-    """An enumerator whose options of a table come by type and kernel.
+    """An enumerator that sorts the options of each table by type and kernel.
 
-    TorchRec's takes them from sets, in an order that differs from one start of a job to the next,
-    and its planner keeps the first of options that cost the same.
+    TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
+    next, and its planner keeps the first of several options with the same cost.
     """
 
     def __init__(self, inner: Enumerator) -> None:
-        """Keep the enumerator that lists."""
+        """Keep the enumerator that lists the options."""
         self._inner = inner
 
     def enumerate(
         self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
     ) -> list[ShardingOption]:
-        """Its options: tables in its order, those of a table in that of TorchRec's own lists."""
+        """The options: tables in the enumerator's order, options of a table in a fixed order."""
         found = self._inner.enumerate(module, sharders)
         tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
         return sorted(
@@ -113,26 +114,26 @@ class OrderedEnumerator(Enumerator):
         )
 
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
-        """Hand them on."""
+        """Pass the options on to the enumerator."""
         self._inner.populate_estimates(sharding_options)
 
 
 class CountedProposer(Proposer):
-    """One of TorchRec's proposers, ended after a number of proposals."""
+    """One of TorchRec's proposers, which ends after a number of proposals."""
 
     def __init__(self, inner: Proposer, most: int) -> None:
-        """Nothing is proposed yet."""
+        """Keep the arguments; nothing is proposed yet."""
         self._inner = inner
         self._left = most
 
     def load(
         self, search_space: list[ShardingOption], enumerator: Enumerator | None = None
     ) -> None:
-        """Hand the options on."""
+        """Pass the options on to the inner proposer."""
         self._inner.load(search_space=search_space, enumerator=enumerator)
 
     def propose(self) -> list[ShardingOption] | None:
-        """The next proposal; None once the inner proposer, or the number, has ended."""
+        """The next proposal; None after the last one of the inner proposer, or of the number."""
         if self._left <= 0:
             return None
         self._left -= 1
@@ -145,18 +146,18 @@ class CountedProposer(Proposer):
         perf_rating: float | None = None,
         storage_constraint: TorchrecTopology | None = None,
     ) -> None:
-        """Hand the feedback on."""
+        """Pass the feedback on to the inner proposer."""
         self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
 
 
 def counted_proposers(num_tables: int, world_size: int) -> list[Proposer]:
-    """TorchRec's default proposers, which share a number of proposals that follows from the size.
+    """TorchRec's default proposers, limited to a number of proposals that follows from the size.
 
-    Those that see one plan per sharding type come first, because they are few.
+    Proposers with one plan for each sharding type come first, because they make few proposals.
 
     Args:
-        num_tables: of the workload.
-        world_size: ranks.
+        num_tables: number of tables.
+        world_size: number of ranks.
     """
     most = max(_MOST_WORK // (num_tables * world_size), 1)
     inner = [
@@ -176,18 +177,18 @@ def rival_plan(
     ours: Topology,
     limits: Constraints,
 ) -> Rival:
-    """What ``EmbeddingShardingPlanner`` makes of the same arguments, if TorchRec can run it.
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
-    No plan for models for which it takes long, where it fails, for plans that we cannot express,
-    and for plans that break a rule of TorchRec's runtime.
+    There is none for models for which it takes long, if it fails, if we cannot express its plan, or
+    if the plan breaks a rule of TorchRec's runtime.
 
     Args:
         request: what the planner was asked for.
         workload: the same model as a workload.
         enumerator: TorchRec's, or the user's.
         ours: ranks and hosts as the search sees them.
-        limits: of the search, one rule for each table; where it names one cache size, that is the
-            size that TorchRec's runtime takes for a plan without one.
+        limits: limits of the search, one rule for each table. If a rule names only one cache load
+            factor, TorchRec's runtime uses this one for a plan without any.
     """
     topology = request.topology
     size = len(workload.tables) * topology.world_size
@@ -208,7 +209,7 @@ def rival_plan(
             found: ShardingPlan = theirs.plan(request.module, request.sharders)
         plan = from_sharding_plan(found, workload, _load_factors(workload, limits))
         rating_ms = float(NoopPerfModel(topology).rate(theirs._best_plan or []))
-    except Exception as error:  # a comparison must not keep a job from its plan
+    except Exception as error:  # an error in this comparison must not stop the job
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
         return Rival(reason=f"none: {_first_line(error)}")
     device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
@@ -225,7 +226,7 @@ def rival_plan(
 
 
 def _load_factors(workload: Workload, limits: Constraints) -> dict[str, float]:
-    """The cache size of each table for which only one is allowed."""
+    """The cache load factor of each table for which only one is allowed."""
     return {
         table.name: rule.cache_load_factors[0]
         for table, rule in zip(workload.tables, limits.tables, strict=True)
@@ -243,7 +244,7 @@ _NOISY: Final = "torchrec.distributed.planner"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing of TorchRec's planner is logged inside: its partitioner writes lines per proposal."""
+    """A context without logs of TorchRec's planner, which writes lines for each proposal."""
     known = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()

@@ -1,4 +1,4 @@
-"""A plan from a file, checked against the model before TorchRec sees it."""
+"""Loads a plan from a file, and checks that it is a plan for the model."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ logger: Final = logging.getLogger(__name__)
 
 _MOST_LINES = 20
 _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
-"""TorchRec 1.9's error of inputs that hash differently in every process; 1.8 hashes them anyway."""
+"""TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
 def load_for_model(path: Path, model: ModelDescription, topology: Topology, device: str) -> Plan:
-    """Load a plan and refuse it unless it is one of exactly this model on this many ranks.
+    """Load a plan; it has to be one for exactly this model on this many ranks.
 
     Args:
         path: a ``plan.json``, ours or TorchRec's.
         model: the tables of the model.
-        topology: ranks of the job.
+        topology: the ranks of the job.
         device: ``cuda`` or ``cpu``.
 
     Raises:
-        ShardPlannerError: the file cannot be read, was made for another number of ranks, for other
-            tables (with a line for each table that differs), or TorchRec cannot run it.
+        ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
+            for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
     try:
         if _names_key_values(path, model):
@@ -85,10 +85,10 @@ def _entries(values: Any, model: ModelDescription) -> dict[str, dict[str, Any]]:
 
 
 def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -> Plan:
-    """A plan of TorchRec's with key-value tables; they come back as what the search sees.
+    """TorchRec's plan with key-value tables, which become the tables that the search sees.
 
     Raises:
-        InvalidInputError: not a plan of this model on this many ranks.
+        InvalidInputError: it is not a plan for this model on this many ranks.
     """
     values = read_json(path)
     entries = _entries(values, model)
@@ -116,7 +116,11 @@ def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -
 def _to_stand_in(
     name: str, entry: dict[str, Any], table: ShardableTable, world_size: int
 ) -> list[str]:
-    """Give a virtual table's entry the rows it is priced with; what is wrong with its own."""
+    """Give the entry of a virtual table the rows with which it is priced.
+
+    Returns:
+        Lines on what is wrong with the rows that the entry has.
+    """
     blocks = virtual_blocks(table, world_size)
     written = entry.get("shards")
     shards = [s for s in written if isinstance(s, dict)] if isinstance(written, list) else []
@@ -137,19 +141,19 @@ def _to_stand_in(
 def stored_options(
     loader: PlanLoader, search_space: list[ShardingOption], current_hash: Callable[[], str]
 ) -> list[ShardingOption]:
-    """Options of the plan that a TorchRec plan loader holds; empty if it holds none.
+    """The options of the plan in a TorchRec plan loader; empty if it has none.
 
-    Also empty, with a warning, where TorchRec 1.9 cannot tell whether the stored plan was made for
-    the same inputs; its own planner plans afresh then too.
+    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
+    made for the same inputs; TorchRec's own planner then makes a new plan too.
 
     Args:
-        loader: any loader of TorchRec's interface.
-        search_space: TorchRec's options of the model; a stored option is matched by storage hash.
-        current_hash: gives the context hash of this job.
+        loader: any loader with TorchRec's interface.
+        search_space: TorchRec's options of the model; stored options are found by storage hash.
+        current_hash: returns the context hash of this job.
 
     Raises:
         ShardPlannerError: the stored plan was made for other inputs.
-        PlannerError: TorchRec's own, if the stored options are not those of this model.
+        PlannerError: TorchRec's error if the stored options are not those of this model.
     """
     try:
         current = current_hash()
@@ -170,7 +174,7 @@ def stored_options(
 
 
 def table_differences(plan: Plan, model: ModelDescription) -> list[str]:
-    """One line for each table that the plan and the model do not share, or share in other shape."""
+    """One line for each table that only the plan or the model has, or that differs in shape."""
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in model.workload.tables}
     lines = [

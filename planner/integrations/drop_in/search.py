@@ -1,7 +1,7 @@
-"""The search behind the adapter: by our memory ledger, else by TorchRec's count of memory.
+"""The search of ``ShardPlanner``: by our count of memory, or else by TorchRec's.
 
-A job that TorchRec plans must not fail here because we count more. So when nothing fits by our
-ledger the search runs again by TorchRec's count, with a warning that says what that leaves out.
+A job that TorchRec can plan must not fail here because we count more memory. If nothing fits by our
+count, the search runs again by TorchRec's count, with a warning that says what this leaves out.
 """
 
 from __future__ import annotations
@@ -64,14 +64,17 @@ _RATING: Final = TorchrecPricing()
 
 @dataclass(frozen=True, kw_only=True)
 class Memories:
-    """A topology with the memory left for tables, by both counts.
+    """The topology with the memory that is left for tables, by both counts.
 
-    ``ledger`` leaves room for what our ledger counts; ``torchrec`` is what TorchRec would plan on,
-    None if its reservation leaves nothing. ``kept_bytes`` is what the user keeps on top. ``whole``
-    is the memory before TorchRec's default reservation, which its objectives take off themselves;
-    None under a reservation of the user's, which has been taken off already. ``headroom_ratio`` is
-    the share that the user keeps free, which all of them lack already. ``theirs`` is what
-    TorchRec's count of memory takes otherwise than ours.
+    Attributes:
+        ledger: for our count, with room for everything that it counts.
+        torchrec: for TorchRec's count; None if its reservation leaves nothing.
+        reservation: the storage reservation.
+        kept_bytes: device memory of each rank that the user keeps free in addition.
+        whole: before TorchRec's default reservation, which its objectives take off themselves; None
+            if the user chose a reservation, which is already taken off then.
+        headroom_ratio: the share that the user keeps free; it is already taken off all of them.
+        theirs: how TorchRec's count of memory differs from ours.
     """
 
     ledger: Topology
@@ -91,19 +94,19 @@ def memories_left(
     by_user: bool,
     headroom_ratio: float = 0.0,
 ) -> Memories:
-    """Memory for tables by both counts.
+    """The memory for tables by both counts.
 
     Args:
-        left_by: our topology of what a storage reservation leaves.
-        reservation: the planner's.
-        kept_bytes: device memory per rank that the user keeps on top.
-        by_user: the user chose the reservation, and both counts obey it; else ours keeps only its
-            margin, because the rest of it our ledger counts itself.
+        left_by: returns our topology with the memory that a storage reservation leaves.
+        reservation: the planner's storage reservation.
+        kept_bytes: device memory of each rank that the user keeps free in addition.
+        by_user: whether the user chose the reservation. Both counts then obey it; otherwise our
+            count keeps only its margin free, because it counts the rest of the reservation itself.
         headroom_ratio: share of that memory that has to stay free on every rank.
 
     Raises:
         InfeasibleError: nothing is left.
-        PlannerError: TorchRec's, for the same reason.
+        PlannerError: TorchRec's error, for the same reason.
     """
     theirs: Topology | None = None
     whole: Topology | None = None
@@ -137,25 +140,25 @@ def best_plan(
     knows_optimizer: bool = True,
     rating: TorchrecPricing = _RATING,
 ) -> PlanningResult:
-    """The best plan by our ledger, else by TorchRec's count of memory.
+    """The best plan by our count of memory, or else by TorchRec's.
 
     Args:
-        workload: what is planned.
-        memories: the topology, by both counts.
+        workload: the workload.
+        memories: the topology with memory by both counts.
         constraints: limits of the search.
         asked: strategy, objective, seed and limits of :func:`planner.api.plan`. Without
             ``max_evaluations`` the search has a budget of work that follows from the problem's
-            size, so that it ends at the same point every time; a time limit is a safety. With
-            ``beaten_by``, the value of a known plan, it ends once its bound is above that.
+            size, so that it ends at the same point every time; a time limit is only a safety. With
+            ``beaten_by``, the value of a known plan, it ends when its bound is above that value.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
-            fits and is predicted to be as fast.
+            fits and is predicted to be at least as fast.
         key_values: how key-value tables are run, by name.
-        knows_optimizer: whether the cost of the workload's optimizer is known, not a guess.
-        rating: what an objective of TorchRec's is counted with.
+        knows_optimizer: whether the cost of the workload's optimizer is known.
+        rating: makes the pipeline for one of TorchRec's objectives.
 
     Raises:
-        ShardPlannerError: nothing fits by either count; ``error_type`` says whether memory is
-            short in all, or only for these constraints.
+        ShardPlannerError: nothing fits by either count; ``error_type`` says whether all memory is
+            too small, or only under these constraints.
     """
     kept = dict(key_values or {})
     if str(asked.get("objective", "")).startswith("torchrec"):
@@ -192,7 +195,7 @@ def _searched(
     make_pipeline: Callable[..., CostPipeline],
     asked: Mapping[str, Any],
 ) -> PlanningResult:
-    """One search, with the budget of work that was asked for or that follows from the size."""
+    """Run one search, with the user's budget of work or one that follows from the size."""
     chosen = dict(asked)
     beaten_by = float(chosen.pop("beaten_by", math.inf))
     proven = -math.inf
@@ -221,7 +224,7 @@ def _best_by_torchrec(
     key_values: Mapping[str, KeyValueTable],
     rating: TorchrecPricing,
 ) -> PlanningResult:
-    """The best plan by an objective of TorchRec's, which counts memory by TorchRec's estimates."""
+    """The best plan by one of TorchRec's objectives, which count memory by TorchRec's estimates."""
     if key_values:
         message = (
             f"objective {asked['objective']!r} cannot rate key-value tables ({[*key_values][:5]}); "
@@ -244,7 +247,7 @@ def require_room(
     """Refuse tables that are larger than all memory of all ranks together.
 
     Raises:
-        ShardPlannerError: as INSUFFICIENT_STORAGE.
+        ShardPlannerError: they are larger; its type is INSUFFICIENT_STORAGE.
     """
     there = sum(d.storage.hbm + d.storage.ddr + d.storage.ssd for d in topology.devices)
     if bytes_of_tables <= there:
@@ -263,7 +266,7 @@ def require_room(
 def _against(
     rival: Plan | None, result: PlanningResult, make_pipeline: Callable[..., CostPipeline]
 ) -> PlanningResult:
-    """The result with TorchRec's plan beside ours, or in its place on a draw."""
+    """The result with TorchRec's plan for comparison, or in place of ours if it is as fast."""
     if rival is None:
         return result
     problem = result.problem
@@ -284,10 +287,10 @@ def _against(
 def _against_by_torchrec(
     rival: Plan | None, result: PlanningResult, pricing: TorchrecPricing
 ) -> PlanningResult:
-    """The result with TorchRec's plan in its place where that is worth more to TorchRec.
+    """The result with TorchRec's plan in place of ours if TorchRec's objective prefers it.
 
-    It fits by the count that TorchRec's objectives have of memory, because TorchRec's planner has
-    placed it by that count.
+    TorchRec's plan fits by the count of memory of TorchRec's objectives, because TorchRec's planner
+    has placed it by that count.
     """
     if rival is None:
         return result
@@ -309,9 +312,9 @@ def _roomiest(
     make_pipeline: Callable[..., CostPipeline],
     key_values: Mapping[str, KeyValueTable],
 ) -> PlanningResult:
-    """The result with the plan that leaves most memory free among those that are about as fast.
+    """The result with the plan that leaves most memory free, among those about as fast.
 
-    Plans that are at most 1 % slower than the best one count, and none slower than TorchRec's.
+    These are plans that are at most 1 % slower than the best one, and not slower than TorchRec's.
     """
     if result.solver.objective != _TIME:
         return result

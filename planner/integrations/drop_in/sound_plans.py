@@ -1,16 +1,16 @@
-"""Plans under which TorchRec computes what the module computes, and exchanges what it expects.
+"""Finds plans under which TorchRec computes what the module computes.
 
-**Mean pooling.** TorchRec divides too often or too seldom under some plans
-(:mod:`planner.options.mean_pooling`). So the mean-pooled tables of a module are searched in two
-ways, both of them right: none is cut by rows, or all its tables are.
+**Mean pooling.** Under some plans TorchRec divides too often or not often enough
+(:mod:`planner.options.mean_pooling`). Therefore modules with mean-pooled tables are searched in two
+ways that are both correct: no such table is cut by rows, or all tables of the module are.
 
-**Outputs that are not fp32.** The tables of a module with one sharding type share an exchange. A
-rank sends and expects the type of its own tables' outputs; without any of these tables, fp32. Where
-ranks come to different types training fails, so such a module is searched again with types that
-every rank has.
+**Outputs that are not fp32.** The tables of a module with the same sharding type share an exchange.
+A rank sends and expects the output type of its own tables, or fp32 if it has none of them. Training
+fails if ranks expect different types. Such a module is then searched again, with only those
+sharding types under which every rank has a part of its tables.
 
 **Column pieces of unpooled tables** have one width in the plans of a search
-(:mod:`planner.solving.runnable`). TorchRec's own plan is not taken where they differ.
+(:mod:`planner.solving.runnable`). TorchRec's own plan is not used if they differ.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def soundest_plan(
     outputs: Mapping[str, DataType] = MappingProxyType({}),
     **more: Any,
 ) -> PlanningResult:
-    """The best plan that TorchRec runs as the model says.
+    """The best plan under which TorchRec computes what the model computes.
 
-    Where no such plan is left, the search goes on without that rule, and a warning says so.
+    If there is no such plan, the search is done without this rule, and a warning says so.
 
     Args:
         workload: the tables, with the module of each.
-        memories: as of :func:`best_plan`.
-        limits: of the search, one rule for each table.
-        asked: settings of a search that begins now.
+        memories: as in :func:`best_plan`.
+        limits: limits of the search, one rule for each table.
+        asked: returns the settings of a search that begins now.
         rival: TorchRec's own plan.
-        outputs: types of outputs that are not fp32, by table.
+        outputs: the output types that are not fp32, by table.
         more: further arguments of :func:`best_plan`.
 
     Raises:
-        ShardPlannerError: there is no plan, whatever the rules here.
+        ShardPlannerError: there is no plan, even without the rules of this module.
     """
 
     def search(
@@ -95,9 +95,9 @@ def _best_pooling(
     rival: Plan | None,
     search: Callable[..., PlanningResult],
 ) -> PlanningResult:
-    """The better plan of both ways; its bound is the lower of theirs.
+    """The better plan of the two ways to pool means; its bound is the lower one of both.
 
-    The second search ends as soon as its bound is above the plan of the first.
+    The second search ends as soon as its bound is above the value of the first plan.
     """
     ways = list(
         dict.fromkeys(_limited(workload, limits, by_rows=by_rows) for by_rows in (False, True))
@@ -116,7 +116,8 @@ def _best_pooling(
         return search(limits, rival)
     if ways == [limits]:
         return results[0]
-    best = min(results, key=lambda r: (_value(r), r.best.name != RIVAL))  # a draw is TorchRec's
+    # If both have the same value, TorchRec's own plan is taken.
+    best = min(results, key=lambda r: (_value(r), r.best.name != RIVAL))
     bounds = [r.solver.bound for r in results if r.solver.bound is not None]
     is_proven &= len(bounds) == len(results)
     return replace(best, solver=replace(best.solver, bound=min(bounds) if is_proven else None))
@@ -128,7 +129,7 @@ def _value(result: PlanningResult) -> float:
 
 
 def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Constraints:
-    """Limits under which no mean is cut by rows, or all tables of its module are."""
+    """Limits under which no mean-pooled table is cut by rows, or all tables of its module are."""
     kept = pooled_alike(workload, limits.tables, by_rows=by_rows)
     return limits if kept == limits.tables else replace(limits, tables=kept)
 
@@ -136,13 +137,13 @@ def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Const
 def uneven_outputs(
     plan: Plan, workload: Workload, outputs: Mapping[str, DataType], world_size: int
 ) -> list[str]:
-    """Modules in which ranks come to different types of outputs in one exchange.
+    """Modules in which ranks expect different output types in one exchange.
 
     Args:
-        plan: of the workload.
+        plan: a plan of the workload.
         workload: the tables, with the module of each.
-        outputs: types of outputs that are not fp32, by table.
-        world_size: ranks.
+        outputs: the output types that are not fp32, by table.
+        world_size: number of ranks.
     """
     if not outputs:
         return []
@@ -172,7 +173,7 @@ def _uneven_words(modules: Sequence[str]) -> str:
 
 
 def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[str]) -> Constraints:
-    """Limits with types alone, for tables of some modules, of which every rank has a part."""
+    """Limits that leave tables of some modules only types under which every rank has a part."""
     gone = set(ShardingType) - {ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE}
     rules = tuple(
         (without_types(rule, gone) or rule) if table.module in modules else rule

@@ -1,4 +1,4 @@
-"""Steps of a planning that need nothing of the planner but its arguments."""
+"""Steps of a planning that depend only on the arguments of the planner."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 
 TIME_LIMIT_S: Final = 300.0
-"""Seconds of planning at most when ``timeout_seconds`` is None. A search ends by the work it has
-done, after some 10 s at most; this is for machines that are far slower."""
+"""The time limit of a planning if ``timeout_seconds`` is None. A search ends after a fixed budget of
+work, about 10 s at most; the limit is for machines that are far slower."""
 
 AFTER_S: Final = 1.5e-4
-"""Seconds per table and rank of TorchRec's estimates and statistics of the plan that was found."""
+"""Seconds of TorchRec's estimates and statistics of the plan, for each table on each rank."""
 
 _MOST_AFTER_RATIO: Final = 0.4
-"""Share of the time limit kept for those, at most."""
+"""At most this share of the time limit is kept for these."""
 
 _LEAST_SEARCH_RATIO: Final = 0.2
-"""Share of the time limit that a search gets, whatever came before it."""
+"""A search gets at least this share of the time limit, however long the steps before it took."""
 
 REPLACED_PARTS: Final = {
     "proposer": "its search proposes plans itself; choose one of its own with strategy=",
     "partitioner": "its search places shards itself",
     "performance_model": "it minimises its own predicted iteration time; see system=",
 }
-"""Parts of TorchRec's search that are accepted and not used, and what stands in for each."""
+"""Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 
 def require_arguments(constraints: object, hints: object, memory_headroom: object) -> None:
-    """Refuse arguments of another kind than the planner reads, before anything is done with them.
+    """Refuse arguments of a wrong type, before they are used.
 
     Raises:
-        InvalidInputError: names the first one.
+        InvalidInputError: there is such an argument; the message names the first one.
     """
     for name, value, kind, words in (
         (
@@ -76,7 +76,7 @@ def require_arguments(constraints: object, hints: object, memory_headroom: objec
 
 
 def warn_of_replaced(*parts: object) -> None:
-    """Warn of each part of :data:`REPLACED_PARTS`, in that order, that the user gave."""
+    """Warn of each part in :data:`REPLACED_PARTS`, given in that order, that is not None."""
     for (part, why), value in zip(REPLACED_PARTS.items(), parts, strict=True):
         if value is not None:
             message = f"ShardPlanner does not use {part}: {why}"
@@ -86,12 +86,12 @@ def warn_of_replaced(*parts: object) -> None:
 def search_left(
     asked: Mapping[str, Any], limit_s: float, started_s: float, num_shards: int
 ) -> dict[str, Any]:
-    """Settings of a search with what is left of the time limit.
+    """The settings of a search, with the time that is left of the time limit.
 
     Args:
         asked: strategy, objective, seed and budget.
-        limit_s: of the whole planning, in seconds.
-        started_s: when the planning began, of :func:`time.perf_counter`.
+        limit_s: time limit of the whole planning, in seconds.
+        started_s: when the planning began, by :func:`time.perf_counter`.
         num_shards: tables times ranks, on which the time after the search depends.
     """
     left_s = limit_s - (time.perf_counter() - started_s)
@@ -110,12 +110,12 @@ def search_limits(
     module: nn.Module,
     sharders: Sharders,
 ) -> Constraints:
-    """What may be done with each table: by rules, sharders, constraints, and the user's enumerator.
+    """The limits of each table by rules, sharders, constraints, and the user's enumerator.
 
     Args:
         model: the tables.
-        topology: TorchRec's.
-        enumerator: the user's; only options that it lists are left.
+        topology: TorchRec's topology.
+        enumerator: the user's enumerator, if any; only options that it lists are left.
         module: the model.
         sharders: its sharders.
 
@@ -137,7 +137,7 @@ def require_runnable(plan: Plan, workload: Workload, topology: Topology, device:
     """Refuse a plan that breaks a rule of TorchRec's runtime.
 
     Raises:
-        ShardPlannerError: names every rule that it breaks.
+        ShardPlannerError: it breaks rules; the message names all of them.
     """
     problems = layout_problems(plan, workload, topology, device=device)
     if problems:
@@ -154,11 +154,11 @@ def reserved_memories(
     headroom_ratio: float,
     rates_from_base: bool,
 ) -> Memories:
-    """Memory for tables by both counts; arguments as of :func:`memories_left`.
+    """The memory for tables by both counts; the arguments are those of :func:`memories_left`.
 
     Raises:
         InfeasibleError: nothing is left.
-        PlannerError: TorchRec's, for the same reason.
+        PlannerError: TorchRec's error, for the same reason.
     """
 
     def left_by(one: StorageReservation) -> Topology:

@@ -1,1 +1,1 @@
-"""What stands behind the parts of TorchRec's planner that can be replaced one by one."""
+"""Used by the parts that replace single parts of TorchRec's planner."""

@@ -1,7 +1,7 @@
-"""TorchRec's sharding options, as its planner hands them to its parts, in our nouns.
+"""Makes workloads and plans from TorchRec's sharding options.
 
-A part of TorchRec's planner never sees the model, only options; each carries its module, its
-parameter, its batch size, and enough to make a workload of.
+A part of TorchRec's planner gets only options, and not the model. Each option has its module, its
+parameter and its batch size, which is enough to make a workload.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from planner.integrations.translate.modules import table_configs
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
 
 Key = tuple[str, str]
-"""Module path and parameter name: what names a table in TorchRec."""
+"""Module path and parameter name, which identify a table in TorchRec."""
 
 _COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 
 
 def key_of(option: TorchrecOption) -> Key:
-    """Module path and parameter name."""
+    """The module path and parameter name of an option."""
     return option.path, option.name
 
 
 def names_of(options: Sequence[TorchrecOption]) -> dict[Key, str]:
-    """Our name of each table: the parameter name, with the path where several modules use it."""
+    """Our name of each table: the parameter name, with the path if several modules use it."""
     keys = list(dict.fromkeys(key_of(o) for o in options))
     counts = Counter(name for _, name in keys)
     return {(path, name): name if counts[name] == 1 else f"{path}.{name}" for path, name in keys}
@@ -54,7 +54,7 @@ def workload_of(
     constraints: Mapping[str, ParameterConstraints] | None,
     hints: WorkloadHints,
 ) -> Workload:
-    """The workload that options are of, in the order in which their tables first appear.
+    """The workload to which options belong, with tables in the order of their first options.
 
     Args:
         options: TorchRec's options, at least one for each table.
@@ -63,7 +63,7 @@ def workload_of(
         hints: what options do not say.
 
     Raises:
-        InvalidInputError: a table that cannot be priced.
+        InvalidInputError: a table cannot be priced.
     """
     given = dict(constraints or {})
     names = names_of(options)
@@ -98,10 +98,10 @@ def workload_of(
 
 
 def option_of(option: TorchrecOption, name: str) -> ShardingOption:
-    """The same cut as an unplaced option of ours.
+    """TorchRec's option as one of ours, which has no ranks.
 
     Raises:
-        InvalidInputError: a kernel or type without a cost model.
+        InvalidInputError: there is no cost model for the kernel or type.
     """
     kind, kernel = _kind(option, name), _kernel(option, name)
     shards = option.shards
@@ -120,10 +120,10 @@ def option_of(option: TorchrecOption, name: str) -> ShardingOption:
 
 
 def plan_of(options: Sequence[TorchrecOption]) -> Plan:
-    """Placed options as a plan of ours.
+    """Options with ranks as one of our plans.
 
     Raises:
-        InvalidInputError: a shard without a rank, or a kernel without a cost model.
+        InvalidInputError: a shard has no rank, or there is no cost model for a kernel.
     """
     names = names_of(options)
     return Plan(placements=tuple(_placement(o, names[key_of(o)]) for o in options))

@@ -1,4 +1,4 @@
-"""A saved plan for the ``plan_loader`` argument of TorchRec's own planner."""
+"""Loads a saved plan for the ``plan_loader`` argument of TorchRec's own planner."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from planner.integrations.translate.errors import ShardPlannerError
 class PlanFileLoader(PlanLoader):
     """Loads a ``plan.json`` into ``EmbeddingShardingPlanner``.
 
-    TorchRec takes of a stored plan only where shards lie; all else comes from the option of its own
-    list with the same sharding type, kernel and cache load factor. So it must list that option:
-    name ``grid_shard`` and load factors in the constraints of the tables that use them.
+    From a stored plan, TorchRec takes only the ranks of the shards. Everything else comes from the
+    option in its own list that has the same sharding type, kernel and cache load factor. It has to
+    list this option: name ``grid_shard`` and load factors in the constraints of the tables that use
+    them.
 
     Args:
-        path: a plan of ours, or TorchRec's.
-        enumerator: the one that the planner is given too, so that both see the same list.
+        path: a plan, ours or TorchRec's.
+        enumerator: the enumerator of the planner, so that both use the same list.
         module: the model.
         sharders: its sharders.
         constraints: the planner's constraints.
-        context_hash: what the planner's ``hash_planner_context_inputs_str`` was when the plan was
-            made; None to take the plan whatever the inputs are.
+        context_hash: the planner's ``hash_planner_context_inputs_str`` when the plan was made; None
+            to use the plan for any inputs.
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class PlanFileLoader(PlanLoader):
         self._context_hash = context_hash
 
     def load(self) -> dict[int, ShardingOption] | None:
-        """The stored options by the storage hash of TorchRec's own.
+        """The stored options, by the storage hash of TorchRec's equal option.
 
         Raises:
-            ShardPlannerError: the file is no plan of this model, or uses an option that the
+            ShardPlannerError: the file is not a plan of this model, or uses an option that the
                 enumerator does not list.
         """
         module, sharders = self._model
@@ -94,11 +95,11 @@ class PlanFileLoader(PlanLoader):
         return options
 
     def plan_context_hash(self) -> str | None:
-        """Context hash that the plan was made for, if it was given."""
+        """The context hash of the plan, if it was given."""
         return self._context_hash
 
     def get_plan_id(self) -> str:
-        """The path; TorchRec logs it."""
+        """The path of the file, which TorchRec logs."""
         return str(self._path)
 
     def _refused(self, lines: list[str]) -> ShardPlannerError:

@@ -282,7 +282,7 @@ def _asked(
     sharder: ModuleSharder[nn.Module],
     given: ParameterConstraints,
 ) -> list[tuple[str, str]]:
-    """The pairs that a constraint leaves, without guarded types unless the constraint names them."""
+    """The pairs that a constraint leaves; guarded types only if the constraint names them."""
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
     guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
     types = [str(t) for t in given.sharding_types or ()]
