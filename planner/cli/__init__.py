@@ -1,1 +1,1 @@
-"""The command line: parse, call the planner, print. Nothing else is decided here."""
+"""The command line: it parses flags, calls the planner, and prints; nothing is decided here."""

@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, everything else to stderr.
+"""Prints results to stdout, and everything else to stderr.
 
 No other file of the command line prints. Names from files reach a terminal only through
 :mod:`planner.support.printable`, here and in the renderer of reports.
@@ -30,7 +30,7 @@ _STDOUT: Final = Path("standard output")
 
 @dataclass(slots=True)
 class Settings:
-    """What the shared output flags chose; one per command line."""
+    """The shared output flags of a command line."""
 
     json: bool = False
     quiet: bool = False
@@ -39,12 +39,12 @@ class Settings:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether live progress may be drawn: on a terminal, and not told to be quiet."""
+        """Whether progress may be shown: on a terminal, and without ``--quiet``."""
         return not self.json and not self.quiet and sys.stderr.isatty()
 
 
 def stdout_console() -> Console:
-    """A console for results: at most 100 columns; plain when NO_COLOR is set or not a terminal."""
+    """A console for results, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
     return _console(cast("TextIO", _Named(sys.stdout)))
 
 
@@ -56,13 +56,13 @@ def stderr_console() -> Console:
 def _console(file: TextIO) -> Console:
     from rich.console import Console
 
-    # With a width alone, rich takes 80 columns wherever TERM is dumb.
+    # Without a height, rich uses 80 columns if TERM is dumb.
     height = shutil.get_terminal_size((MAX_WIDTH, 24)).lines
     return Console(file=file, width=_width(), height=height, no_color=_no_color(), highlight=False)
 
 
 class _Named:
-    """A stream whose errors say which one it is; all else is the stream's."""
+    """A stream whose errors name it; everything else is passed on to the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -88,17 +88,17 @@ def _echo(text: str) -> None:
 
 
 def write_json(data: object) -> None:
-    """One JSON document on stdout."""
+    """Write one JSON document to stdout."""
     _echo(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def write_data(text: str) -> None:
-    """A file's text on stdout, byte by byte; on a terminal without codes that would change it."""
+    """Write the text of a file to stdout, unchanged; on a terminal without control codes."""
     _echo(printable_lines(text) if sys.stdout.isatty() else text)
 
 
 def say(text: str) -> None:
-    """Words on stdout; results that are not a table. Lines wrap for people, not for pipes."""
+    """Print words as a result on stdout; long lines are wrapped on a terminal, not in a pipe."""
     from planner.report._terminal import wrap
 
     text = printable_lines(text)
@@ -110,24 +110,24 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Lines on stderr, after the results that were printed before them."""
-    flush_failure(sys.stdout)  # met again, and told, when the command ends
+    """Print lines on stderr, after the results that were printed before them."""
+    flush_failure(sys.stdout)  # an error comes again, and is reported, when the command ends
     say_on_stderr(printable_lines(text))
 
 
 def remark(settings: Settings, text: str) -> None:
-    """The same, unless told to be quiet."""
+    """Print lines on stderr, unless ``--quiet`` is set."""
     if not settings.quiet:
         complain(text)
 
 
 def shown_paths(paths: Iterable[Path]) -> str:
-    """Paths on one line, whatever is in their names."""
+    """Paths on one line, with any characters in their names."""
     return "  ".join(printable(str(path)) for path in paths)
 
 
 def typed(path: Path) -> str:
-    """A path as a shell takes it, on one line whatever is in its name."""
+    """A path quoted for a shell, on one line, with any characters in its name."""
     text = str(path)
     if printable(text) != text:
         return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
@@ -135,7 +135,7 @@ def typed(path: Path) -> str:
 
 
 def report_written(settings: Settings, *paths: Path, **more: object) -> None:
-    """Name the files of a command that has no other result: as JSON, or as a remark."""
+    """Name the files that a command without other results has written, as JSON or as a remark."""
     if settings.json:
         write_json({"written": [str(path) for path in paths], **more})
     else:
@@ -143,7 +143,7 @@ def report_written(settings: Settings, *paths: Path, **more: object) -> None:
 
 
 def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
-    """Warnings as remarks, each once."""
+    """Print warnings as remarks, each once."""
     for text in dict.fromkeys(warnings):
         remark(settings, f"warning: {text}")
 

@@ -1,7 +1,7 @@
-"""Checks of the environment, read from package metadata before anything is imported.
+"""Checks the environment from package metadata, without importing packages.
 
-The rule behind most broken installations: fbgemm-gpu 1.X is built against torch 2.(X+5) and no
-other; see CONTRIBUTING.md for the set this project is tested with.
+Most broken installations break this rule: fbgemm-gpu 1.X is built for torch 2.(X+5) and for no
+other version. CONTRIBUTING.md has the versions with which this project is tested.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MIN_MEMORY_BYTES = 2 * units.GIB
 DISTRIBUTION = "shardplan"
 PAIRS = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
 NEWEST_FBGEMM_MINOR = 9
-"""Torch is released first; a pair with a newer fbgemm than this is not offered as a repair."""
+"""The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
 
 Versions = Callable[[str], str | None]
 
 
 class Level(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the doctor: what was looked at, how it ended, and what to do about it."""
+    """One line of the doctor: what was checked, the result, and how to repair it."""
 
     level: Level
     subject: str
@@ -48,7 +48,7 @@ class Check:
 
 
 def installed_version(name: str) -> str | None:
-    """Version of an installed distribution, without importing it."""
+    """The version of an installed distribution, which is not imported."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -56,7 +56,7 @@ def installed_version(name: str) -> str | None:
 
 
 def owns_fbgemm_files(name: str) -> bool:
-    """Whether a distribution brings the ``fbgemm_gpu`` package; an empty stand-in does not."""
+    """Whether a distribution has the ``fbgemm_gpu`` package; an empty placeholder has not."""
     try:
         files = metadata.distribution(name).files or []
     except metadata.PackageNotFoundError:
@@ -74,7 +74,7 @@ def has_nvml() -> bool:
 
 
 def check_python() -> Check:
-    """Python is new enough."""
+    """Check that Python is new enough."""
     running = sys.version_info[:3]
     version = ".".join(map(str, running))
     if running < MIN_PYTHON:
@@ -91,7 +91,7 @@ def check_python() -> Check:
 def check_packages(
     version_of: Versions = installed_version, requirements: list[str] | None = None
 ) -> list[Check]:
-    """Every required package is installed in a version that fits."""
+    """Check that every required package is installed in a version that fits."""
     needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
     checks = []
     for line in needed:
@@ -113,7 +113,7 @@ def check_packages(
 
 
 def satisfies(version: str, limits: str) -> bool:
-    """Whether a version meets limits such as ``>=1.2,<3``; other operators are not judged."""
+    """Whether a version meets limits such as ``>=1.2,<3``; other operators are ignored."""
     found = _numbers(version)
     for limit in filter(None, (part.strip() for part in limits.split(","))):
         match = re.match(r"(>=|<)\s*(.+)", limit)
@@ -130,7 +130,7 @@ def check_torch_stack(
     owns_files: Callable[[str], bool] = owns_fbgemm_files,
     nvml: Callable[[], bool] = has_nvml,
 ) -> list[Check]:
-    """Torch, fbgemm and TorchRec fit each other. None of them is needed for planning."""
+    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them."""
     torch, torchrec = version_of("torch"), version_of("torchrec")
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
     if torch is None and torchrec is None and not builds:
@@ -164,7 +164,7 @@ def check_torch_stack(
 
 
 def check_machine() -> list[Check]:
-    """Cores and memory for the search."""
+    """Check the cores and the memory for a search."""
     checks = [Check(level=Level.OK, subject="cores", finding=f"{usable_cores()} usable")]
     memory = available_memory_bytes()
     if memory is None:
@@ -177,7 +177,7 @@ def check_machine() -> list[Check]:
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
-    """Memory that a new program may take, as the kernel says; None where it does not."""
+    """Memory that a new program can use, as the kernel estimates it; None if it does not."""
     try:
         match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     except OSError:

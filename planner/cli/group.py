@@ -1,4 +1,4 @@
-"""The command group: finds commands by file name and imports one only when it is asked for."""
+"""The command group: it finds commands by file name, and imports only the one that is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LazyGroup(click.Group):
         "Files": ("init", "check", "import", "export"),
         "Environment": ("systems", "list", "doctor", "worker", "completion"),
     }
-    """Headings of the help; a command that is not named here comes under ``Others``."""
+    """The headings of the help; commands that are not named here are under ``Others``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
         return known + [name for name in found if name not in order]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the file of one command."""
+        """Import the command from its file."""
         del ctx
         files = {name.rstrip("_"): name for name in discovery.names(commands_package)}
         if cmd_name not in files:
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Like click's, but a misspelt command is answered with the nearest one."""
+        """Like click's method, but the error for a misspelt command names the most similar one."""
         name = args[0] if args else ""
         known = self.list_commands(ctx)
         is_command = not name or name in known or name.startswith("-")

@@ -1,4 +1,4 @@
-"""What the importers of workloads share on the command line: flags, writing, the summary."""
+"""Shared by the commands that import workloads: flags, writing, the summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFlags:
-    """What the flags of every import of a workload say; None where one was not given."""
+    """The flags of every import of a workload; None for flags that were not given."""
 
     output: Path | None
     name: str | None
@@ -34,7 +34,7 @@ class ImportFlags:
 
 
 def import_options(command: Command) -> Command:
-    """The flags of every command that writes a workload; they arrive as one ``flags`` argument."""
+    """Add the flags of every import of a workload; the command gets them as ``flags``."""
     options = (
         click.option(
             "-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]"
@@ -48,7 +48,7 @@ def import_options(command: Command) -> Command:
 def shape_of(
     context: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, tuple[int, int]]:
-    """``NAME=ROWSxCOLUMNS`` of each ``--shape``."""
+    """The shapes of all ``--shape NAME=ROWSxCOLUMNS``, by table."""
     del context
     shapes = {}
     for value in values:
@@ -71,11 +71,11 @@ def finish(
     plan: Path | None = None,
     only_plan: bool = False,
 ) -> int:
-    """Write what was read, or print it, and say what had to be assumed.
+    """Write or print what was read, and say what had to be assumed.
 
     Raises:
-        InvalidInputError: a name that a file cannot hold, a folder that cannot be written, or an
-            output that is one of the files in ``read``; nothing is written then.
+        InvalidInputError: a file cannot hold some name, a folder cannot be written, or an output is
+            one of the files in ``read``; nothing is written then.
     """
     from costmodels.units import format_bytes
     from planner.io.importers.base import imported_plan_text, imported_text, write_all
@@ -122,10 +122,10 @@ def finish(
 
 
 def _check_outputs(output: Path | None, plan: Path | None, read: tuple[Path, ...]) -> None:
-    """Refuse to write over a file that is read, or two things into one file.
+    """Refuse to overwrite a file that is read, or to write two outputs into one file.
 
     Raises:
-        InvalidInputError: names the file.
+        InvalidInputError: an output is such a file; the message names it.
     """
     from planner.cli.output import refuse_own_input
     from planner.errors import InvalidInputError
@@ -144,7 +144,7 @@ def _listed(workload: Workload) -> str:
 
 
 def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:
-    """With the name and the batch that flags give."""
+    """The import with the name and the batch size that flags give."""
     workload, assumed = imported.workload, dict(imported.assumed)
     if name is not None:
         workload = replace(workload, name=name)

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM as requests: the first one ends the work, a second Ctrl-C the program.
+"""Handles Ctrl-C and SIGTERM: the first one ends the work, a second Ctrl-C ends the program.
 
-Nothing here imports more than signals need: the first act of the program is to listen to them.
+This module imports only what signals need, because the program handles them before anything else.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
 EXIT_STOPPED: Final = 4
-"""Stopped by Ctrl-C or SIGTERM; what was found is kept."""
+"""The exit code after Ctrl-C or SIGTERM; what was found is kept."""
 EXIT_GAVE_UP: Final = 130
-"""Stopped by a second Ctrl-C, which waits for nothing: 128 + SIGINT, as shells have it."""
+"""The exit code after a second Ctrl-C, which waits for nothing: 128 + SIGINT, as in shells."""
 
 _WORDS: Final = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM"}
 _SEARCH: Final = "planner.search."
 """Modules that call solvers."""
 
 _RAISED: Final[list[str]] = []
-"""What was raised since the program began, in words; once it is passed on, the program ends."""
+"""All interrupts that were raised, in words; the program ends after one of them is passed on."""
 
 Progress = TypeVar("Progress")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked the program to end; the first argument is how, ``Ctrl-C`` or ``SIGTERM``.
+    """The program shall end; the first argument says why: ``Ctrl-C`` or ``SIGTERM``.
 
-    Of a class of its own, because Python ends itself by SIGINT, whatever the exit code was to be,
-    once a ``KeyboardInterrupt`` has left a call of ``exec``, such as those that make dataclasses.
+    It has a class of its own, because a plain ``KeyboardInterrupt`` that leaves a call of ``exec``
+    (such as those that make dataclasses) lets Python end itself by SIGINT, with any exit code lost.
     """
 
 
 class GaveUp(Interrupted):
-    """A second Ctrl-C: nothing is kept."""
+    """A second Ctrl-C, after which nothing is kept."""
 
 
 def stop_words(interrupt: BaseException) -> str:
-    """What stopped the program, for a line to the user."""
+    """What has stopped the program, for a message to the user."""
     return str(interrupt.args[0]) if isinstance(interrupt, Interrupted) else "Ctrl-C"
 
 
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """What stopped the program, if an error is that or stands for it; None if it is another.
+    """The interrupt in an error: the error itself, or the one that it wraps; None for other errors.
 
-    Python 3.11 wraps what is raised while ``__set_name__`` is called, which happens whenever a
-    class is made, in a ``RuntimeError``: a signal that comes in the middle of an import is met so.
+    Python 3.11 wraps errors that are raised during ``__set_name__``, which is called whenever a
+    class is made, in a ``RuntimeError``. This happens if a signal comes during an import.
     """
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
@@ -60,11 +60,11 @@ def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise :class:`Interrupted` inside, so that nothing stays half done.
+    """A context in which Ctrl-C and SIGTERM raise :class:`Interrupted`.
 
-    Where Python cannot pass on what is raised, in a destructor or a callback of the import system,
-    it is remembered, and raised by the next :class:`StopOnInterrupt`.
-    Outside the main thread, and where somebody else deals with a signal, nothing is changed.
+    In a destructor or a callback of the import system, Python does not pass errors on. The
+    interrupt is then remembered, and raised by the next :class:`StopOnInterrupt`. Outside the main
+    thread, and for signals that other code handles, nothing changes.
     """
     usual: dict[int, Any] = {
         signal.SIGINT: signal.default_int_handler,
@@ -94,27 +94,27 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _forget_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
-    """No words about an interrupt that could not be passed on; what else there is, as usual."""
+    """Print nothing about an interrupt that cannot be passed on; report other errors as usual."""
     if not isinstance(unraisable.exc_value, Interrupted):
         sys.__unraisablehook__(unraisable)
 
 
 class StopOnInterrupt:
-    """While active, the first Ctrl-C or SIGTERM sets ``stopped_by``; searches ask for it.
+    """A context in which the first Ctrl-C or SIGTERM sets ``stopped_by``, which searches ask for.
 
     A second Ctrl-C raises ``GaveUp``; a second SIGTERM changes nothing. As long as there is nothing
-    to keep, whatever ends the block after a signal leaves it as ``Interrupted``, and outside of a
-    search the signal itself raises that, at once. Not inside of one: solvers call Python from
-    C++ and lose the exception there, so the search is left to ask.
-    Outside the main thread, where Python allows no signal handlers, it does nothing.
+    to keep, the block ends with ``Interrupted`` after a signal. Outside of a search the signal
+    raises it at once. Inside of one it does not, because solvers call Python from C++ and would
+    lose the exception there; the search asks instead. Outside the main thread, where Python allows
+    no signal handlers, the context does nothing.
 
     Attributes:
-        keeps: whether there is something that is worth being kept.
-        stopped_by: ``Ctrl-C`` or ``SIGTERM``; None as long as nobody asked.
+        keeps: whether there is something worth keeping.
+        stopped_by: ``Ctrl-C`` or ``SIGTERM``; None if there was no signal.
     """
 
     def __init__(self, *, keeps: bool = True, lost: str = "") -> None:
-        """Not stopped yet; ``lost`` tells the user what stopping with nothing to keep means."""
+        """Start without a signal; ``lost`` says what users lose if there is nothing to keep."""
         self.keeps = keeps
         self.stopped_by: str | None = None
         self._gave_up = False
@@ -126,7 +126,7 @@ class StopOnInterrupt:
         return self.stopped_by is not None
 
     def watching(self, progress: Callable[[Progress], None] | None) -> Callable[[Progress], None]:
-        """A callback of a search that passes on to ``progress`` and notes the first plan."""
+        """A callback for a search that calls ``progress``, and notes when there is a first plan."""
 
         def note(line: Progress) -> None:
             if getattr(line, "incumbent", None) is not None:
@@ -137,10 +137,10 @@ class StopOnInterrupt:
         return note
 
     def __enter__(self) -> Self:
-        """Take over both signals, but where they are ignored.
+        """Handle both signals, unless they are ignored.
 
         Raises:
-            Interrupted: one of them came before, and could not be passed on then.
+            Interrupted: a signal came before, and could not be passed on then.
         """
         if _RAISED:
             raise Interrupted(_RAISED[0])
@@ -156,11 +156,11 @@ class StopOnInterrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give them back.
+        """Restore the handlers of both signals.
 
         Raises:
-            Interrupted: the block failed after a signal and had nothing to keep.
-            GaveUp: it failed after a second Ctrl-C.
+            Interrupted: the block failed after a signal, with nothing to keep.
+            GaveUp: the block failed after a second Ctrl-C.
         """
         del kind, trace
         for number, previous in self._previous.items():
@@ -190,7 +190,7 @@ class StopOnInterrupt:
 
 
 def _searches(frame: FrameType | None) -> bool:
-    """Whether the main thread is in a function of a search, rather than about to load one."""
+    """Whether the main thread is in a function of a search, and not only about to import one."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name.startswith(_SEARCH) and frame.f_code.co_name != "<module>":
@@ -200,6 +200,6 @@ def _searches(frame: FrameType | None) -> bool:
 
 
 def _announce(text: str) -> None:
-    """To stderr, past its buffer: the signal may have come in the middle of writing to it."""
+    """Write to stderr without its buffer, because the signal may have come during a write to it."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())

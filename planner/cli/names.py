@@ -1,7 +1,7 @@
-"""Names that the shell completes: shipped systems and workloads, and files beside them.
+"""Completes names for the shell: shipped systems and workloads, and files.
 
-The folders are listed directly: a shell waits for the answer at every press of the tab key, so
-nothing that reads or checks files is imported.
+Folders are listed directly. A shell waits for the answer at every press of the tab key, so that
+nothing is imported that reads or checks files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORKLOAD_FILES = frozenset({".yaml", ".yml", ".csv"})
 
 
 class AnyFile(click.Path):
-    """A path; where a workload is asked for, the names of shipped ones are completed too."""
+    """A path; for workloads, the names of shipped ones are completed too."""
 
     def __init__(self) -> None:
         """Paths arrive as :class:`pathlib.Path`."""
@@ -33,7 +33,7 @@ class AnyFile(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
-        """Refuse the name that stands for a stream in other commands."""
+        """Refuse ``-``, which stands for a stream in other programs."""
         if os.fspath(value) == "-":
             self.fail("'-' names no file; streams are /dev/stdin and /dev/stdout", param, ctx)
         return super().convert(value, param, ctx)
@@ -41,7 +41,7 @@ class AnyFile(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Shipped workloads and files here; files elsewhere are left to the shell."""
+        """Shipped workloads and files in the working directory; the shell does other folders."""
         if param.name != "workload" or "/" in incomplete:
             return super().shell_complete(ctx, param, incomplete)
         found = matching((*shipped("workloads"), *_files_here()), incomplete)
@@ -51,7 +51,7 @@ class AnyFile(click.Path):
 def complete_system(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of shipped systems, also behind the commas of a list; else files."""
+    """Names of shipped systems, also after a comma in a list; otherwise files."""
     del ctx, param
     before, comma, last = incomplete.rpartition(",")
     found = matching(shipped("systems"), last)
@@ -61,12 +61,12 @@ def complete_system(
 
 
 def matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """The names that begin as typed."""
+    """The names that begin with what was typed."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def shipped(kind: str) -> tuple[str, ...]:
-    """Names of the shipped files of a kind, ``systems`` or ``workloads``; none if they are lost."""
+    """Names of shipped files of a kind, ``systems`` or ``workloads``; empty if they are missing."""
     spec = find_spec("planner")
     if spec is None or spec.origin is None:
         return ()

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write there, and writing it whole or not at all."""
+"""Checks and writes the folder of a run, completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024
-"""Written into a file without a name, to see whether there is any room at all."""
+"""This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 PLAN_FILE = "plan.json"
 REPORT_FILE = "report.md"
@@ -34,11 +34,11 @@ TRACE_FOLDER = "trace"
 RUN_FILES = frozenset(
     {PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, RESHARD_FILE, TRACE_FOLDER}
 )
-"""Everything a run may have left in its folder, beside plans for fewer hosts."""
+"""The names of all files that a run can leave in its folder, except plans for fewer hosts."""
 
 
 def family_file(num_hosts: int) -> str:
-    """Name of the plan for fewer hosts."""
+    """The name of the file with the plan for fewer hosts."""
     return f"plan-{num_hosts}-hosts.json"
 
 
@@ -51,10 +51,10 @@ def _is_of_a_family(name: str) -> bool:
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that holds something other than an earlier run, before any work is done.
+    """Refuse a folder with other contents than an earlier run, before any work is done.
 
     Raises:
-        InvalidInputError: says what stands in the way.
+        InvalidInputError: there is such content; the message says what it is.
     """
     if not folder.exists():
         _check_parent(behind_links(folder))
@@ -76,10 +76,10 @@ def check_folder(folder: Path, *, force: bool) -> None:
 
 
 def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Refuse to write over a file that the command reads, whose content would be lost.
+    """Refuse to overwrite a file that the command reads.
 
     Raises:
-        InvalidInputError: names the file.
+        InvalidInputError: an output is also an input; the message names it.
     """
     read = {os.path.realpath(path) for path in inputs if path.is_file()}
     for path in outputs:
@@ -92,11 +92,11 @@ def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
     """Refuse an output that could not be written, or that is one of the inputs, before any work.
 
     Args:
-        path: the file, None where nothing is written.
-        inputs: what the command reads; names of shipped files are none.
+        path: the output file; None if nothing is written.
+        inputs: the files that the command reads; names of shipped files do not count.
 
     Raises:
-        InvalidInputError: says what stands in the way.
+        InvalidInputError: the output cannot be written; the message says why.
     """
     if path is not None:
         refuse_own_input([path], inputs)
@@ -104,16 +104,16 @@ def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
 
 
 def files_of(flags: ProblemFlags) -> tuple[Path, ...]:
-    """What may be files among the flags that all commands share."""
+    """The values of shared flags that can be files."""
     named = (flags.system, *(text.partition("=")[2] for text in flags.models))
     return tuple(Path(name) for name in named if name)
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that could not be written, before minutes of work are done for it.
+    """Refuse a file that could not be written, before any work is done.
 
     Raises:
-        InvalidInputError: says what stands in the way.
+        InvalidInputError: the file cannot be written; the message says why.
     """
     if path.is_dir():
         message = f"--output {path} is a folder; name a file"
@@ -130,8 +130,8 @@ def write_run(
 ) -> tuple[Path, ...]:
     """Write the files of a run.
 
-    A new folder appears with all of them at once; in an old one each file is replaced in one step,
-    the plan last, and the folder of traces is replaced as a whole.
+    A new folder appears with all files at once. In an existing folder each file is replaced in one
+    step, the plan last; the folder of traces is replaced as a whole.
     """
     named, folder = folder, behind_links(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def write_run(
                 (staging / name).replace(folder / name)
             for path in folder.iterdir():
                 if path.is_file() and _is_of_a_run(path.name) and path.name not in texts:
-                    path.unlink()  # of an earlier run, whose plan is gone
+                    path.unlink()  # it belongs to an earlier run, whose plan is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     written = (*texts, TRACE_FOLDER) if traces else tuple(texts)
@@ -165,10 +165,10 @@ def write_run(
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files, whole or not at all; files of the same names are replaced.
+    """Write a folder of files, completely or not at all; files of the same names are replaced.
 
     Raises:
-        InvalidInputError: the folder is a file, or holds something else.
+        InvalidInputError: the folder is a file, or has other files in it.
     """
     if folder.exists() and not folder.is_dir():
         message = f"--output {folder} is a file; name a folder"
@@ -198,7 +198,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _check_parent(path: Path) -> None:
-    """Refuse what could not be created, because the nearest thing above it is no folder to fill."""
+    """Refuse a path whose nearest existing parent is not a folder that can be written."""
     parent = next(p for p in path.absolute().parents if p.exists())
     if not parent.is_dir():
         message = f"--output {path}: {parent} is a file, not a folder"

@@ -1,4 +1,4 @@
-"""Live progress of a search on stderr; silent where nobody watches."""
+"""Shows the progress of a search on stderr, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _value(value: float | None, objective: str) -> str:
 
 @contextmanager
 def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar over ``total`` things or more; call it with the name of each one that is done."""
+    """A progress bar over at least ``total`` items; call it with the name of each finished item."""
     if not settings.shows_progress:
         yield _ignore
         return
@@ -80,5 +80,5 @@ def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], N
 
 
 def _ignore(name: str) -> None:
-    """Nobody watches."""
+    """Do nothing, because progress is not shown."""
     del name

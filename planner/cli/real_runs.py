@@ -1,4 +1,4 @@
-"""What commands that run on this machine share: the torchrec check and a status line."""
+"""Shared by commands that train on this machine: the check for torchrec, and a status line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def require_torchrec(command: str) -> None:
     """Refuse to go on without torch and torchrec.
 
     Raises:
-        InvalidInputError: says how to install them.
+        InvalidInputError: one is missing; the message says how to install it.
     """
     missing = [name for name in ("torch", "torchrec", "fbgemm_gpu") if find_spec(name) is None]
     if missing:
@@ -28,10 +28,10 @@ def require_torchrec(command: str) -> None:
 
 
 def refuse_launcher(command: str) -> None:
-    """Refuse to run once on every rank of a job, where the command starts ranks of its own.
+    """Refuse to run under a launcher, because the command starts its own ranks.
 
     Raises:
-        InvalidInputError: a launcher has started this process among others.
+        InvalidInputError: a launcher has started this process as one of several.
     """
     launch = launch_of()
     if launch is not None and launch.world_size > 1:
@@ -44,7 +44,7 @@ def refuse_launcher(command: str) -> None:
 
 @contextmanager
 def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
-    """A callback that changes one line on stderr; does nothing where nobody watches."""
+    """A callback that changes one line on stderr; it does nothing if progress is not shown."""
     if not settings.shows_progress:
         yield _ignore
         return

@@ -1,4 +1,4 @@
-"""From an exception to one clear message on stderr and an exit code."""
+"""Runs a command line, and turns an exception into one message on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; nothing is raised."""
+    """Run one command line, and return its exit code; it never raises."""
     settings = Settings()
     repair_streams()
     with signals_interrupt():
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
-        except SystemExit:  # from rich, when the reader of a pipe goes away
+        except SystemExit:  # rich raises it if the reader of a pipe has ended
             return 0
         except (KeyboardInterrupt, click.Abort) as interrupt:
             return report_interrupt(interrupt, settings)
@@ -53,9 +53,9 @@ def run(args: Sequence[str] | None = None) -> int:
 
 
 def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
-    """Say what stopped the command; the exit code."""
+    """Print what has stopped the command; returns the exit code."""
     cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
-    if isinstance(cause, EOFError):  # click makes it an interrupt too
+    if isinstance(cause, EOFError):  # click turns it into an interrupt as well
         return report_error(cause, settings)
     words = "Ctrl-C" if cause is None else stop_words(cause)
     again = " twice; what was not written before is lost" if isinstance(cause, GaveUp) else ""
@@ -65,10 +65,10 @@ def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
 
 
 def report_error(error: Exception, settings: Settings) -> int:
-    """Print an error as people can use it and return the exit code it stands for."""
+    """Print an error for people, and return its exit code."""
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)
-        return 0  # whoever read the output has seen enough
+        return 0  # the reader of the output has ended, as ``head`` does
     if flush_failure(sys.stdout) is not None:
         abandon(sys.stdout)
     return _report(error, settings)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or that nobody reads any more."""
+"""Handles standard streams that are closed, full, or no longer read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TextIO
 
 
 def repair_streams() -> None:
-    """Let output to streams that are closed go nowhere, with a word on the other one.
+    """Replace closed standard streams by the null device, with a message on the other one.
 
-    Without it the next file that is opened would take the number of the closed stream, and receive
-    what a library prints.
+    Otherwise the next file that is opened would get the number of the closed stream, and with it
+    everything that a library prints.
     """
     for number in range(3):
         try:
@@ -26,13 +26,13 @@ def repair_streams() -> None:
         setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a name that the terminal cannot show
+            stream.reconfigure(errors="replace")  # for names that the terminal cannot show
     if "stdout" in closed:
         say_on_stderr("shardplan: standard output is closed; results are printed nowhere")
 
 
 def say_on_stderr(text: str) -> None:
-    """A line for people; where it cannot be delivered, the work goes on without it."""
+    """Print a line on stderr; if this fails, the work goes on without it."""
     try:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
@@ -41,7 +41,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def flush_failure(stream: TextIO) -> OSError | None:
-    """Why the stream does not take what was printed to it; None if it does."""
+    """The error of writing what was printed to a stream; None if there is none."""
     try:
         stream.flush()
     except OSError as error:
@@ -52,7 +52,7 @@ def flush_failure(stream: TextIO) -> OSError | None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Let what is left in a stream go nowhere, so that the interpreter can end in peace."""
+    """Discard what is left in a stream, so that the interpreter ends without an error."""
     with contextlib.suppress(OSError, ValueError):
         _to_nowhere(stream.fileno())
         stream.flush()

@@ -1,7 +1,7 @@
-"""Traps of a TorchRec installation or job that the pair of versions does not show.
+"""Checks for problems of a TorchRec installation or job that its versions do not show.
 
-Each was met for real: the wrong build of a right version, a version nobody tried, a variable that
-TorchRec's planner and its runtime read differently.
+Each of them has happened: the wrong build of a right version, an untested version, a variable that
+TorchRec's planner and its runtime read in different ways.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.cli.environment import (
 )
 
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
-"""Torch by TorchRec (and fbgemm) minor version: the sets that the test suite runs under."""
+"""The torch version for each TorchRec (and fbgemm) version with which the tests run."""
 
 _POD_OF_PLANNER: Final = "TOPOLOGY_DOMAIN_MULTIPLE"
 _POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
@@ -35,7 +35,7 @@ def check_torch_traps(
     environ: Mapping[str, str] = os.environ,
     platform: str = sys.platform,
 ) -> list[Check]:
-    """Everything about TorchRec's installation and job that deserves a warning; often nothing."""
+    """Warnings on TorchRec's installation and job; often there are none."""
     torchrec = version_of("torchrec")
     if torchrec is None:
         return _no_wheels(platform)
@@ -69,7 +69,7 @@ def _untested(torchrec: str) -> Check | None:
 
 
 def _mixed(torchrec: str, version_of: Versions) -> Check | None:
-    """TorchRec is pure Python and asks for any fbgemm: pip mixes generations without a word."""
+    """Versions that do not fit, which pip installs because TorchRec accepts any fbgemm."""
     fbgemm = version_of("fbgemm-gpu-cpu") or version_of("fbgemm-gpu")
     if fbgemm is None or _minor(fbgemm) == _minor(torchrec):
         return None
@@ -84,7 +84,7 @@ def _mixed(torchrec: str, version_of: Versions) -> Check | None:
 def _stand_in(
     version_of: Versions, owns_files: Callable[[str], bool], nvml: Callable[[], bool]
 ) -> Check | None:
-    """The empty stand-in for fbgemm-gpu takes the place of a CUDA build, and hides the GPU."""
+    """The empty placeholder for fbgemm-gpu, which replaces a CUDA build and so hides the GPU."""
     installed = version_of("fbgemm-gpu") is not None
     if not installed or owns_files("fbgemm-gpu") or not nvml():
         return None
@@ -107,7 +107,7 @@ def _large_torch(torch: str | None, nvml: Callable[[], bool]) -> Check | None:
 
 
 def _job(environ: Mapping[str, str]) -> list[Check]:
-    """Variables of a launched job; nothing outside of one."""
+    """Checks of the variables of a launched job; empty outside of one."""
     if "WORLD_SIZE" not in environ:
         return []
     checks = []

@@ -1,4 +1,4 @@
-"""What ``tune`` and ``worker`` share: how a study is run, and what is printed of it."""
+"""Shared by ``tune`` and ``worker``: runs a study, and prints and writes its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PAGE_FILE = "tune.html"
 
 _SHOWN = 12
-"""Setups that are printed."""
+"""At most this many setups are printed."""
 
 _BETTER = {
     "iteration": "as fast as",
@@ -30,14 +30,14 @@ _BETTER = {
     "cost": "as cheap as",
     "headroom": "the free memory of",
 }
-"""How the best setup is compared with the usual one, by objective."""
+"""Words that compare the best setup with the usual one, by objective."""
 
 _LEAST_PERCENT = 0.01
-"""The least percentage that is printed for a proof; below it there is only rounding."""
+"""The least percentage that is printed for a proof; smaller values are only rounding."""
 
 
 def describe(setup: Setup, space: DesignSpace) -> str:
-    """A pick in words: the pipeline, and what else the space leaves open."""
+    """A setup in words: the pipeline, and the other choices that the space leaves open."""
     from planner.tuning.effects import KNOBS, told_value, varying
     from planner.tuning.setups import OWN_CODECS
 
@@ -68,7 +68,7 @@ _WORDS = {
 
 
 def progress_line(study: Study, progress: StudyProgress) -> str:
-    """``3/24  best 5.92 ms  sparse_dist, groups of 16``."""
+    """A line such as ``3/24  best 5.92 ms  sparse_dist, groups of 16``."""
     from planner.tuning import GOALS
 
     text = f"{progress.done}/{progress.trials}"
@@ -91,7 +91,7 @@ def _unit(goal: str) -> str:
 def run_study(
     settings: Settings, study: Study, stop: StopOnInterrupt, storage: Path | None, *, patient: bool
 ) -> None:
-    """Do trials until none is left or ``stop`` says so, each with a remark."""
+    """Do trials until none is left, or until ``stop``, and print a remark on each."""
     with writing(storage or Path("the study")):
         study.run(
             progress=lambda p: remark(settings, progress_line(study, p)),
@@ -142,10 +142,10 @@ def show(
 
 
 def check_output(output: Path) -> None:
-    """Refuse a place that cannot be written as asked, before any search.
+    """Refuse an output that cannot be written, before any search.
 
     Raises:
-        InvalidInputError: a folder where a file is asked for, or a file where a folder is.
+        InvalidInputError: it is a folder but has the name of a file, or the other way round.
     """
     is_file = output.suffix == ".json"
     if is_file and output.is_dir():
@@ -168,7 +168,7 @@ def check_output(output: Path) -> None:
 
 
 def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ...]:
-    """The best plan alone for a name that ends in .json; else a folder with all there is."""
+    """Write only the best plan if the name ends in .json; otherwise a folder with everything."""
     from planner import io
     from planner.support.csv_text import csv_text
     from planner.tuning.page import study_page
@@ -188,13 +188,13 @@ def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ..
         texts[setups] = csv_text(names, ([r.get(n) for n in names] for r in rows))
     texts[output / _PAGE_FILE] = study_page(study, workload, space_parts(study))
     write_texts_atomic(texts)
-    if not rows:  # stopped in the first search: a table of an earlier study is of other plans
+    if not rows:  # stopped in the first search; a table here is that of an earlier study
         setups.unlink(missing_ok=True)
     return tuple(texts)
 
 
 def as_json(study: Study, result: dict[str, Any]) -> dict[str, Any]:
-    """The study as plain values."""
+    """The study as plain values for JSON."""
     tuned, front = study.best(), {look.number for look in study.front}
     known = study.known
     return {
@@ -226,7 +226,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _print_picks(study: Study) -> None:
-    """The setups, best first by the first objective; those of the front before all others."""
+    """Print the setups, those of the front first, sorted by the first objective."""
     from planner.cli.printing.show import print_rows
     from planner.tuning import GOALS
 
@@ -286,7 +286,7 @@ def _print_best(settings: Settings, study: Study, result: PlanningResult) -> Non
 
 
 def space_parts(study: Study) -> tuple[str, ...]:
-    """How much of the design space was searched, and what is proven about the rest."""
+    """Words on how much of the design space was searched, and what is proven about the rest."""
     total, known = len(study.space.setups), study.known
     parts = [f"{total:,} setups", f"{len(study.looks):,} searched"]
     if study.ruled_out:
@@ -309,7 +309,7 @@ def space_parts(study: Study) -> tuple[str, ...]:
 
 
 def _changes(study: Study) -> tuple[str, ...]:
-    """A note where the best setup changes what is trained."""
+    """A note if the best setup changes the training itself."""
     from planner.tuning.effects import training_changes
 
     changes = training_changes(study.space, study.best().setup)

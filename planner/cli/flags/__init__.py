@@ -1,1 +1,1 @@
-"""From command-line flags to problems."""
+"""Turns command-line flags into problems."""

@@ -30,10 +30,10 @@ FILE = AnyFile()
 
 
 class Quantity(click.ParamType[float]):
-    """A number with its unit, read into SI."""
+    """A number with its unit, which is converted to SI units."""
 
     def __init__(self, dimension: str, *, positive: bool = False) -> None:
-        """``dimension`` as in :mod:`costmodels.units`."""
+        """Keep the arguments; ``dimension`` is one of :mod:`costmodels.units`."""
         self.dimension = dimension
         self.positive = positive
         self.name = {"s": "time", "usd_per_hour": "price"}.get(dimension, dimension)
@@ -59,7 +59,7 @@ class Quantity(click.ParamType[float]):
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a text is a number and nothing else."""
+    """Whether a text is a number without a unit."""
     try:
         float(text)
     except ValueError:
@@ -68,12 +68,12 @@ def _is_bare(text: str) -> bool:
 
 
 class Count(click.ParamType[int]):
-    """A whole number from 1 up to a limit; underscores may group its digits."""
+    """A whole number from 1 to a limit; underscores may group its digits."""
 
     name = "count"
 
     def __init__(self, maximum: int) -> None:
-        """``maximum`` keeps a slip of the keyboard from filling the memory."""
+        """Keep the limit, which protects from typing errors that would fill the memory."""
         self.maximum = maximum
 
     def convert(
@@ -88,14 +88,14 @@ class Count(click.ParamType[int]):
 
 
 class Percent(click.ParamType[float]):
-    """``3%``, read as the ratio 0.03."""
+    """A percentage such as ``3%``, which is read as the ratio 0.03."""
 
     name = "percent"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Refuse a number without the sign: 0.03 could mean either."""
+        """Refuse a number without the percent sign, because 0.03 could mean 3 % or 0.03 %."""
         if isinstance(value, float):
             return value
         text = str(value).strip()
@@ -109,7 +109,7 @@ class Percent(click.ParamType[float]):
 
 
 class PartShare(Percent):
-    """A percentage above 0 and below 100: of something, neither none nor all."""
+    """A percentage above 0 and below 100."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -122,7 +122,7 @@ class PartShare(Percent):
 
 
 class AbstractName(click.ParamType[str], ABC):
-    """One of a list of names that is looked up only when the flag is read."""
+    """A name out of a list, which is made only when the flag is read."""
 
     name = "name"
 
@@ -133,7 +133,7 @@ class AbstractName(click.ParamType[str], ABC):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Refuse unknown names, listing those there are."""
+        """Refuse unknown names; the message lists the known ones."""
         if value not in self.known():
             self.fail(f"{value!r} is not one of {', '.join(self.known())}", param, ctx)
         return str(value)
@@ -141,7 +141,7 @@ class AbstractName(click.ParamType[str], ABC):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin as typed."""
+        """The names that begin with what was typed."""
         del ctx, param
         return matching(self.known(), incomplete)
 
@@ -150,7 +150,7 @@ class PluginName(AbstractName):
     """The name of a file in a package of plug-ins; the files are listed, not imported."""
 
     def __init__(self, package: str, *, also: tuple[str, ...] = ()) -> None:
-        """``also`` are names that no file has."""
+        """Keep the arguments; ``also`` are further names, for which there are no files."""
         self.package = package
         self.also = also
 
@@ -164,7 +164,7 @@ class ObjectiveName(AbstractName):
     """The name of an objective of the search."""
 
     def known(self) -> tuple[str, ...]:
-        """Every objective that there is."""
+        """The names of all objectives."""
         from planner.objectives import objective_names
 
         return objective_names()
@@ -172,7 +172,7 @@ class ObjectiveName(AbstractName):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemFlags:
-    """What the shared flags say about workload and system; None where a flag was not given."""
+    """The shared flags on workload and system; None for flags that were not given."""
 
     system: str | None = None
     gpus: int | None = None
@@ -201,15 +201,15 @@ CHANGES: Final = (
         help="Price with this cost model; FAMILY is lookup, collective or dense.",
     ),
 )
-"""Flags that change what files say, or what prices it."""
+"""Flags that change what files say, or which models price plans."""
 
 
 Option = Callable[[Any], Any]
-"""What click makes of a flag: a decorator."""
+"""A flag as click makes it: a decorator of a command."""
 
 
 def with_options(command: Command, options: Sequence[Option]) -> Command:
-    """A command with these flags, each an argument of its own, in this order in its help."""
+    """Add flags to a command, each as an argument of its own, in this order in the help."""
     wrapped: Any = command
     for option in reversed(options):
         wrapped = option(wrapped)
@@ -217,7 +217,7 @@ def with_options(command: Command, options: Sequence[Option]) -> Command:
 
 
 def is_given(parameter: str) -> bool:
-    """Whether the user gave a flag of the command that is running, and not its default."""
+    """Whether the user gave a flag of the running command, so that its default is not used."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source is ParameterSource.COMMANDLINE
 
@@ -229,13 +229,13 @@ def gathered(
     name: str,
     check: Callable[[Any], None] | None = None,
 ) -> Command:
-    """A command with these flags, which arrive as one argument.
+    """Add flags to a command, which gets them as one argument.
 
     Args:
-        command: what they belong to.
+        command: the command.
         options: the flags.
-        cls: a dataclass with a field for each.
-        name: of the argument.
+        cls: a dataclass with a field for each flag.
+        name: the name of the argument.
         check: refuses flags that contradict each other.
     """
 
@@ -250,7 +250,7 @@ def gathered(
 
 
 def problem_options(command: Command) -> Command:
-    """The flags that choose system and batch; they arrive as one ``flags`` argument."""
+    """Add the flags that choose system and batch; the command gets them as ``flags``."""
     options = (
         click.option(
             "--system",
@@ -306,7 +306,7 @@ def _check_batch(flags: ProblemFlags) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFlags:
-    """What the flags say about the search; None where the problem decides."""
+    """The flags on the search; None for values that follow from the problem."""
 
     strategy: str
     objective: str
@@ -315,7 +315,7 @@ class SearchFlags:
     seed: int
 
     def settings(self) -> SearchSettings:
-        """The search that they ask for."""
+        """The settings of the search."""
         from planner.settings import SearchSettings
 
         return SearchSettings(
@@ -328,7 +328,7 @@ class SearchFlags:
 
 
 def search_options(command: Command) -> Command:
-    """The flags that steer the search; they arrive as one ``search`` argument."""
+    """Add the flags on the search; the command gets them as ``search``."""
     options = (
         click.option(
             "--strategy",
@@ -368,7 +368,7 @@ def search_options(command: Command) -> Command:
 
 
 def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]:
-    """A safety by the clock; without it a search ends by work that is the same on any machine."""
+    """A flag for a time limit; without it a search ends by its budget of work, on any machine."""
     return click.option(
         flag,
         *names,
@@ -379,7 +379,7 @@ def time_limit_option(flag: str, text: str, *names: str) -> Callable[[Any], Any]
 
 
 def output_options(command: Command) -> Command:
-    """The flags that choose how much is printed; kept in the settings of the command line."""
+    """Add the flags on how much is printed; the command gets them as ``settings``."""
     options = (
         _setting("--json", "json", "Print one JSON document to stdout; remarks go to stderr."),
         _setting("-q", "quiet", "Print only results: no progress, no remarks.", "--quiet"),

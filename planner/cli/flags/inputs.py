@@ -1,4 +1,4 @@
-"""From files and flags to a planning problem; no other file of the command line reads files."""
+"""Makes problems from files and flags; no other file of the command line reads files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from planner.support.digits import counted, significant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What files and flags ask: the problem, plans checked against it, and what was assumed.
+    """The problem that files and flags describe, plans of this problem, and warnings.
 
-    ``made_for`` is the first plan with all that its file says.
+    ``made_for`` is the first plan, with everything that its file says.
     """
 
     problem: PlanningProblem
@@ -43,7 +43,7 @@ class Inputs:
 
 
 def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
-    """The workload on the system that the flags name.
+    """Read the workload, for the system that the flags name.
 
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
@@ -56,14 +56,15 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
 def load_plans(
     source: Path, paths: tuple[Path, ...], flags: ProblemFlags, *, other_data: bool = False
 ) -> Inputs:
-    """Plans, ours or TorchRec's; the first one says for which system where the flags do not.
+    """Read plans, ours or TorchRec's; the first one names the system if flags do not.
 
-    Without any, the plan of a workload without tables, which says nothing. What a plan was made
-    for is compared with what it is priced for, but for the workload where ``other_data`` follow.
+    If no plan is given, the workload must have no tables, and its plan is empty. Warnings say
+    where a plan was made for something else than what it is priced for. The workload is not
+    compared where ``other_data`` says that the caller brings other data on purpose.
 
     Raises:
         InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
-            there is none and the workload has tables.
+            none is given and the workload has tables.
     """
     if not paths:
         return _without_plan(source, flags)
@@ -90,7 +91,7 @@ def load_plans(
 
 
 def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
-    """The same with the constraints of a file beside those of the workload.
+    """Add the constraints of a file to those of the workload.
 
     A plan that breaks them is priced as it is, with a warning.
 
@@ -124,9 +125,9 @@ def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
-    """The system at its size: flags first, then what a plan was made for.
+    """The system at its size, from the flags or else from what a plan was made for.
 
-    A plan of one group of ranks is for a group of the same job, unless flags give a size.
+    A plan for one group of ranks is priced for a group of the same job, unless flags give a size.
     """
     system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
     group = made_for if gpus is None and per_host is None else None
@@ -151,7 +152,7 @@ def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) 
 
 
 def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
-    """The group of ranks of a job that a plan is for, in whichever layout has its hosts.
+    """The group of a job's ranks for which a plan was made, in the layout that has its hosts.
 
     Raises:
         InvalidInputError: the job has no such groups.
@@ -172,7 +173,7 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
 
 
 def system_names() -> tuple[str, ...]:
-    """Names of the shipped systems; none if the installation lost them."""
+    """The names of shipped systems; empty if the installation has no such files."""
     try:
         return io.names("systems")
     except InvalidInputError:
@@ -180,7 +181,7 @@ def system_names() -> tuple[str, ...]:
 
 
 def system_text(name: str) -> str:
-    """The file of a shipped system, or any other system file, as it stands."""
+    """The unchanged text of a shipped system's file, or of any other system file."""
     path = locate(name, "systems")
     text = read_text(path)
     io.load_system(path)
@@ -188,10 +189,10 @@ def system_text(name: str) -> str:
 
 
 def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
-    """Kind of a file, told from its content, a line about it, and what it leaves open.
+    """The kind of a file (from its content), a line about it, and warnings on what it lacks.
 
     Raises:
-        InvalidInputError: lists every broken rule.
+        InvalidInputError: the file breaks rules; the message lists all of them.
     """
     path = _shipped(path)
     if path.suffix == ".json":
@@ -222,7 +223,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _check_named(path: Path, topology: Topology) -> None:
-    """Read the curves and the calibration that a system names; plans read them only when needed."""
+    """Check the curves and the calibration that a system names, which are read only when needed."""
     from planner.models import default_models
 
     try:
@@ -240,7 +241,7 @@ def _summary(workload: Workload) -> str:
 
 
 def _shipped(path: Path) -> Path:
-    """The shipped file of that name, unless there is such a file here."""
+    """The shipped file of that name, unless the working directory has such a file."""
     kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
     return locate(path, kinds[0]) if kinds else path
 
@@ -260,7 +261,7 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
     """Write the commented workload, or one with the tables of a list, or with made-up tables.
 
     Raises:
-        InvalidInputError: there is something at that path already, or the list breaks a rule.
+        InvalidInputError: the path exists already, or the list breaks a rule.
     """
     if path.exists():
         message = f"{path} exists; choose another name, it is not overwritten"
@@ -275,7 +276,7 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
-    """Short names that differ: the file's, or its folder's for ``run1/plan.json``, or the path."""
+    """Short, different names of files: that of the file, or of its folder, or the whole path."""
     stems = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
     if len(set(stems)) == len(paths) and all(stems):
         return tuple(stems)
@@ -286,7 +287,7 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
 
 
 def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
-    """A priced plan in the shape of a search result, for the same report and the same JSON."""
+    """A priced plan as a planning result, so that reports and JSON are the same as for a search."""
     return PlanningResult(
         problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
     )
@@ -302,7 +303,7 @@ def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> 
 
 
 def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
-    """The models that --model names; None where it names none."""
+    """The models that ``--model`` names; None if it names none."""
     if not flags.models:
         return None
     from planner.models import chosen_models
@@ -317,7 +318,7 @@ def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
 
 
 def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
-    """The system at the user's price, if there is one."""
+    """The system with the user's price, if there is one."""
     price = flags.price_usd_per_hour
     if price is None:
         return topology
@@ -333,14 +334,14 @@ def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
 
 
 def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
-    """What the file leaves open, but for what flags settle: a reserve, a batch size."""
+    """Warnings on what a file leaves open, without reserve and batch size if flags give them."""
     settled = {"memory.reserve": reserve, "batch size": batch}
     words = [word for word, is_settled in settled.items() if is_settled]
     return tuple(text for text in file.warnings if not any(word in text for word in words))
 
 
 def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
-    """The workload's warnings and those of statistics, which give tables the laws they lacked."""
+    """The workload's warnings with those of statistics; warnings on missing laws are dropped."""
     bare = [text for text in warnings if "no distribution" in text]
     kept = tuple(text for text in warnings if text not in bare)
     if any("no statistics" in text for text in notes):
@@ -349,7 +350,7 @@ def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, 
 
 
 def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """``key=value`` texts, taken apart."""
+    """The pairs of ``key=value`` texts."""
     wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]
     if wrong:
         problems = [

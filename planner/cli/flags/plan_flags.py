@@ -1,4 +1,4 @@
-"""Flags of ``plan`` that say what else holds: constraints, a plan in use, several scenarios."""
+"""Further flags of ``plan``: constraints, a plan in use, scenarios, and a family of plans."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SCENARIO_OPTIONS = (
         help="For TorchRec's objectives: its bandwidths and memories, not the system's.",
     ),
 )
-"""What the value of a plan depends on beside the objective."""
+"""Flags besides the objective on which the value of a plan depends."""
 
 _FAMILY_OPTIONS = (
     click.option(
@@ -87,7 +87,7 @@ _FAMILY_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFlags:
-    """What the flags say beyond workload, system and search; None where one was not given."""
+    """The flags besides those on workload, system and search; None for flags not given."""
 
     stats: Path | None = None
     constraints: Path | None = None
@@ -105,7 +105,7 @@ class PlanFlags:
     restore_bytes_per_s: float | None = None
 
     def family(self) -> FamilyRequest | None:
-        """The family that is asked for; None for a plan alone."""
+        """The family that is asked for; None if there is none."""
         if self.lost_hosts is None:
             return None
         from planner.family.request import FamilyRequest
@@ -121,7 +121,7 @@ class PlanFlags:
 
 
 def plan_options(command: Command) -> Command:
-    """The flags themselves; they arrive as one ``more`` argument."""
+    """Add these flags to a command, which gets them as ``more``."""
     options = (
         click.option(
             "--stats",
@@ -166,12 +166,12 @@ def plan_options(command: Command) -> Command:
 
 
 def scenario_options(command: Command) -> Command:
-    """The flags of :data:`SCENARIO_OPTIONS`, each as an argument of its own."""
+    """Add the flags of :data:`SCENARIO_OPTIONS`, each as an argument of its own."""
     return with_options(command, SCENARIO_OPTIONS)
 
 
 def _check(flags: PlanFlags) -> None:
-    """Refuse flags that mean nothing without another one."""
+    """Refuse flags that have no effect without another one."""
     context = click.get_current_context()
     limited = flags.max_moved_bytes is not None or flags.max_moved_tables is not None
     if (limited or flags.curve) and flags.plan_in_use is None:
@@ -188,7 +188,7 @@ def _check(flags: PlanFlags) -> None:
 
 
 def check_family(search: SearchFlags, flags: PlanFlags) -> None:
-    """Refuse ``--survive`` beside what families are not searched with."""
+    """Refuse ``--survive`` with flags that a search for families does not support."""
     given = {
         f"--strategy {search.strategy}": search.strategy != "auto",
         f"--objective {search.objective}": search.objective != "iteration",
@@ -204,14 +204,14 @@ def check_family(search: SearchFlags, flags: PlanFlags) -> None:
 
 
 def check_robust(robust: str | None, scenarios: tuple[Path, ...]) -> None:
-    """Refuse ``--robust`` without anything for it to weigh."""
+    """Refuse ``--robust`` without scenarios."""
     if robust is not None and not scenarios:
         message = "--robust needs --scenario, what to plan for beside the workload"
         raise click.UsageError(message, click.get_current_context())
 
 
 def check_figures(objective: str, *, torchrec_defaults: bool) -> None:
-    """Refuse ``--torchrec-defaults`` for an objective that does not look at them."""
+    """Refuse ``--torchrec-defaults`` for an objective that does not use them."""
     if torchrec_defaults and not objective.startswith("torchrec"):
         message = (
             "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "

@@ -1,4 +1,4 @@
-"""From the flags of ``plan`` to constraints, the plan in use, and scenarios."""
+"""Reads what the flags of ``plan`` name: constraints, the plan in use, and scenarios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.scenarios import ScenarioRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
-    """What ``plan`` is asked."""
+    """The inputs of ``plan``."""
 
     inputs: Inputs
     moves: MoveLimit | None
@@ -27,12 +27,12 @@ class PlanInputs:
 
     @property
     def problem(self) -> PlanningProblem:
-        """Everything together."""
+        """All inputs as one problem."""
         return replace(self.inputs.problem, move_limit=self.moves, scenarios=self.scenarios)
 
 
 def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> PlanInputs:
-    """Workload, system, and all that the flags of ``plan`` add.
+    """Read the workload, the system, and everything that the flags of ``plan`` add.
 
     Raises:
         InvalidInputError: a file or flag breaks a rule.
@@ -63,7 +63,7 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
 def load_scenarios(
     paths: tuple[Path, ...], workload: Workload, flags: ProblemFlags
 ) -> tuple[tuple[Workload, ...], list[str]]:
-    """Variants of a workload with names that differ, and their warnings.
+    """Variants of a workload with different names, and their warnings.
 
     Raises:
         InvalidInputError: a file breaks a rule.
@@ -89,7 +89,7 @@ def _scenario(
 
 
 def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    """With numbers behind names that appear twice; the first keeps its own."""
+    """The scenarios with a number behind each repeated name; the first one keeps its name."""
     names = [s.name for s in scenarios]
     return tuple(
         s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")

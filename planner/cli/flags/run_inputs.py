@@ -1,4 +1,4 @@
-"""``fit --run PLAN=TRACE|TIME``: measured runs from the command line."""
+"""Reads ``fit --run PLAN=TRACE|TIME``: measured runs from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRACE_SUFFIXES: Final = (".json", ".gz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRun:
-    """A plan with the measured seconds of an iteration, or with a trace or folder of traces."""
+    """A plan with the measured seconds of an iteration, or with traces."""
 
     plan: Path
     time_s: float | None = None
@@ -29,14 +29,14 @@ class GivenRun:
 
 
 class RunType(click.ParamType[GivenRun]):
-    """``run1/plan.json=5.2ms``, or ``run1/plan.json=traces/rank-0.json.gz``, or ``=traces``."""
+    """A value such as ``run1/plan.json=5.2ms``, or ``PLAN=rank-0.json.gz``, or ``PLAN=traces``."""
 
     name = "plan=trace|time"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> GivenRun:
-        """Refuse what is neither a time nor a path that exists."""
+        """Refuse a value that is neither a time nor an existing path."""
         if isinstance(value, GivenRun):
             return value
         plan, equals, measured = str(value).rpartition("=")
@@ -64,21 +64,21 @@ def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
 def measured_runs(
     given: tuple[GivenRun, ...], plans: tuple[Plan, ...]
 ) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """One run per plan: times of the same plan are averaged, traces of its ranks put together.
+    """One run for each plan: times of the same plan are averaged, and its traces are joined.
 
-    Files that hold the same plan are one: a plan does not tell how well others are predicted.
-
-    A time wins over the one that traces tell, which holds the profiler's own.
+    Files with the same plan are one run, because a second run of a plan does not tell how well
+    other plans are predicted. A given time is used instead of the time in traces, which includes
+    the work of the profiler.
 
     Args:
-        given: from the command line.
-        plans: loaded, in the order of :func:`plans_of`.
+        given: the runs of the command line.
+        plans: the loaded plans, in the order of :func:`plans_of`.
 
     Returns:
-        The runs, and a line for each of them whose time is a mean of several.
+        The runs, and a line for each run whose time is a mean of several.
 
     Raises:
-        InvalidInputError: a trace that cannot be read.
+        InvalidInputError: a trace cannot be read.
     """
     from planner.fit.evidence import Run, mean_iteration_s
     from planner.trace.reading import read_trace

@@ -1,4 +1,4 @@
-"""``--stats DAY=FILE``: statistics of a day, from ``stats.json`` or counted in raw data."""
+"""Reads ``--stats DAY=FILE``: statistics of a day, from ``stats.json`` or from raw data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _STATS_SUFFIX: Final = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayFile:
-    """A file or folder, and the day that it is of: days since any origin, None if not said.
+    """A file or folder with data, and their day.
 
-    ``is_date`` says that the day was written as a date, whose origin is the calendar's.
+    The day counts from any origin; None if it is not given. ``is_date`` says that it was written as
+    a date, so that its origin is that of the calendar.
     """
 
     path: Path
@@ -33,19 +34,19 @@ class DayFile:
 
     @property
     def name(self) -> str:
-        """As it was given, for messages."""
+        """The file and day as given, for messages."""
         return str(self.path)
 
 
 class DayFileType(click.ParamType[DayFile]):
-    """``FILE``, ``12=FILE`` or ``2026-11-20=FILE``."""
+    """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``."""
 
     name = "day=file"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> DayFile:
-        """A path, and the day before an equals sign if there is one."""
+        """Read the path, and the day before the equals sign if there is one."""
         if isinstance(value, DayFile):
             return value
         before, equals, after = str(value).partition("=")
@@ -75,11 +76,11 @@ def _day_number(text: str) -> float | None:
 
 
 def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
-    """The files by day.
+    """The files sorted by day.
 
     Raises:
-        InvalidInputError: several files, and one without a day, two of the same day, or some days
-            as dates and others as numbers.
+        InvalidInputError: there are several files, of which one has no day, two have the same day,
+            or some have dates and others numbers.
     """
     bare = [f.name for f in files if f.day is None]
     if len(files) > 1 and bare:
@@ -99,7 +100,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     """Statistics from ``stats.json``, or counted in a file or folder of raw data.
 
     Raises:
-        InvalidInputError: neither of both, or no feature of the data belongs to the workload.
+        InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
     from planner.profiling.applied import some_names
     from planner.profiling.profiler import ProfileOptions, profile_files

@@ -1,4 +1,4 @@
-"""Flags of ``sweep`` and ``size``, and the tasks they ask for."""
+"""The flags of ``sweep`` and ``size``, and the tasks that follow from them."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ PIPELINES = ("sparse_dist", "prefetch_sparse_dist", "none")
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
-    """Values with commas between them, each read by another type."""
+    """Values with commas between them, each of which another type reads."""
 
     def __init__(self, one: click.ParamType[Any]) -> None:
-        """``one`` reads a single value."""
+        """Keep the type that reads a single value."""
         self.one = one
         self.name = f"{one.name} list"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Any, ...]:
-        """Refuse an empty list, and what the other type refuses; equal values count once."""
+        """Refuse an empty list, and values that the other type refuses; equal values count once."""
         if isinstance(value, tuple):
             return value
         texts = [text.strip() for text in str(value).split(",")]
@@ -55,14 +55,14 @@ class Several(click.ParamType[tuple[Any, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """What the other type completes, behind the last comma."""
+        """The completions of the other type for what follows the last comma."""
         before, comma, last = incomplete.rpartition(",")
         found = self.one.shell_complete(ctx, param, last)
         return [CompletionItem(f"{before}{comma}{item.value}", type=item.type) for item in found]
 
 
 class Alone(Several):
-    """One value where other commands take several: it arrives as they do."""
+    """A single value, in a tuple like the several values of other commands."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -75,14 +75,14 @@ class Alone(Several):
 
 
 class Price(click.ParamType[tuple[str, float]]):
-    """``h100_sxm=2.10``: a system and US dollars per device and hour."""
+    """A value such as ``h100_sxm=2.10``: a system, and US dollars per device and hour."""
 
     name = "price"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
-        """Refuse what is not such a pair."""
+        """Refuse values that are not such pairs."""
         if isinstance(value, tuple):
             return value
         system, equals, text = str(value).partition("=")
@@ -100,10 +100,10 @@ class Price(click.ParamType[tuple[str, float]]):
 
 
 def prices_of(given: tuple[tuple[str, float], ...], systems: tuple[str, ...]) -> dict[str, float]:
-    """Prices by system; the one for all systems has no name.
+    """Prices by system; a price for all systems has an empty name.
 
     Raises:
-        InvalidInputError: a price names no system asked for, or a system has two.
+        InvalidInputError: a price names a system that is not used, or a system has two prices.
     """
     from planner.errors import InvalidInputError
 
@@ -121,7 +121,7 @@ def prices_of(given: tuple[tuple[str, float], ...], systems: tuple[str, ...]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFlags:
-    """What both commands share."""
+    """The flags that both commands share."""
 
     systems: tuple[str, ...]
     gpus_per_host: int | None
@@ -139,19 +139,19 @@ class SweepFlags:
 
 
 def sweep_options(command: Command) -> Command:
-    """The flags of ``sweep``; they arrive as one ``flags`` argument."""
+    """Add the flags of ``sweep``; the command gets them as ``flags``."""
     options = (*_SYSTEMS, *_axes(Several, "N,N", "NAME,NAME"), *_OPTIONS)
     return gathered(command, options, SweepFlags, "flags", _check)
 
 
 def size_options(command: Command) -> Command:
-    """The flags of ``size``, which takes one batch and one pipeline."""
+    """Add the flags of ``size``, which takes only one batch and one pipeline."""
     options = (*_SYSTEMS, *_axes(Alone, "N", "NAME"), *_OPTIONS)
     return gathered(command, options, SweepFlags, "flags", _check)
 
 
 def _check(flags: SweepFlags) -> None:
-    """Refuse flags that contradict each other, or that mean nothing without another one."""
+    """Refuse flags that contradict each other, or that have no effect without another one."""
     if flags.mtbf_s is None and is_given("restart_s"):
         message = "--restart says what a failure costs; say with --mtbf how often failures come"
         raise click.UsageError(message, click.get_current_context())
@@ -180,7 +180,7 @@ _SYSTEMS: tuple[Option, ...] = (
 
 
 def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]:
-    """Batch and pipeline; ``values`` makes the type of each, the others are shown for values."""
+    """The flags for batch and pipeline; ``values`` makes their types, and texts are for the help."""
     return (
         click.option(
             "--batch-size", "batch_sizes", type=values(Count(MAX_SAMPLES)), default=(),
@@ -231,14 +231,14 @@ _OPTIONS: tuple[Option, ...] = (
 
 
 class Questions:
-    """Turns points into tasks; reads each file once.
+    """Makes tasks of points; each file is read once.
 
     Raises:
-        InvalidInputError: a file or flag breaks a rule, or a price names no system asked for.
+        InvalidInputError: a file or flag breaks a rule, or a price names a system that is not used.
     """
 
     def __init__(self, workload: Path, flags: SweepFlags) -> None:
-        """Read the workload and look at the prices."""
+        """Read the workload, and check the prices."""
         from planner import io
         from planner.cli.flags.inputs import override_pairs
 
@@ -250,7 +250,7 @@ class Questions:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the file leaves open and no flag settles, and what the systems do not say."""
+        """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
         from costmodels.dense.base import unrated_remark
         from planner.cli.flags.inputs import left_open
 
@@ -276,7 +276,7 @@ class Questions:
         return Operation(mtbf_s=mtbf_s, restart_s=restart_s)
 
     def grid(self, gpus: tuple[int, ...]) -> Grid:
-        """What is asked for on these numbers of ranks."""
+        """The grid with these numbers of ranks."""
         from costmodels.workload import Pipeline
         from planner.sweep import Grid
 
@@ -289,10 +289,10 @@ class Questions:
         )
 
     def sizes(self, system: str, max_gpus: int) -> tuple[int, ...]:
-        """Ranks of whole hosts, as many as allowed, that share a global batch evenly.
+        """The numbers of ranks up to ``max_gpus`` that fill hosts and share a global batch evenly.
 
         Raises:
-            InvalidInputError: there is no such size.
+            InvalidInputError: there is no such number.
         """
         from planner.errors import InvalidInputError
         from planner.options.global_batch import is_shared_evenly
@@ -318,7 +318,7 @@ class Questions:
         return found
 
     def topology(self, system: str, gpus: int | None) -> Topology:
-        """A system at a size, at the price asked for."""
+        """A system at a size, with the user's price."""
         from planner import io
 
         found = io.load_system(system, gpus=gpus, gpus_per_host=self.flags.gpus_per_host)
@@ -326,10 +326,10 @@ class Questions:
         return replace(found, price_per_device_usd_per_hour=price)
 
     def tasks(self, points: Sequence[Point]) -> tuple[list[Task], list[PointResult]]:
-        """The questions of those points that there can be, and the others with what is wrong.
+        """The tasks of possible points, and results that say what is wrong with impossible ones.
 
         Raises:
-            InvalidInputError: a system is not there, or there can be none of the points.
+            InvalidInputError: a system does not exist, or all points are impossible.
         """
         from planner.errors import InvalidInputError
         from planner.sweep.outcome import impossible
@@ -350,7 +350,7 @@ class Questions:
         return tasks, others
 
     def task(self, point: Point) -> Task:
-        """The question of a point."""
+        """The task of a point."""
         from planner.sweep.runner import Task
 
         workload = self.file.workload

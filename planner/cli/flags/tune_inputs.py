@@ -1,4 +1,4 @@
-"""Flags of ``tune``: what may be chosen around a plan, and the clusters it may run on."""
+"""The flags of ``tune``: what may be chosen around a plan, and the clusters to choose from."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 class AnyPrice(Price):
-    """``h100_sxm=2.10`` for one system, or ``2.10 USD/h`` for all."""
+    """A value such as ``h100_sxm=2.10`` for one system, or ``2.10 USD/h`` for all."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
-        """Refuse what is neither."""
+        """Refuse values that are neither."""
         if isinstance(value, tuple) or "=" in str(value):
             return super().convert(value, param, ctx)
         return "", Quantity("usd_per_hour", positive=True).convert(value, param, ctx)
@@ -49,7 +49,7 @@ class AnyPrice(Price):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneFlags:
-    """What the flags say about the study: clusters, menus, objectives and effort."""
+    """The flags on the study: clusters, menus, objectives and effort."""
 
     systems: tuple[str, ...]
     gpus: tuple[int, ...]
@@ -77,7 +77,7 @@ class TuneFlags:
     seed: int
 
     def menu(self) -> Menu:
-        """Values that the flags name."""
+        """The values that the flags name."""
         from costmodels.workload import Pipeline
         from planner.tuning import Menu
 
@@ -95,7 +95,7 @@ class TuneFlags:
         )
 
     def effort(self) -> Effort:
-        """How much to do."""
+        """How much the study shall do."""
         from planner.tuning import Effort
 
         return Effort(
@@ -109,7 +109,7 @@ class TuneFlags:
 
 
 def tune_options(command: Command) -> Command:
-    """The flags themselves; they arrive as one ``flags`` argument."""
+    """Add these flags to a command, which gets them as ``flags``."""
     return gathered(command, _OPTIONS, TuneFlags, "flags", _check)
 
 
@@ -232,18 +232,18 @@ _OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """Flags of one problem per cluster, and what is to be said about them."""
+    """The flags of the problem on each cluster, and remarks on the clusters."""
 
     flags: tuple[ProblemFlags, ...]
     remarks: tuple[str, ...] = ()
 
 
 def clusters_of(flags: TuneFlags) -> Clusters:
-    """The clusters that the flags allow, systems slowest.
+    """The clusters that the flags allow, sorted by system.
 
     Raises:
-        InvalidInputError: a system does not exist or has no price, a price names no system asked
-            for, or the budget pays for no cluster.
+        InvalidInputError: a system does not exist or has no price, a price names a system that is
+            not used, or the budget is too small for every cluster.
     """
     from planner.cli.flags.inputs import load_topology
     from planner.errors import InvalidInputError
@@ -289,14 +289,14 @@ def clusters_of(flags: TuneFlags) -> Clusters:
 
 
 def sharing_batch(workload: Path, clusters: Clusters) -> Clusters:
-    """Without the clusters whose ranks cannot share the global batch evenly, which a remark names.
+    """The clusters whose ranks can share the global batch evenly; a remark names the others.
 
     Args:
-        workload: the file.
-        clusters: what the other flags allow.
+        workload: the workload file.
+        clusters: the clusters that the other flags allow.
 
     Raises:
-        InvalidInputError: no cluster shares it evenly, or a file or value breaks a rule.
+        InvalidInputError: no cluster can share it evenly, or a file or value breaks a rule.
     """
     from planner.cli.flags.inputs import load_problem
     from planner.errors import InvalidInputError
@@ -329,13 +329,13 @@ def _sized(flags: ProblemFlags, gpus: int | None) -> ProblemFlags:
 def load_space(
     workload: Path, clusters: Sequence[ProblemFlags], menu: Menu, *, is_whole: bool = False
 ) -> tuple[DesignSpace, tuple[str, ...]]:
-    """The design space on these clusters, and what the workload leaves open.
+    """The design space on these clusters, and warnings on what the workload does not say.
 
     Args:
-        workload: the file.
-        clusters: flags of the problem on each.
-        menu: values to choose from.
-        is_whole: the menu is that of a journal, which needs no further values.
+        workload: the workload file.
+        clusters: the flags of the problem on each cluster.
+        menu: the values to choose from.
+        is_whole: whether the menu is that of a journal, to which no values are added.
 
     Raises:
         InvalidInputError: a file or value breaks a rule.
@@ -352,13 +352,13 @@ def load_space(
 
 
 def source_values(workload: Path, clusters: Sequence[ProblemFlags]) -> dict[str, Any]:
-    """From which files and flags another process loads the same problems; paths are absolute."""
+    """The files and flags from which another process loads the same problems, as plain values."""
     source = str(workload.absolute()) if workload.is_file() else str(workload)
     return {"workload": source, "clusters": [asdict(flags) for flags in clusters]}
 
 
 def clusters_from(source: dict[str, Any]) -> tuple[ProblemFlags, ...]:
-    """The flags of a journal."""
+    """The flags of the problem on each cluster, from the values in a journal."""
     return tuple(
         ProblemFlags(
             **{

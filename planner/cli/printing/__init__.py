@@ -1,1 +1,1 @@
-"""What commands print."""
+"""Prints the results of commands."""

@@ -1,4 +1,4 @@
-"""``shardplan validate torchrec``: tables and files of what was trained and predicted."""
+"""Prints and writes the results of ``shardplan validate torchrec``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOREIGN_LIMIT = 0.03
 
 
 def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
-    """Scores of our model, and of two simpler ones after one factor that suits them best."""
+    """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
     judges: dict[str, Callable[[Outcome], float]] = {
         "shardplan": lambda o: o.predicted_s,
         "bytes": lambda o: o.bytes_model_bytes,
@@ -55,7 +55,7 @@ def task_times(
 
 
 def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
-    """(plan, measured, predicted) ratio of the second half's times to the first's, by plan."""
+    """(plan, measured ratio, predicted ratio): times of the second half over those of the first."""
     half = len(outcomes) // 2
     pairs = zip(outcomes[:half], outcomes[half:], strict=True)
     return [
@@ -65,7 +65,7 @@ def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
 
 
 def print_scores(found: dict[str, Ranking]) -> None:
-    """One line per model."""
+    """Print one line for each model."""
     rows = [
         (
             name,
@@ -90,7 +90,7 @@ def print_scores(found: dict[str, Ranking]) -> None:
 
 
 def print_inside(outcomes: Sequence[Outcome]) -> None:
-    """How often intervals held what was measured."""
+    """Print how often measured times are inside their intervals."""
     plans = sum(o.low_s <= o.measured_s <= o.high_s for o in outcomes) / len(outcomes)
     iterations = sum(o.iterations_inside_ratio for o in outcomes) / len(outcomes)
     width = sum(o.high_s / o.low_s - 1.0 for o in outcomes) / len(outcomes)
@@ -101,7 +101,7 @@ def print_inside(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_stages(outcomes: Sequence[Outcome]) -> None:
-    """Measured and predicted time of every stage, summed over plans."""
+    """Print the measured and the predicted time of every stage, summed over plans."""
     rows = []
     for i, stage in enumerate(STAGES):
         measured = sum(o.stages_measured_s[i] for o in outcomes)
@@ -115,7 +115,7 @@ def print_stages(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_runs(outcomes: Sequence[Outcome]) -> None:
-    """One line per plan."""
+    """Print one line for each plan."""
     rows = [
         (
             str(o.task),
@@ -133,7 +133,7 @@ def print_runs(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
-    """Ratio of the second half's iteration times to those of the first, plan by plan."""
+    """Print, for each plan, the ratio of the second half's times to those of the first."""
     pairs = pair_rows(outcomes)
     rows = [
         (name, f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f} %")
@@ -154,7 +154,7 @@ def foreign_note(outcomes: Sequence[Outcome]) -> str | None:
 
 
 def pace_note(outcomes: Sequence[Outcome]) -> str | None:
-    """How fast the machine was, compared with its calibration, and what that does to the errors."""
+    """A remark on how fast the machine was, compared with its calibration, and on the errors."""
     paced = [(o, o.pace_ratio) for o in outcomes if o.pace_ratio is not None]
     if not outcomes or len(paced) < len(outcomes):
         return None
@@ -181,7 +181,7 @@ def _six_digits(value: object) -> object:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Seconds per stage in columns of their own."""
+    """A row with the seconds of each stage in a column of its own."""
     flat = {}
     for name, value in row.items():
         if isinstance(value, tuple):
@@ -201,14 +201,14 @@ def models_csv(found: dict[str, Ranking]) -> str:
 
 
 def as_row(ranking: Ranking) -> dict[str, float]:
-    """Scores by name, without what was not asked."""
+    """Scores by name, without those that were not computed."""
     errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
     scores = {k: v for k, v in asdict(ranking).items() if k != "errors"}
     return {**errors, **scores}
 
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
-    """Both tables; returns their paths."""
+    """Write both tables; returns their paths."""
     from planner.support.atomic import write_text_atomic
 
     texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}

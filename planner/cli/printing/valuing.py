@@ -1,4 +1,4 @@
-"""``estimate --objective``: which value of a plan is meant, and what it is."""
+"""Computes the value of a plan for ``estimate --objective``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFlags:
-    """What the flags say; None where one was not given."""
+    """The flags; None for flags that were not given."""
 
     objective: str | None = None
     scenarios: tuple[Path, ...] = ()
@@ -35,7 +35,7 @@ class ValueFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The objective with all that its value depends on."""
+    """The objective, with everything on which its value depends."""
 
     objective: str
     robust: ScenarioRule
@@ -43,7 +43,7 @@ class Question:
     problem: PlanningProblem
 
     def answer(self, plan: Plan) -> SolverReport:
-        """The value of a plan, in the place where a search puts that of the plan it found.
+        """The value of a plan, in the form of a search's report.
 
         Raises:
             InvalidInputError: the system lacks what the objective needs, or the objective takes no
@@ -75,7 +75,7 @@ class Question:
 def question(
     inputs: Inputs, flags: ProblemFlags, path: Path, more: ValueFlags
 ) -> tuple[Question, tuple[str, ...]]:
-    """What the flags ask and, where they do not say, what the plan was made for; and warnings.
+    """The objective of the flags, or else the one that the plan was made for; and warnings.
 
     Raises:
         InvalidInputError: a scenario breaks a rule.
@@ -101,10 +101,13 @@ def question(
 def answer(
     asked: Question, plan: Plan, path: Path, *, is_explicit: bool
 ) -> tuple[SolverReport, tuple[str, ...]]:
-    """The value; where only the plan's own objective cannot be priced, the iteration's, with words.
+    """The value of a plan.
+
+    If the objective comes from the plan and cannot be priced, the value is the iteration time, with
+    a warning.
 
     Raises:
-        InvalidInputError: what the user asked for cannot be priced.
+        InvalidInputError: the objective that the user asked for cannot be priced.
     """
     try:
         return asked.answer(plan), ()
@@ -118,7 +121,7 @@ def answer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Own:
-    """What the file of a plan says of its value."""
+    """What the file of a plan says about its value."""
 
     objective: str = ""
     robust: str = ScenarioRule.WORST
@@ -127,7 +130,7 @@ class _Own:
 
 
 def _own(saved: SavedPlan | None) -> _Own:
-    """Nothing where the file says nothing that is known here."""
+    """What the file says; defaults if it says nothing that is known here."""
     from planner.objectives import objective_names
 
     robust, _, name = ("" if saved is None else saved.objective or "").rpartition(" ")
@@ -142,7 +145,7 @@ def _own(saved: SavedPlan | None) -> _Own:
 
 
 def fact(solver: SolverReport) -> Fact | None:
-    """A line about the value; None where the prediction says it already."""
+    """A line about the value; None if the prediction has it already."""
     from planner.report._figures import objective_kind
     from planner.report.base import Fact, format_cell
 

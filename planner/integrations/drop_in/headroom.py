@@ -28,17 +28,18 @@ from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints
 
 SLOWER_RATIO: Final = 0.01
-"""How much slower a plan may be that leaves more memory free on its fullest rank."""
+"""A plan that leaves more memory free on its fullest rank may be slower by this share."""
 
 LEAST_GAIN_RATIO: Final = 0.01
-"""Share of a device below which less memory on the fullest rank is not worth another plan."""
+"""Another plan is used only if it frees at least this share of a device on the fullest rank."""
 _MOST_MOVES: Final = 64
 _MOST_TABLES: Final = 8
-"""Moves of one plan, and tables of the fullest rank that are looked at for each."""
+"""At most this many moves of one plan, and tables of the fullest rank that are tried for each."""
 _MOST_SHARDS: Final = 20_000
-"""Tables times ranks up to which tables are moved: the work of each is kept for every rank."""
+"""Tables are moved only if tables times ranks are at most this many, because the work of each table
+is kept for every rank."""
 _BY_RANK: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
-"""Types whose pieces lie on single ranks, wherever these are."""
+"""Types whose pieces are on single ranks, which can be any ranks."""
 
 
 def require_headroom(headroom_ratio: float) -> float:
@@ -54,10 +55,10 @@ def require_headroom(headroom_ratio: float) -> float:
 
 
 def with_headroom(topology: Topology, headroom_ratio: float) -> Topology:
-    """A topology whose devices have so much less memory.
+    """The topology with the memory of its devices reduced by a share.
 
     Args:
-        topology: with the memory that the storage reservation left.
+        topology: the topology, with the memory that the storage reservation has left.
         headroom_ratio: share of it that has to stay free on every rank, 0 to below 1.
 
     """

@@ -34,8 +34,8 @@ from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 
 TIME_LIMIT_S: Final = 300.0
-"""The time limit of a planning if ``timeout_seconds`` is None. A search ends after a fixed budget of
-work, about 10 s at most; the limit is for machines that are far slower."""
+"""The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
+work, after about 10 s at most; the limit is for machines that are far slower."""
 
 AFTER_S: Final = 1.5e-4
 """Seconds of TorchRec's estimates and statistics of the plan, for each table on each rank."""
