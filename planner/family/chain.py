@@ -116,9 +116,8 @@ class _Maker:
         """Search plans for all numbers of hosts, and choose the cheapest chain through them."""
         kept = self._first()
         fastest = [min(kept, key=lambda n: n.time_s)]
-        problem = self.result.problem
-        for _ in range(self.asked.lost_hosts):
-            problem = fewer_hosts(problem, self.asked)
+        for lost in range(1, self.asked.lost_hosts + 1):
+            problem = fewer_hosts(self.result.problem, self.asked, lost)
             kept = self._next(problem, kept)
             fastest.append(min(kept, key=lambda n: n.time_s))
             progress(f"{problem.topology.num_hosts} hosts")

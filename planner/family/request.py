@@ -78,15 +78,18 @@ def check(problem: PlanningProblem, asked: FamilyRequest) -> None:
         raise InvalidInputError(found)
 
 
-def fewer_hosts(problem: PlanningProblem, asked: FamilyRequest) -> PlanningProblem:
-    """The same problem with one host fewer, and without a plan in use."""
+def fewer_hosts(problem: PlanningProblem, asked: FamilyRequest, lost: int = 1) -> PlanningProblem:
+    """The same problem with so many hosts fewer, and without a plan in use.
+
+    The samples of a step are rounded up once, from those of the problem itself.
+    """
     topology, workload = problem.topology, problem.workload
-    hosts, local = topology.num_hosts - 1, topology.local_world_size
+    hosts, local = topology.num_hosts - lost, topology.local_world_size
     smaller = replace(
         topology.resized(hosts, local),
-        hbm_capacity_by_rank_bytes=topology.hbm_capacity_by_rank_bytes[local:],
-        speed_by_rank_ratio=topology.speed_by_rank_ratio[local:],
-        ddr_capacity_by_host_bytes=topology.ddr_capacity_by_host_bytes[1:],
+        hbm_capacity_by_rank_bytes=topology.hbm_capacity_by_rank_bytes[lost * local :],
+        speed_by_rank_ratio=topology.speed_by_rank_ratio[lost * local :],
+        ddr_capacity_by_host_bytes=topology.ddr_capacity_by_host_bytes[lost:],
     )
     if asked.keeps_global_batch:
         samples = workload.local_batch_size * topology.world_size

@@ -73,8 +73,7 @@ def family_faults(case: Case, asked: FamilyRequest, *, max_evaluations: int) -> 
     """One line for each promise that the family of a problem breaks."""
     search = SearchSettings(max_evaluations=max_evaluations)
     problems = [problem_of(case)]
-    for _ in range(asked.lost_hosts):
-        problems.append(fewer_hosts(problems[-1], asked))
+    problems += [fewer_hosts(problems[0], asked, n + 1) for n in range(asked.lost_hosts)]
     spaces = [Enumerator(_case_of(case, problem)) for problem in problems]
     try:
         result = with_family(solve(problems[0], search=search), asked, search=search)

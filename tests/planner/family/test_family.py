@@ -195,6 +195,17 @@ def test_the_batch_stays_as_asked() -> None:
     assert own.workload.local_batch_size == 2048
 
 
+def test_the_batch_is_rounded_up_once() -> None:
+    """After two losses it was rounded twice, and not what the ranks that are left share evenly."""
+    problem = solved(0).problem
+    problem = replace(problem, workload=replace(problem.workload, local_batch_size=5))
+    sizes = [
+        fewer_hosts(problem, FamilyRequest(lost_hosts=2), lost).workload.local_batch_size
+        for lost in (1, 2)
+    ]
+    assert sizes == [8, 15]  # 6 x 5 samples on 4 ranks and on 2; from 4 x 8 it would be 16
+
+
 def test_a_system_keeps_what_its_hosts_have_in_common() -> None:
     problem = solved(0).problem
     ranks = replace(SYSTEM, speed_by_rank_ratio=(1.0, 0.5) * 3)

@@ -333,12 +333,9 @@ def test_parts_without_rows_are_passed_over(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for part, rows in enumerate(([4, 5], [], [6])):
-        parquet.write_table(
-            arrow.table({"user": arrow.array(rows, arrow.int64())}), tmp_path / f"{part}.parquet"
-        )
-    found = find_sources([tmp_path], default_readers())
-    assert [source.path.name for source in found] == ["0.parquet", "2.parquet"]
-    assert len(find_sources([tmp_path / "1.parquet"], default_readers())) == 1
+        table = arrow.table({"user": arrow.array(rows, arrow.int64())})
+        parquet.write_table(table, tmp_path / f"{part}.pq")
+    assert {s.path.name for s in find_sources([tmp_path], default_readers())} == {"0.pq", "2.pq"}
 
 
 def test_sources_that_cannot_be(tmp_path: Path) -> None:
