@@ -54,14 +54,14 @@ def _least_room(duration_s: Seconds, slope: float) -> float:
 
     In an interval the room is at least the duration at its lower end minus ``slope`` times its
     upper end. Only intervals whose bound is below the least room seen at any point are halved
-    further.
+    further. There is no room where a phase adds less to a duration than its last digit.
     """
     low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
     at_low_s = duration_s(low_s)
     proven = np.inf
     for _ in range(_SPLITS):
         room, reached = at_low_s - slope * high_s, at_low_s - slope * low_s
-        open_ = room < reached.min()
+        open_ = room < reached.min(initial=np.inf)
         proven = min(proven, float(room[~open_].min(initial=np.inf)))
         low_s, high_s, at_low_s = low_s[open_], high_s[open_], at_low_s[open_]
         middle_s = np.where(low_s > 0, np.sqrt(low_s * high_s), 0.5 * high_s)
@@ -69,4 +69,4 @@ def _least_room(duration_s: Seconds, slope: float) -> float:
         low_s = np.concatenate([low_s, middle_s])
         high_s = np.concatenate([middle_s, high_s])
         at_low_s = np.concatenate([at_low_s, at_middle_s])
-    return min(proven, float((at_low_s - slope * high_s).min()))
+    return min(proven, float((at_low_s - slope * high_s).min(initial=np.inf)))

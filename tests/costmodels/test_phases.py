@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.distribution.zipf import Zipf
+from costmodels.floors.leaves import leaf
 from costmodels.floors.phases import ALL_REDUCE
 from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
@@ -224,3 +225,10 @@ def test_what_replicated_tables_send_counts_where_plans_may_have_them(has_dense:
     never = pipeline.floor.of(kind, fetches=False)
     assert ALL_REDUCE not in never.phases
     assert never.seconds(never.leaf_seconds(np.zeros((1, len(never.phases)))))[0] == least_s[0]
+
+
+@pytest.mark.parametrize("constant_s", [0.0, 1e-3, 7_501_269.85354983])
+def test_straight_minorants_of_durations_of_every_size(constant_s: float) -> None:
+    """At months (links of 1 B/s) a phase adds less than the last digit: it ended as a bug."""
+    found = leaf(ALL_REDUCE, lambda seconds: constant_s + 2.0 * seconds)
+    assert 0.9 * min(constant_s, 300.0) <= found.constant_s <= constant_s

@@ -180,7 +180,7 @@ _SYSTEMS: tuple[Option, ...] = (
 
 
 def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]:
-    """The flags for batch and pipeline; ``values`` makes their types, and texts are for the help."""
+    """The flags for batch and pipeline; ``values`` makes their types, texts are for the help."""
     return (
         click.option(
             "--batch-size", "batch_sizes", type=values(Count(MAX_SAMPLES)), default=(),
