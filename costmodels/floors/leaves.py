@@ -54,7 +54,7 @@ def _least_room(duration_s: Seconds, slope: float) -> float:
 
     In an interval the room is at least the duration at its lower end minus ``slope`` times its
     upper end. Only intervals whose bound is below the least room seen at any point are halved
-    further. There is no room where a phase adds less to a duration than its last digit.
+    further; none is left to halve where a phase adds less to a duration than its last digit.
     """
     low_s, high_s = _PHASES_S[:-1], _PHASES_S[1:]
     at_low_s = duration_s(low_s)

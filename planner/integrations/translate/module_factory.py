@@ -69,13 +69,14 @@ def import_module(
     source = f"the model that {factory} builds"
     if described is None:
         workload = _without_tables(factory, name, batch_size, dense)
-        return Imported(workload=workload, source=source, assumed=_trace_notes(trace))
+        assumed = {**_dense_notes(workload), **_trace_notes(trace)}
+        return Imported(workload=workload, source=source, assumed=assumed)
     refuse_key_values(described.key_values, "a workload file")
     assumed = dict(_ASSUMED)
     assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
     for warning in described.warnings:
         assume(assumed, "model", warning)
-    for key, text in _trace_notes(trace).items():
+    for key, text in {**_dense_notes(described.workload), **_trace_notes(trace)}.items():
         assume(assumed, key, text)
     return Imported(
         workload=described.workload,
@@ -120,6 +121,14 @@ def _traced(
         lookups=lookups_of(model),
         autocast=None if autocast is None else _PRECISIONS[autocast],
     )
+
+
+def _dense_notes(workload: Workload) -> dict[str, str]:
+    """The optimizer of a dense part, which the training loop names."""
+    if not workload.dense.is_given:
+        return {}
+    text = f"{workload.dense_optimizer.value}; a model does not say how its dense part is updated"
+    return {"training.dense_optimizer": text}
 
 
 def _trace_notes(trace: DenseTrace | None) -> dict[str, str]:

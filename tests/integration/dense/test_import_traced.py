@@ -59,6 +59,7 @@ def test_a_model_without_tables_is_priced(run: Run, code: str, tmp_path: Path) -
     done = run(*asked, "-o", output)
     assert done.code == 0, done.err
     assert "traced on fake tensors" in done.err
+    assert "adagrad; a model does not say how its dense part is updated" in done.err
     text = output.read_text()
     assert "num_repeats: 6" in text
     assert "dense_modules" not in text
@@ -84,6 +85,7 @@ def test_a_traced_dlrm_costs_what_its_keys_cost(
     for output, more in ((keyed, ()), (traced, ("--inputs", f"{code}:dlrm_inputs"))):
         done = run("import", "module", f"{code}:dlrm", *more, *batch, "-o", output)
         assert done.code == 0, done.err
+        assert "training.dense_optimizer: adagrad" in done.err
         text = output.read_text()
         assert "pipeline: sparse_dist" in text
         output.write_text(text.replace("pipeline: sparse_dist", f"pipeline: {pipeline}"))
