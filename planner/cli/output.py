@@ -63,6 +63,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
         message = f"--output {folder} is a file; name a folder"
         raise InvalidInputError(message)
     names = {path.name for path in folder.iterdir()}
+    _check_kinds(folder, filter(_is_of_a_run, names))
     holds_run = PLAN_FILE in names and all(map(_is_of_a_run, names))
     if names and not holds_run and not force:
         others = [name for name in names if not _is_of_a_run(name)]
@@ -179,6 +180,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     if other:
         message = f"--output {folder} holds {', '.join(other[:3])}; name a new or an empty folder"
         raise InvalidInputError(message)
+    if folder.exists():
+        _check_kinds(folder, (name for name in files if (folder / name).exists()))
     folder = behind_links(folder)
     _check_parent(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -195,6 +198,19 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
             staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_kinds(folder: Path, names: Iterable[str]) -> None:
+    """Refuse folders where files are to be written: some files would be replaced, then it fails."""
+    for name in sorted(names):
+        is_folder, becomes_folder = (folder / name).is_dir(), name == TRACE_FOLDER
+        if is_folder is not becomes_folder:
+            there, made = ("a folder", "a file") if is_folder else ("a file", "a folder")
+            message = (
+                f"--output {folder}: {name} in it is {there}, where {made} is to be written; "
+                "choose another folder"
+            )
+            raise InvalidInputError(message)
 
 
 def _check_parent(path: Path) -> None:

@@ -63,6 +63,30 @@ def test_compare_leaves_a_folder_of_other_things_alone(
     assert [p.name for p in folder.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("plan.json", "plan.json in it is a folder"), ("trace", "trace in it is a file")],
+)
+def test_what_cannot_be_replaced_leaves_the_folder_as_it_was(
+    name: str, words: str, run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Some files were replaced before the others failed."""
+    args = ("plan", workload_file, "--system", system_file, "--gpus", 8, "-o", tmp_path / "run")
+    assert run(*args).code == 0
+    for path in [*(tmp_path / "run").rglob("*")]:
+        if path.is_file():
+            path.write_text("of an earlier run")
+    (tmp_path / "run" / name).rename(tmp_path / "aside")
+    if name == "trace":
+        (tmp_path / "run" / name).write_text("")
+    else:
+        (tmp_path / "run" / name).mkdir()
+    done = run(*args, "--force")
+    assert done.code == 2
+    assert words in done.err
+    assert (tmp_path / "run" / "report.md").read_text() == "of an earlier run"
+
+
 def test_links_to_folders_that_are_not_there_yet_are_followed(
     run: Run, workload_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
