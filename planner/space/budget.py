@@ -47,9 +47,10 @@ def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None)
     """Nominal seconds that a search may take if the user gives no budget of work.
 
     They grow with the number of tables to 8 nominal seconds for fifty tables and more, and sooner
-    if there are many ranks; a nominal second is about a second on one core of a machine of 2023. If tables times ranks exceed
-    :data:`_LARGE`, they grow further with the square root of that product, up to five times. With a
-    time limit they are 0.7 times the limit, so that only a slower machine reaches the limit first.
+    if there are many ranks. A nominal second is about a second on one core of a machine of 2023. If
+    tables times ranks exceed :data:`_LARGE`, they grow further with the square root of that
+    product, up to five times. With a time limit they are 0.7 times the limit, so that only a slower
+    machine reaches the limit first.
 
     Args:
         num_tables: number of tables of the workload.

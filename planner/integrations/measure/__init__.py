@@ -1,1 +1,1 @@
-"""Microbenchmarks, real runs, and clocks."""
+"""Measures this machine: microbenchmarks, real training runs, and clocks."""

@@ -1,4 +1,4 @@
-"""From microbenchmarks of the ranks of this machine to a system file."""
+"""Calibrates this machine: from microbenchmarks of its ranks to a system file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN = Caches(l2_bytes=1e6, l3_bytes=16e6)
 _L3_SHARE = 0.5
 _MOST_L3_BYTES = 32e6
-"""More than this is shared with machines that a guest cannot see."""
+"""A larger cache is taken for shared with virtual machines that a guest cannot see."""
 
 
 def measure_machine(
     effort: Effort, *, world_size: int, seed: int, launch: Launch | None = None
 ) -> CalibrationPoints:
-    """Run everything; lookups differ from rank to rank, for more points.
+    """Run all microbenchmarks; lookups differ from rank to rank, which gives more points.
 
-    ``launch`` is the job that this process is a rank of, if a launcher started it.
+    ``launch`` is the job in which this process is a rank, if a launcher started it.
     """
     own = effort.shared_by(world_size)
     per_rank = run_on_ranks(_measure_rank, world_size, own, seed, launch=launch)
@@ -50,7 +50,7 @@ def measure_machine(
 
 
 def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
-    """Imports torch on the ranks, which need it, and not in the process that starts them."""
+    """Measure one rank; torch is imported here, so that only the ranks import it."""
     from planner.integrations.measure.microbench_cpu import measure_rank
 
     return measure_rank(rank, world_size, effort, seed)
@@ -61,17 +61,17 @@ def _slowest(points: Sequence[Any]) -> Any:
 
 
 def _joined(points: Sequence[StepPoint]) -> StepPoint:
-    """One step as every rank saw it."""
+    """One step with the seconds of every rank."""
     return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))
 
 
 def fit_here(points: CalibrationPoints, *, world_size: int) -> Fitted:
-    """The constants of this machine from what its ranks have measured."""
+    """Fit the constants of this machine to what its ranks have measured."""
     return fit_machine(points, caches(), machine=machine_name(), world_size=world_size)
 
 
 def caches() -> Caches:
-    """Second- and last-level cache of one core; typical sizes where the system does not say."""
+    """Second- and last-level cache of one core; typical sizes if the system does not say."""
     sizes: dict[int, float] = {}
     for folder in sorted(_CACHES.glob("index*")):
         try:
@@ -106,7 +106,7 @@ def memory_bytes() -> float:
 
 
 def calibrated_topology(folder: Path, world_size: int, progress: Callable[[str], None]) -> Topology:
-    """This machine after a quick calibration, its files in ``folder``."""
+    """This machine as a system after a quick calibration, whose files are in ``folder``."""
     progress("measuring")
     points = measure_machine(QUICK, world_size=world_size, seed=0)
     progress("fitting")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
-"""The C library keeps freed buffers up to 32 MiB: no page faults in every iteration."""
+"""Lets the C library keep freed buffers up to 32 MiB, so that iterations have no page faults."""
 _PATIENCE: Final = timedelta(minutes=2)
 _LOOPBACK: Final = "127.0.0.1"
 _NETWORK_THREADS = "gloo_tcp"
@@ -33,9 +33,10 @@ _LOWEST_PRIORITY = 19
 
 
 NETWORK_QUANTILE = 0.1
-"""Network threads do the same work every time; what exceeds their quiet moments is spinning."""
+"""This quantile counts as the time of network threads: they do the same work every time, and more
+time than in quiet moments is spinning."""
 _THREAD_CLOCK = 6
-"""Linux: the processor clock of one thread, with the thread's number above these bits."""
+"""The number of Linux's processor clock of one thread; the thread's number is in higher bits."""
 _NETWORK_CLOCKS: list[int] = []
 _MEETINGS: list[_Meeting] = []
 
@@ -52,7 +53,7 @@ def rendezvous() -> None:
 
 @dataclass(slots=True)
 class _Meeting:
-    """Where the ranks wait for each other: counters in a store that another process keeps."""
+    """Lets ranks wait for each other, by counters in a store that another process keeps."""
 
     store: TCPStore
     world_size: int
@@ -64,17 +65,17 @@ class _Meeting:
         self.turn += 1
         if self.store.add(here, 1) == self.world_size:
             self.store.set(f"{here}/all", "")
-            # Every rank has left the last meeting, or it would not have come to this one.
+            # Every rank has left the last meeting, because all have come to this one.
             self.store.delete_key(before)
             self.store.delete_key(f"{before}/all")
         self.store.wait([f"{here}/all"], _PATIENCE)
 
 
 def calm_network_threads() -> None:
-    """Let gloo's network threads run only when nothing else wants the core.
+    """Let gloo's network threads run only when nothing else needs the core.
 
-    Such a thread spins while a message waits for its receiver. On a core of its own that harms
-    nobody; on the rank's core it would keep the receiver from asking for the message.
+    Such a thread spins while a message waits for its receiver. On the rank's own core, this would
+    keep the receiver from asking for the message.
     """
     _NETWORK_CLOCKS.clear()
     for task in Path("/proc/self/task").glob("*"):
@@ -95,7 +96,7 @@ def own_seconds() -> float:
 
 
 class RankError(PlannerError):
-    """A rank failed; the message is that of the first to fail."""
+    """A rank failed; the message is that of the first one to fail."""
 
 
 def run_on_ranks(
@@ -153,7 +154,7 @@ def run_on_ranks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """What a rank's process has to know: its place, the store, and the folder for its answer."""
+    """What the process of a rank has to know: its number, the store, the folder for its result."""
 
     rank: int
     world_size: int
@@ -164,9 +165,9 @@ class _Rank:
 
 @contextmanager
 def _open_store(launch: Launch | None) -> Iterator[int]:
-    """The port at which the store of all ranks answers; opened here unless another process does.
+    """The port of the store of all ranks, which is opened here unless another process has it.
 
-    No rank keeps it, for answering others would count as that rank's processor time.
+    No rank keeps the store, because answering other ranks would count as its processor time.
     """
     if launch is not None and not launch.hosts_store:
         yield launch.port
@@ -185,7 +186,7 @@ def _open_store(launch: Launch | None) -> Iterator[int]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Variables that processes started inside inherit; the user's own win."""
+    """A context with environment variables for new processes; variables of the user are kept."""
     added = {k: v for k, v in values.items() if k not in os.environ}
     os.environ.update(added)
     try:
@@ -227,7 +228,7 @@ def _rank_main(own: _Rank, function: Callable[..., Any], arguments: tuple[Any, .
 
 
 def _join_group(own: _Rank) -> None:
-    """Pin, then import torch, so that its threads inherit the core."""
+    """Pin the process to its core, and then import torch, so that its threads inherit the core."""
     os.environ.update(
         RANK=str(own.rank),
         WORLD_SIZE=str(own.world_size),

@@ -1,4 +1,4 @@
-"""The job that a launcher such as ``torchrun`` started this process in."""
+"""Finds the job in which a launcher such as ``torchrun`` started this process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from planner.errors import InvalidInputError
 
 _NEEDED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STORE_IS_OF_LAUNCHER: Final = "TORCHELASTIC_USE_AGENT_STORE"
-"""``torchrun`` sets it where its own process answers at the master's address."""
+"""A variable that ``torchrun`` sets if its own process answers at the master's address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """This process in the job: rank ``rank`` of ``world_size``, all of them on one host.
 
-    The key-value store by which ranks find each other answers at ``address`` and ``port``;
-    ``hosts_store`` is true on the rank that has to open it there.
+    Ranks find each other by a key-value store at ``address`` and ``port``; ``hosts_store`` is True
+    on the rank that has to open it.
     """
 
     rank: int
@@ -30,14 +30,14 @@ class Launch:
 
 
 def launch_of(environ: Mapping[str, str] = os.environ) -> Launch | None:
-    """What the launcher's variables say; None where no launcher started this process.
+    """The job that the launcher's variables describe; None if no launcher started this process.
 
     Args:
         environ: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``, as
             ``torch.distributed`` reads them, and ``LOCAL_WORLD_SIZE``.
 
     Raises:
-        InvalidInputError: a variable is missing or no number, or the job spans several hosts.
+        InvalidInputError: a variable is missing or not a number, or the job has several hosts.
     """
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None

@@ -1,4 +1,4 @@
-"""What a microbenchmark reads: processor time of the thread, or finished work of a GPU."""
+"""The clock of microbenchmarks: processor time of the thread, or finished work of a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 
 
 class DeviceClock:
-    """Seconds of the device under test."""
+    """Measures seconds of the device under test."""
 
     def __init__(self, device: torch.device) -> None:
         """Remember the kind of device."""

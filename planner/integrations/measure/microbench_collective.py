@@ -1,4 +1,4 @@
-"""Times raw gloo collectives, even and imbalanced."""
+"""Times gloo collectives with equal and with unequal messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WARM_UP = 3
 def measure_collectives(
     cases: Sequence[CollectivePoint], rank: int, pace: Pace, *, repeats: int
 ) -> list[CollectivePoint]:
-    """Medians of this rank's processor time over ``repeats`` rounds."""
+    """Measure collectives: medians of this rank's processor time over ``repeats`` rounds."""
     calls = [collective_call(case, rank) for case in cases]
     times = np.zeros((len(cases), repeats + _WARM_UP, 2))
     for i in range(repeats + _WARM_UP):
         pace.read()
         rendezvous()
-        calls[0]()  # the first small one after a large one pays for more than itself
+        calls[0]()  # a small collective takes longer directly after a large one
         for k, call in enumerate(calls):
             rendezvous()
             own, network = own_seconds(), network_seconds()
@@ -37,10 +37,10 @@ def measure_collectives(
 
 
 def collective_call(case: CollectivePoint, rank: int) -> Callable[[], None]:
-    """The collective of a case, its buffers ready.
+    """A function that runs the collective of a case, with its buffers allocated.
 
-    All-to-all sends ``sent_bytes[rank]`` in equal parts to the peers. The other operations work on
-    a whole buffer of ``world_size`` times the kept bytes, all-reduce on one of the kept bytes.
+    All-to-all sends ``sent_bytes[rank]`` in equal parts to the other ranks. All-reduce works on a
+    buffer of the kept bytes, other collectives on one of ``world_size`` times the kept bytes.
     """
     world = case.world_size
     if case.operation == "all_to_all":

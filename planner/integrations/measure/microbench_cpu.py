@@ -1,4 +1,4 @@
-"""All microbenchmarks of one rank, while the other ranks run theirs."""
+"""Runs all microbenchmarks of one rank, while the other ranks run theirs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLLECTIVE_REPEATS = 5
 
 
 def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
-    """Run everything as one of the ranks; lookups and operators are drawn by each for itself."""
+    """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     device, repeats = torch.device("cpu"), effort.repeats
     tables = [
@@ -49,7 +49,7 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     timed: list[Timed[StepPoint]] = []
     pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
-        # Taking turns over the whole time: a slow minute of the machine spoils no kind of point.
+        # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             exchange = partial(measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
             collectives.append(pace.timed(exchange))
@@ -86,15 +86,15 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
 
 
 def _quietest(points: Sequence[CollectivePoint]) -> CollectivePoint:
-    """Few points that a single disturbed moment would spoil: the least of several passes."""
+    """The fastest of several passes, because one disturbed moment would spoil the few points."""
     return min(points, key=lambda p: p.time_s)
 
 
 def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
-    """One point with the geometric means over all places.
+    """One point with the geometric means over all places in memory.
 
-    Where pages lie makes some tables twice as slow or as fast, at random: a median of two such
-    heaps falls into either.
+    Depending on the place of its pages, a table can be twice as slow or as fast, at random. A
+    median would fall into one of these two groups.
     """
     forward, backward = np.log([(p.forward_s, p.backward_s) for p in points]).mean(axis=0)
     return replace(points[0], forward_s=float(np.exp(forward)), backward_s=float(np.exp(backward)))

@@ -26,7 +26,7 @@ from planner.integrations.measure.synthetic_indices import IndexSampler, bag_len
 _NUM_BATCHES = 4
 _GRADIENT = 1e-3
 _BETWEEN_BYTES = 32 * 1024**2
-"""Memory touched between forward and backward, as the dense part of a model does."""
+"""Bytes that are touched between forward and backward, as by the dense part of a model."""
 
 
 @dataclass(slots=True)
@@ -41,11 +41,11 @@ class _Resident:
 def measure_lookups(
     cases: Sequence[LookupPoint], pace: Pace, *, repeats: int, seed: int, device: torch.device
 ) -> list[LookupPoint]:
-    """Times of all cases, which stay resident together and take turns.
+    """Measure all cases, which are in memory together and take turns.
 
-    Turns leave every table's rows as cold as the other tables of a model would. A tiny table goes
-    first and last, for the first call after other work pays for more than itself. Medians
-    over ``repeats`` rounds after one warm-up.
+    By taking turns, the rows of a table are as cold in caches as in a model with other tables. A
+    tiny table comes first and last, because the first call after other work takes longer. Times are
+    medians over ``repeats`` rounds, after one round to warm up.
     """
     rng = np.random.default_rng(seed)
     first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]

@@ -23,18 +23,18 @@ _WARM_UP = 2
 _REPEATS = 5
 _LEARNING_RATE = 1e-6
 _IN_A_ROW = 8
-"""Operators that are taken to be measured at one moment."""
+"""This many operators in a row are taken as measured at one moment."""
 
 
 def measure_operators(
     effort: Effort, rng: np.random.Generator, pace: Pace
 ) -> list[Timed[OperatorPoint]]:
-    """Every kind of operator in turn, then chains; sizes are drawn anew each time.
+    """Measure every kind of operator in turn, and then chains; each time with new random sizes.
 
     Args:
-        effort: how many of both.
+        effort: how many operators and chains are measured.
         rng: draws the sizes.
-        pace: of this rank.
+        pace: the pace of this rank.
     """
     torch.manual_seed(int(rng.integers(2**31)))
     names = single_names()
@@ -75,9 +75,9 @@ def timed_passes(
     """Median seconds of a forward pass, a backward pass and an update, after some to warm up.
 
     Args:
-        module: with or without parameters.
-        inputs: of ``forward``.
-        repeats: that are measured.
+        module: a module with or without parameters.
+        inputs: the arguments of ``forward``.
+        repeats: how many passes are measured.
 
     Returns:
         Processor seconds of this thread; the last is 0 without parameters.

@@ -15,7 +15,7 @@ from planner.integrations.measure.runs import RunCase, RunSettings, TimedIterati
 from planner.integrations.measure.stage_clock import stage_clock
 
 TAKING_TURNS = 6
-"""Models in memory at once; they take turns, so that each finds the caches as others left them."""
+"""This many models are in memory and take turns, so that each finds the others' data in caches."""
 
 
 def measure_steps(
@@ -26,7 +26,7 @@ def measure_steps(
     pace: Pace,
     seed: int,
 ) -> list[StepPoint]:
-    """This rank's seconds of every stage of models that take turns; ``stages_s`` has one entry."""
+    """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
     settings = RunSettings(
         num_blocks=effort.num_blocks,
         iterations=effort.iterations,
@@ -42,7 +42,7 @@ def measure_steps(
 
 
 def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
-    """Medians, plus what network threads do in their quiet moments, by stage."""
+    """Median seconds of each stage, plus those of network threads in quiet moments."""
     own = np.median([i.stages_s for i in iterations], axis=0)
     network = np.array([i.network_s for i in iterations])
     quiet = float(np.quantile(network.sum(axis=1), NETWORK_QUANTILE))

@@ -1,4 +1,4 @@
-"""Small models under a sharding plan, with batches drawn from their index distributions."""
+"""Trains small models under a sharding plan, with batches drawn from index distributions."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ NUM_BATCHES = 4
 
 
 class Marks(Protocol):
-    """Told where the stages of an iteration end (:mod:`costmodels.cpu.run_stages`)."""
+    """Notes where the stages of an iteration end (:mod:`costmodels.cpu.run_stages`)."""
 
     def mark(self, stage: str) -> None:
         """The stage ends now."""
 
     def follow(self, tensor: torch.Tensor, stage: str) -> None:
-        """The stage ends when the gradient of the tensor is there."""
+        """The stage ends when the gradient of the tensor has been computed."""
 
 
 @dataclass(slots=True)
@@ -65,15 +65,15 @@ class Batch:
 class Model(nn.Module):
     """Bottom MLP, tables, concatenation, top MLP, logistic loss.
 
-    ``blocks`` stand between the tables and the concatenation: transformer blocks over the pooled
-    vectors of a sample, or over its sequences, padded and added up; the mean over positions goes
-    on.
+    ``blocks`` are transformer blocks between the tables and the concatenation. They run over the
+    pooled vectors of a sample, or over its sequences, which are padded and added up; the mean over
+    positions is passed on.
     """
 
     def __init__(
         self, workload: Workload, marks: Marks | None = None, blocks: Blocks | None = None
     ) -> None:
-        """Dense weights on the CPU, tables without memory."""
+        """Make dense weights on the CPU, and tables without memory."""
         super().__init__()
         self._marks = marks
         self._tables, self._width = workload.tables[0].module, workload.tables[0].embedding_dim
@@ -119,7 +119,7 @@ class Model(nn.Module):
 
 
 def _tables(workload: Workload) -> nn.Module:
-    """All tables in one module; unpooled ones in the collection of sequences."""
+    """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
     settings = [
         {
             "name": t.name,
@@ -185,7 +185,7 @@ class Training:
         marks: Marks | None = None,
         blocks: Blocks | None = None,
     ) -> None:
-        """Shard and initialise."""
+        """Shard the model under the plan, and initialise it."""
         self._marks = marks
         torch.manual_seed(seed)
         fused_params = {
@@ -226,7 +226,7 @@ class Training:
 
 
 def _codecs(workload: Workload) -> dict[str, Any] | None:
-    """TorchRec's codecs of what the first table's vectors travel in; None for fp32."""
+    """TorchRec's codecs for the exchanges of the first table's vectors; None for fp32."""
     used = workload.tables[0].codecs.all_to_all
     if used is None or not used.compresses:
         return None
@@ -239,7 +239,7 @@ def _codecs(workload: Workload) -> dict[str, Any] | None:
 
 
 def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
-    """Hot rows are the same on every rank, draws are not."""
+    """Batches of one rank: hot rows are the same on every rank, but draws differ."""
     laws = np.random.default_rng(seed)
     draws = np.random.default_rng([seed, rank + 1])
     size = workload.local_batch_size

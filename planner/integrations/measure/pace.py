@@ -1,4 +1,4 @@
-"""How slow the machine is at the moment, from fixed work that is timed again and again."""
+"""Measures how slow the machine is at a moment, by timing the same work again and again."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _NUM_BATCHES, _LOOKED_UP = 8, 60_000
 _WIDTH, _PRODUCTS = 96, 24
 _CALLS, _STEPS = 150, 2000
 _AROUND_S = 3.0
-"""Readings within so many seconds tell the pace of a moment; single ones differ by a fifth."""
+"""The pace of a moment is the mean of readings within so many seconds; single readings differ by a
+fifth."""
 _TRIED_S = 30.0
-"""About how long a plan is tried for."""
+"""About how long a plan is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Generic[Point]):
-    """A measured point, and when: in seconds of the clock of :func:`time.perf_counter`."""
+    """A measured point, and its time by the clock of :func:`time.perf_counter`."""
 
     point: Point
     at_s: float
 
 
 class Pace:
-    """Measures the machine's pace beside other measurements, and takes it out of them.
+    """Measures the machine's pace beside other measurements, and corrects them by it.
 
-    What other guests of the same processor do makes a core of a virtual machine slower by up to
-    40 % for minutes. No clock shows it, and no repetition within these minutes helps. It slows all
-    work about alike, so the fixed work here says by how much: lookups in a table beyond the
-    caches, products of matrices inside them, and calls of tiny operators.
+    Other guests of the same processor can slow a core of a virtual machine down by up to 40 % for
+    minutes. No clock shows this, and repeating a measurement within these minutes does not help.
+    All work becomes slower by about the same factor, which the fixed work here measures: lookups in
+    a table larger than caches, products of matrices inside caches, and calls of tiny operators.
     """
 
     def __init__(self) -> None:
@@ -57,9 +58,9 @@ class Pace:
         self._log_s.clear()
 
     def read(self) -> None:
-        """Do the work, about 2 ms, and note when, and how many processor seconds it took.
+        """Do the fixed work (about 2 ms), and note the time and the processor seconds that it took.
 
-        Call it before, between and after all that is measured.
+        Call it before, between and after all measurements.
         """
         marks = [time.thread_time()]
         for work in (self._look_up, self._multiply, self._call):
@@ -69,7 +70,7 @@ class Pace:
         self._log_s.append(float(np.log(np.diff(marks)).mean()))
 
     def timed(self, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
-        """What ``measure`` returns, all at the middle of the time it takes; reads around it."""
+        """The points of ``measure``, dated at the middle of its time; reads before and after."""
         self.read()
         started = time.perf_counter()
         points = measure()
@@ -78,13 +79,13 @@ class Pace:
         return [Timed(point=point, at_s=middle) for point in points]
 
     def typical_s(self) -> float:
-        """Geometric mean over the kinds of work, the median of all readings."""
+        """The typical pace: geometric mean over the kinds of work of their median seconds."""
         return float(np.exp(np.median(self._log_s)))
 
     def sigma_ratio(self) -> float:
         """Log-standard deviation of the pace from one half minute to another.
 
-        Around the median of all readings, for that is the pace of :meth:`at_typical`.
+        It is taken around the median of all readings, which is the pace of :meth:`at_typical`.
         """
         half_minute = (np.array(self._at_s) // _TRIED_S).astype(int)
         logs = np.array(self._log_s) - np.median(self._log_s)
@@ -96,9 +97,9 @@ class Pace:
         return scaled(timed.point, self.typical_s() / self.around_s(timed.at_s))
 
     def around_s(self, at_s: float) -> float:
-        """Geometric mean over the kinds of work and the readings within three seconds of a moment.
+        """The pace at a moment: geometric mean over kinds of work and readings within 3 seconds.
 
-        Without any, that of the nearest reading.
+        If there is no such reading, the nearest one counts.
         """
         times, logs = np.array(self._at_s), np.array(self._log_s)
         near = np.abs(times - at_s) <= _AROUND_S

@@ -1,4 +1,4 @@
-"""Trains a model for real under several plans, interleaved, on gloo ranks of this machine."""
+"""Trains a model under several plans that take turns, on gloo ranks of this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCase:
-    """A model to be trained under a plan; ``blocks`` stand above its tables."""
+    """A model to be trained under a plan; ``blocks`` are transformer blocks above its tables."""
 
     workload: Workload
     plan: Plan
@@ -49,15 +49,20 @@ class RunCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRun:
-    """What one plan took: medians over its iterations.
+    """The measured times of one plan: medians over its iterations.
 
-    ``spread_ratio`` is how far the blocks' medians lie from it, relatively (median).
-    ``forward_s`` and ``backward_s`` are processor seconds inside lookups, per rank; ``rank_s`` of
-    the whole iteration. ``stages_s`` cuts the iteration of the slower rank into
-    :data:`costmodels.cpu.run_stages.STAGES` (medians of the ranks' largest).
-    ``network_s`` is the quiet time of network threads, part of every iteration in ``virtual_s``.
-    ``foreign_ratio`` is the load of other jobs in cores, ``pace_s`` what fixed work took meanwhile
-    (:class:`planner.integrations.measure.pace.Pace`).
+    Attributes:
+        iteration_s: seconds per iteration.
+        spread_ratio: how far the medians of blocks are from it, as a share (median).
+        wall_s: seconds per iteration by the clock.
+        forward_s, backward_s: processor seconds inside lookups, for each rank.
+        rank_s: processor seconds of the whole iteration, for each rank.
+        stages_s: the iteration divided into :data:`costmodels.cpu.run_stages.STAGES` (medians of
+            the slowest rank's seconds).
+        network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
+        virtual_s: seconds of each iteration.
+        foreign_ratio: load of other jobs on this machine, in cores.
+        pace_s: seconds of fixed work meanwhile (:class:`planner.integrations.measure.pace.Pace`).
     """
 
     iteration_s: float
@@ -80,7 +85,7 @@ class PlanRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedIteration:
-    """One iteration of one rank; seconds of stages without and of network threads."""
+    """One iteration of one rank, with the seconds of stages, and of network threads in stages."""
 
     plan: int
     block: int
@@ -93,7 +98,7 @@ class TimedIteration:
 
 
 def run_plans(cases: Sequence[RunCase], *, world_size: int, settings: RunSettings) -> list[PlanRun]:
-    """Measure every workload under its plan; all stay resident and take turns."""
+    """Measure every workload under its plan; all are in memory together and take turns."""
     started = _busy_seconds()
     per_rank = run_on_ranks(_measure, world_size, tuple(cases), settings)
     busy, wall = (b - a for a, b in zip(started, _busy_seconds(), strict=True))
@@ -112,7 +117,7 @@ def _summary(
 ) -> PlanRun:
     rows = [group for group in zip(*logs, strict=True) if group[0].plan == plan]
     virtual = np.array([virtual_time([i.trace for i in group]) for group in rows])
-    # Of each rank by itself: threads of one rank may spin while those of the other do not.
+    # Each rank counts by itself, because threads of one rank may spin while others do not.
     moved = np.array([[i.trace.network_s for i in group] for group in rows])
     network_s = float(np.quantile(moved, NETWORK_QUANTILE, axis=0).max())
     virtual += network_s
@@ -147,7 +152,7 @@ def _measure(
     cases: tuple[RunCase, ...],
     settings: RunSettings,
 ) -> tuple[list[TimedIteration], float, float]:
-    """Iterations, processor seconds of this rank in all, and its pace."""
+    """The iterations of this rank, its total processor seconds, and its pace."""
     pace = Pace()
     log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
     return log, time.process_time(), pace.typical_s()
@@ -161,9 +166,9 @@ def train_in_turns(
     clock: StageClock,
     between: Callable[[], None],
 ) -> list[TimedIteration]:
-    """Every iteration of this rank after the warm-up of its block; all models stay resident.
+    """Run all iterations of this rank; returns those after the warm-up of their block.
 
-    ``between`` is called before each block.
+    All models are in memory together. ``between`` is called before each block.
     """
     log, seed = clock.log, settings.seed
     workloads = {c.workload.name: c.workload for c in cases}
@@ -201,7 +206,7 @@ def train_in_turns(
 
 
 def _busy_seconds() -> tuple[float, float]:
-    """(processor seconds of all jobs on this machine, time of day); zero where unknown."""
+    """(processor seconds of all jobs on this machine, time by the clock); zeros if unknown."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0, time.monotonic()

@@ -1,6 +1,6 @@
-"""Random modules of one operator, and of a few in a row: what calibration measures operators by.
+"""Makes random modules of one operator, or of a few operators in a row, for calibrations.
 
-None of them is a model that anybody trains: chains put operators after one another at random.
+None of them is a model that anyone trains: a chain has random operators one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_PRODUCTS: Final = 6e8
 _HEADS: Final = (1, 2, 4, 8)
 _LEAST_HEAD: Final = 8
 _ODD_SHARE: Final = 0.2
-"""Of the widths that are no multiple of four."""
+"""Share of widths that are not a multiple of four."""
 _MOST_CHAIN_ELEMENTS: Final = 1_500_000
 _MOST_CHAIN_FLOP: Final = 7e8
 _STEPS: Final = (
@@ -34,7 +34,7 @@ _ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snippet:
-    """A module with its inputs, to be run forward and backward."""
+    """A module with its inputs, whose forward and backward pass is timed."""
 
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -52,14 +52,14 @@ class _Function(nn.Module):
 
 
 def single_names() -> list[str]:
-    """What a calibration goes through again and again; products come more often."""
+    """The operators that a calibration measures in turn; products come more often."""
     often = ["linear"] * 8 + ["narrow linear"] * 2 + ["batched"] * 3 + ["scores"] * 2
     often += ["attention"] * 3 + ["norm"] * 3 + ["pairs", *_WITH_INDICES, *_OF_TWO, "heads"]
     return [*often, "_softmax", *_OF_ONE]
 
 
 def single(name: str, rng: Random) -> Snippet:
-    """A random size of one of :func:`single_names`."""
+    """One of the operators of :func:`single_names`, with a random size."""
     if name in _PRODUCTS:
         return _PRODUCTS[name](rng)
     rows, columns = _matrix(rng)
@@ -74,7 +74,7 @@ def single(name: str, rng: Random) -> Snippet:
 
 
 def chain(rng: Random) -> Snippet:
-    """Three to ten random operators, each on what the last one gave."""
+    """Three to ten random operators, each on the result of the one before."""
     while True:
         batch, length = _log(rng, 2, 512), int(rng.choice([1, 1, _log(rng, 4, 128)]))
         width = _fours(rng, 16, 512)
@@ -128,11 +128,11 @@ class _Chain(nn.Module):
 
 
 class _WithEarlier(_Function):
-    """A function of what the last operator gave and of what one before it took."""
+    """A function of the last operator's result and of an earlier operator's input."""
 
 
 class _Attention(nn.Module):
-    """Every position meets every other; fused, causal or not, or else operator by operator."""
+    """Attention between all positions: fused (causal or not), or operator by operator."""
 
     def __init__(self, heads: int, is_causal: bool | None = None) -> None:  # noqa: FBT001
         super().__init__()
@@ -213,7 +213,7 @@ def _narrow_linear(rng: Random) -> Snippet:
 
 
 def _pairs(rng: Random) -> Snippet:
-    """All pairs of rows, as a tower of users meets one of items."""
+    """All pairs of rows, as between the users and items of two towers."""
     while True:
         rows, inner, others = _log(rng, 16, 4096), _fours(rng, 8, 512), _log(rng, 16, 4096)
         if rows * inner * others < _MOST_PRODUCTS and rows * others < _MOST_ELEMENTS:
@@ -266,7 +266,7 @@ _PRODUCTS: Final[dict[str, Callable[[Random], Snippet]]] = {
 
 
 def _heads(rng: Random) -> torch.Tensor:
-    """``[samples, heads, positions, width]``, positions before heads in memory."""
+    """A tensor ``[samples, heads, positions, width]``, with positions before heads in memory."""
     while True:
         samples, heads = _log(rng, 1, 64), int(rng.choice(_HEADS))
         length, width = _log(rng, 8, 256), int(rng.choice([8, 16, 24, 32, 48, 64]))

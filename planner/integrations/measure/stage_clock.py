@@ -24,13 +24,13 @@ _LOOKUPS: Final[tuple[Any, ...]] = (
 
 
 class StageClock:
-    """Cuts an iteration into stages at marks in the model and around table-batched lookups.
+    """Divides an iteration into stages, at marks in the model and around table-batched lookups.
 
-    What lies between two marks belongs to the stage that the later mark names.
+    The time between two marks belongs to the stage that the later mark names.
     """
 
     def __init__(self, log: CollectiveLog) -> None:
-        """Install around TorchRec's kernels at once; a process has one."""
+        """Install the clock around TorchRec's kernels; a process has only one."""
         self.log = log
         self._spent_s = dict.fromkeys(STAGES, 0.0)
         self._moved_s = dict.fromkeys(STAGES, 0.0)
@@ -43,7 +43,7 @@ class StageClock:
             sharded.compute_and_output_dist = self._after_indices(sharded.compute_and_output_dist)
 
     def reset(self) -> None:
-        """Start again from zero, after the log has."""
+        """Start again from zero, after the log was started again."""
         self._spent_s = dict.fromkeys(STAGES, 0.0)
         self._moved_s = dict.fromkeys(STAGES, 0.0)
         self._last_s = self._last_moved_s = 0.0
@@ -57,15 +57,15 @@ class StageClock:
         self._last_s, self._last_moved_s = now, moved
 
     def seconds(self) -> tuple[float, ...]:
-        """Per stage, in the order of ``STAGES``, without network threads."""
+        """Seconds of each stage, in the order of ``STAGES``, without network threads."""
         return tuple(self._spent_s[stage] for stage in STAGES)
 
     def network_seconds(self) -> tuple[float, ...]:
-        """Per stage, of network threads alone."""
+        """Seconds of network threads in each stage."""
         return tuple(self._moved_s[stage] for stage in STAGES)
 
     def follow(self, tensor: torch.Tensor, stage: str) -> None:
-        """The stage ends when the gradient of ``tensor`` has come back to it."""
+        """The stage ends when the gradient of ``tensor`` has been computed."""
 
         def done(_: torch.Tensor) -> None:
             self.mark(stage)

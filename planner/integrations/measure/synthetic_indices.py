@@ -1,4 +1,4 @@
-"""Index batches drawn from a frequency law, for microbenchmarks and real training runs."""
+"""Draws batches of indices from a frequency law, for microbenchmarks and training runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IntArray = NDArray[np.int64]
 
 
 class IndexSampler:
-    """Draws row ids from a law; hot rows scattered over the table, or first, as the law says."""
+    """Draws row ids from a law, which says whether hot rows are scattered or come first."""
 
     def __init__(self, law: AbstractIndexDistribution, rng: np.random.Generator) -> None:
         """Prepare the inverse distribution function over bins."""
@@ -24,7 +24,7 @@ class IndexSampler:
         self._last = law.num_embeddings - 1
 
     def reseed(self, rng: np.random.Generator) -> None:
-        """Draw from another generator; hot rows stay where they are."""
+        """Use another generator for draws; hot rows stay the same."""
         self._rng = rng
 
     def draw(self, count: int) -> IntArray:
@@ -38,7 +38,7 @@ class IndexSampler:
 
 
 def bag_lengths(pooling_factor: float, num_bags: int, rng: np.random.Generator) -> IntArray:
-    """Indices per bag: constant for whole numbers below 2, else Poisson."""
+    """Indices per bag: constant if the mean is a whole number below 2, otherwise Poisson."""
     if pooling_factor == 1.0:
         return np.ones(num_bags, dtype=np.int64)
     return rng.poisson(pooling_factor, num_bags).astype(np.int64)

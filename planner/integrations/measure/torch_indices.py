@@ -1,4 +1,4 @@
-"""Indices saved with ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
+"""Reads indices of ``torch.save``: FBGEMM's (indices, offsets, lengths), KeyedJaggedTensors."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ _SHAPES: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class TorchReader(AbstractReader):
-    """Files of ``torch.save``, plain or gzip, each read as a whole.
+    """Reads files of ``torch.save``, plain or gzip, each as a whole.
 
-    Accepts what facebookresearch/dlrm_datasets holds, ``(indices, offsets, lengths)`` with tables
-    ``t_0``, ``t_1`` ...; KeyedJaggedTensors; mappings of ``keys``, ``values`` and ``lengths``; and
-    lists of them, one batch each. Files are loaded without running code they may hold.
+    It accepts the files of facebookresearch/dlrm_datasets, ``(indices, offsets, lengths)`` with
+    tables ``t_0``, ``t_1`` ...; KeyedJaggedTensors; mappings with ``keys``, ``values`` and
+    ``lengths``; and lists of these, one for each batch. Code in a file is never run.
     """
 
     name: ClassVar[str] = "torch"
     splits: ClassVar[bool] = False
 
     def matches(self, path: Path, head: bytes) -> bool:
-        """By its name, or as a zip archive that holds a pickle."""
+        """Whether it has the format's name, or is a zip archive with a pickle."""
         if path.name.endswith(_SUFFIXES):
             return True
         return head.startswith(_ZIP_MAGIC) and b"data.pkl" in head[:256]
 
     def feature_names(self, path: Path) -> tuple[str, ...]:
-        """Keys of the first batch."""
+        """The keys of the first batch."""
         return tuple(_load(path)[0].features)
 
     def num_positions(self, path: Path) -> int:
-        """The file is one piece."""
+        """1, because the file is read as one piece."""
         del path
         return 1
 
     def num_samples(self, path: Path) -> int:
-        """Samples of all batches."""
+        """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
     def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """Always the whole file."""
+        """The first ``limit`` samples of the file, which is always read as a whole."""
         return 1, min(limit, self.num_samples(path))
 
     def read(self, piece: Slice) -> Iterator[Chunk]:
-        """Batch by batch."""
+        """The samples, batch by batch."""
         return limited(iter(_load(piece.path)), piece.limit)
 
 
@@ -82,7 +82,7 @@ def _load(path: Path) -> tuple[Chunk, ...]:
 
 @lru_cache(maxsize=2)
 def _load_version(path: Path, size: int, mtime_ns: int) -> tuple[Chunk, ...]:
-    """Batches of a file; kept because a file is asked for its names before it is read."""
+    """The batches of a file, kept because its names are needed before it is read."""
     del size, mtime_ns
     content = _unpickle(path)
     items = content if _is_batches(content) else [content]
@@ -118,7 +118,7 @@ def _unpickle(path: Path) -> Any:
 
 
 def _unpickle_kjt(torch: Any, data: Any, path: Path) -> Any:
-    """Once more, with KeyedJaggedTensor as the one class that may be built."""
+    """Load the file again, with KeyedJaggedTensor as the only class that may be built."""
     try:
         kjt = importlib.import_module(_KJT_MODULE).KeyedJaggedTensor
     except (ImportError, OSError) as error:
@@ -183,7 +183,7 @@ def _tuple_chunk(item: Sequence[Any], where: str) -> Chunk:
 
 
 def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
-    """``[features, batch]``, from lengths, offsets, or both if they agree."""
+    """``[features, batch]`` lengths, from lengths, offsets, or both if they agree."""
     found = None if lengths is None else _array(lengths, where).reshape(-1)
     if offsets is not None:
         ends = _array(offsets, where).reshape(-1)

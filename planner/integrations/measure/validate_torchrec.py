@@ -45,10 +45,10 @@ def validate_tasks(
     models: str = "dlrm",
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Random tasks, each with searched, baseline and random plans.
+    """Run random tasks, each with searched, baseline and random plans.
 
-    ``models`` is ``dlrm`` or one of :data:`planner.validation.block_tasks.BLOCK_TASKS`. The dense
-    part of those is traced, as ``shardplan import torchrec`` does it.
+    ``models`` is ``dlrm`` or one of :data:`planner.validation.block_tasks.BLOCK_TASKS`, whose dense
+    part is traced as by ``shardplan import torchrec``.
     """
     outcomes = []
     for task in range(num_tasks):
@@ -65,10 +65,11 @@ def validate_tasks(
 def validate_skew(
     topology: Topology, *, num_plans: int, seed: int, settings: RunSettings
 ) -> list[Outcome]:
-    """The same plans with all indices uniform and all drawn from an exponent of 1.2.
+    """Run the same plans with uniform indices, and with indices of a Zipf law of exponent 1.2.
 
-    The tables are large, so that lookups dominate and the caches cannot hide what skew does. Both
-    take turns in one launch, so that their ratio is measured well; uniform ones come first.
+    Tables are large, so that lookups dominate, and caches cannot hide the effect of skew. Both
+    variants take turns in one launch, so that their ratio is measured well. Outcomes of uniform
+    indices come first.
     """
     workload = large_workload(seed)
     tasks = [_Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)]
@@ -88,10 +89,10 @@ def validate_codecs(
     settings: RunSettings,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Random DLRMs, whose vectors and gradients travel as they are, and then in ``codec``.
+    """Run random DLRMs without and with a ``codec`` for vectors and gradients.
 
-    Both take turns in one launch, as in :func:`validate_skew`. Outcomes of all tasks without the
-    codec come first.
+    Both variants take turns in one launch, as in :func:`validate_skew`. Outcomes of all tasks
+    without the codec come first.
     """
     plain: list[Outcome] = []
     coded: list[Outcome] = []
@@ -189,12 +190,12 @@ def _pace_ratio(topology: Topology, run: PlanRun) -> float | None:
 
 
 def plan_kinds(plan: Plan) -> str:
-    """One letter per table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
+    """A letter for each table: T, R, C, D for table_wise, row_wise, column_wise, data_parallel."""
     return "".join(p.sharding_type.value[0].upper() for p in plan.placements)
 
 
 def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
-    """Bytes of rows looked up on the busiest rank: the model that sees no skew and no exchange."""
+    """Bytes of rows looked up on the busiest rank: a model without skew and exchanges."""
     ranks = np.zeros(world_size)
     for placement in plan.placements:
         table = workload.table(placement.table)

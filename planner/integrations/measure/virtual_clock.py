@@ -29,12 +29,12 @@ _LOGGED: Final = (
 class CollectiveLog:
     """Replaces the collectives of ``torch.distributed`` by ones that note when they are called.
 
-    Ranks meet before each one, off the clock
+    Ranks wait for each other before each collective, which does not count
     (:func:`planner.integrations.measure.gloo_ranks.rendezvous`).
     """
 
     def __init__(self) -> None:
-        """Install at once; use :func:`collective_log`, for a process has one log."""
+        """Install the log; use :func:`collective_log` instead, because a process has one log."""
         self._events: list[Event] = []
         self._count = 0
         self._depth = 0
@@ -45,7 +45,7 @@ class CollectiveLog:
                 setattr(dist, name, self._logged(getattr(dist, name)))
 
     def now(self) -> float:
-        """Processor seconds since the start, without those spent to meet or on the network."""
+        """Processor seconds since the start, without waits for other ranks and network threads."""
         return own_seconds() - self._start_s
 
     def network(self) -> float:
@@ -53,7 +53,7 @@ class CollectiveLog:
         return network_seconds() - self._network_s
 
     def follow_gradients(self, model: nn.Module) -> None:
-        """Make the all-reduces of a model's gradients visible too."""
+        """Log the all-reduces of a model's gradients too."""
         for module in model.modules():
             if isinstance(module, DistributedDataParallel):
                 module.register_comm_hook(self, _mean_over_ranks)
@@ -75,7 +75,7 @@ class CollectiveLog:
         self._events.append(Event(kind=kind, number=number, time_s=self.now()))
 
     def issue(self) -> int:
-        """Note the next collective, then meet; returns its number."""
+        """Note the next collective, and wait for the other ranks; returns its number."""
         number = self._count
         self._count += 1
         self.note(ISSUE, number)
@@ -103,7 +103,7 @@ class CollectiveLog:
 
 
 def _mean_over_ranks(log: CollectiveLog, bucket: Any) -> Any:
-    """What DistributedDataParallel does by itself."""
+    """The averaging of gradients that DistributedDataParallel does by default."""
     gradient = bucket.buffer()
     gradient.div_(dist.get_world_size())
     log.note(WAIT, log.issue())
@@ -111,7 +111,7 @@ def _mean_over_ranks(log: CollectiveLog, bucket: Any) -> Any:
     return future.then(lambda done: done.value()[0])
 
 
-# DistributedDataParallel reads these when the hook is registered; text would not do.
+# DistributedDataParallel reads these as types, not as text, when the hook is registered.
 _mean_over_ranks.__annotations__ = {
     "bucket": dist.GradBucket,
     "return": torch.futures.Future[torch.Tensor],
@@ -125,7 +125,7 @@ def collective_log() -> CollectiveLog:
 
 
 class _LoggedWork(dist.Work):
-    """TorchRec checks for this base class before it waits."""
+    """A logged collective; TorchRec checks for its base class before it waits."""
 
     def __init__(self, work: Any, number: int, log: CollectiveLog) -> None:
         super().__init__()
@@ -134,10 +134,10 @@ class _LoggedWork(dist.Work):
         self._log = log
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Joins the clocks at the start of the wait; own work after it still counts."""
+        """Wait; clocks are joined at the start of the wait, and work after it counts again."""
         self._log.note(WAIT, self._number)
         return self._work.wait(*arguments, **options) if self._work is not None else None
 
     def is_completed(self) -> bool:
-        """As the work itself."""
+        """Whether the collective is completed."""
         return bool(self._work.is_completed())
