@@ -47,20 +47,21 @@ CLASSES: Final = {
     "infiniband": "rdma",
     "roce": "rdma",
     "efa": "cloud",
-    "slingshot": "cloud",
+    "slingshot": "libfabric",
     "tcpx": "tcp",
     "tcpxo": "tcp",
-    "ethernet": "tcp",
+    "ethernet": "sockets",
 }
-"""Verbs on tuned lossless networks; reliable datagrams of a provider; TCP."""
+"""Verbs on tuned lossless networks; reliable datagrams of a provider; libfabric over CXI; TCP with
+memory of the GPU, and without."""
 _CENTRE: Final = 1.5
 """Logit of the efficiency before any curve is seen: 0.82, all-gathers on tuned fabrics."""
 _CENTRE_WIDTH: Final = 0.7
-_CLASS_WIDTH: Final = 1.0
+_CLASS_WIDTHS: Final = (1.0, 2.0)
 _KIND_WIDTHS: Final = (0.5, 0.15, 0.3)
 _SOURCE_WIDTHS: Final = (0.4, 0.15, 0.4)
-"""Standard deviations: of the common logit; of a class's start-up; of a kind's and of a source's
-logarithm of start-up, logit, and logarithm of protocol time."""
+"""Standard deviations: of the common logit; of a class's logarithm of start-up, and logit; of a
+kind's and of a source's logarithm of start-up, logit, and logarithm of protocol time."""
 _ERROR: Final = 0.15
 """Logarithmic error of one point that counts fully; larger ones count in proportion."""
 _POINTS_PER_SOURCE: Final = 20
@@ -171,7 +172,7 @@ def fitted(found: Sequence[Point]) -> dict[str, Constants]:
     counts: dict[str, int] = defaultdict(int)
     for p in found:
         counts[source_of(p.record)] += len(p.sizes)
-    shared = 3 + len(classes) + 3 * len(kinds)
+    shared = 3 + 2 * len(classes) + 3 * len(kinds)
 
     def residuals(z: FloatArray) -> FloatArray:
         known = _unpacked(z[:shared], kinds, classes)
@@ -194,12 +195,13 @@ def fitted(found: Sequence[Point]) -> dict[str, Constants]:
 def _unpacked(z: FloatArray, kinds: Sequence[str], classes: Sequence[str]) -> dict[str, Constants]:
     """Of every kind, from numbers in units of the widths of their priors."""
     startup, efficiency, protocol = z[:3]
-    of_class = dict(zip(classes, z[3 : 3 + len(classes)] * _CLASS_WIDTH, strict=True))
-    own = z[3 + len(classes) :].reshape(-1, 3) * _KIND_WIDTHS
+    apart_by_class = z[3 : 3 + 2 * len(classes)].reshape(-1, 2) * _CLASS_WIDTHS
+    of_class = dict(zip(classes, apart_by_class, strict=True))
+    own = z[3 + 2 * len(classes) :].reshape(-1, 3) * _KIND_WIDTHS
     return {
         kind: Constants(
-            startup_s=math.exp(startup + of_class[CLASSES[kind]] + apart[0]),
-            efficiency_ratio=_share(efficiency + apart[1]),
+            startup_s=math.exp(startup + of_class[CLASSES[kind]][0] + apart[0]),
+            efficiency_ratio=_share(efficiency + of_class[CLASSES[kind]][1] + apart[1]),
             protocol_s=math.exp(protocol + apart[2]),
         )
         for kind, apart in zip(kinds, own, strict=True)

@@ -6,10 +6,12 @@ A message of x bytes over a rank's share of the network cards takes
 
 Large messages lose the protocol time, which fills their pipeline; small ones are sent by cheaper
 protocols and lose sqrt(protocol * y). Half of the rate is reached where y is 0.62 protocol times.
-The first crossing takes two start-ups, and every doubling of the domains one more; each doubling
-loses a protocol time of an exchange, and 2.5 of a ring or tree. ``python benchmarks/fabrics.py``
-fits the constants on the curves of ``configs/calibrations/collectives.csv`` and prints how far off
-they are for sources that are left out.
+A tree over two domains takes two start-ups, and one more with every doubling of the domains; a ring
+takes one for each domain, and an all-to-all one for every three ranks of other domains, two at
+least. Each doubling loses a protocol time of an exchange and 2.5 of a tree; a ring loses 1.25 with
+each domain (:mod:`costmodels.collective._law`). ``python benchmarks/fabrics.py`` fits the constants
+on the curves of ``configs/calibrations/collectives.csv`` and prints how far off they are for
+sources that are left out.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from costmodels.topology import Link
 class Fabric(NamedTuple):
     """One kind of network.
 
-    ``startup_s`` is added twice from one domain to two and once for every further doubling,
-    ``protocol_s`` is what large messages lose per doubling before they run at the full rate,
+    ``startup_s`` is what one step of a small collective takes from domain to domain,
+    ``protocol_s`` is what large messages lose in it before they run at the full rate,
     ``efficiency_ratio`` is the share of the cards' nominal rate that large messages reach,
     ``num_sources`` says how many sites or systems the figures rest on, and ``source`` which.
     """
@@ -39,18 +41,19 @@ class Fabric(NamedTuple):
 _CURVES: Final = "benchmarks/fabrics.py on configs/calibrations/collectives.csv"
 
 FABRICS: Final[dict[str, Fabric]] = {
-    "infiniband": Fabric(7.9e-6, 127e-6, 0.90, 4, f"{_CURVES}: ABCI A100 and V100, Vultr, H100"),
-    "roce": Fabric(9.6e-6, 54e-6, 0.91, 3, f"{_CURVES}: A3 Ultra, OCI H100, MI355X"),
-    "efa": Fabric(35e-6, 150e-6, 0.90, 3, f"{_CURVES}: p4de, p5, p6-b200"),
-    "tcpx": Fabric(262e-6, 89e-6, 0.91, 2, f"{_CURVES}: A3 High at two sites"),
-    "tcpxo": Fabric(57e-6, 129e-6, 0.91, 2, f"{_CURVES}: A3 Mega at two sites"),
-    "slingshot": Fabric(66e-6, 85e-6, 0.91, 1, f"{_CURVES}: one GPU each on two hosts of CSCS"),
+    "infiniband": Fabric(7.2e-6, 133e-6, 0.86, 4, f"{_CURVES}: ABCI A100 and V100, Vultr, H100"),
+    "roce": Fabric(8.0e-6, 63e-6, 0.87, 3, f"{_CURVES}: A3 Ultra, OCI H100, MI355X"),
+    "efa": Fabric(32e-6, 162e-6, 0.81, 3, f"{_CURVES}: p4de, p5, p6-b200"),
+    "tcpx": Fabric(253e-6, 110e-6, 0.95, 2, f"{_CURVES}: A3 High at two sites"),
+    "tcpxo": Fabric(54e-6, 156e-6, 0.95, 2, f"{_CURVES}: A3 Mega at two sites"),
+    "slingshot": Fabric(9.2e-6, 159e-6, 0.65, 2, f"{_CURVES}: ALCF Polaris, CSCS Alps"),
     "ethernet": Fabric(
-        107e-6,
-        100e-6,
-        0.47,
-        0,
-        "start-up of TCP kinds, no curve; 0.32 to 0.71 of the rate, NVIDIA/nccl issues 209 and 450",
+        24e-6,
+        139e-6,
+        0.31,
+        1,
+        f"{_CURVES}: sockets at ALCF Polaris; of the rate 0.13 there, 0.32 to 0.71 in NVIDIA/nccl "
+        "issues 209 and 450, of which this is the geometric mean",
     ),
 }
 

@@ -1,10 +1,11 @@
 """What holds between collectives, whichever curves they come from.
 
 - More domains make nothing faster: a table is raised to that of fewer domains.
-- A reduce-scatter and an all-gather together take 0.8 to 1.3 times the all-reduce of the same
-  buffer, where the three rest on different curves or on none. Curves of one source in one shape
-  keep the ratio that was measured there: 1.0 to 1.5 on eight GPUs of a host, up to 1.9 on two, and
-  up to 2.8 over two hosts, where an all-reduce is a tree and its halves are rings.
+- Inside a domain a reduce-scatter and an all-gather together take 0.8 to 1.3 times the all-reduce
+  of the same buffer, where the three rest on different curves or on none. Curves of one source in
+  one shape keep the ratio that was measured there: 1.0 to 1.5 on eight GPUs of a host, up to 1.9 on
+  two. Over several domains nothing of the kind holds: an all-reduce is a tree there and its halves
+  are rings, which take up to 2.8 times as long over two hosts and 130 times over 540, where small.
 """
 
 from __future__ import annotations
@@ -54,17 +55,16 @@ def completed(found: Family, group: Group) -> Family:
 
 
 def agreed(found: Family, group: Group) -> Family:
-    """With reduce-scatter and all-gather at 0.8 to 1.3 times the all-reduce.
+    """Inside a domain, with reduce-scatter and all-gather at 0.8 to 1.3 times the all-reduce.
 
-    The better known of the two sides stays, see :func:`_strength`; where both are known alike, each
-    moves half of the way. Where no curve crosses the network the all-reduce stays: most sources of
-    a network's kind measured it.
+    The side that was measured on this system in this shape stays; where both were or neither was,
+    each moves half of the way.
     """
-    if len(found) < len(RINGS) or measured_together(found, group):
+    if not _must_agree(found, group):
         return found
-    strong = _strength(found[Collective.ALL_REDUCE], group)
-    halves = max(_strength(found[c], group) for c in HALVES)
-    stays = 0.5 if strong == halves and strong[1] else float(strong >= halves)
+    strong = _is_own(found[Collective.ALL_REDUCE])
+    halves = any(_is_own(found[c]) for c in HALVES)
+    stays = 0.5 if strong == halves else float(strong)
     grid, times = _on_sizes(found, group)
     whole = times[Collective.ALL_REDUCE]
     total = np.logaddexp(*(times[c] for c in HALVES))
@@ -78,7 +78,7 @@ def agreed(found: Family, group: Group) -> Family:
 
 
 def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Family:
-    """No faster than over fewer domains; an all-reduce and its halves still agree."""
+    """No faster than over fewer domains or hosts; what agreed with an all-reduce still does."""
     shared = {c: f for c, f in found.items() if c in fewer}
     if not shared:
         return found
@@ -92,7 +92,7 @@ def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Fam
     raised = dict(times)
     for c in shared:
         raised[c] = np.maximum(times[c], _at(fewer[c].table, c, fewer_group, grid))
-    if len(found) == len(RINGS) and not measured_together(found, group):
+    if _must_agree(found, group):
         total = np.logaddexp(*(raised[c] for c in HALVES))
         whole = np.maximum(raised[Collective.ALL_REDUCE], total - math.log(RATIO[1]))
         raised[Collective.ALL_REDUCE] = whole
@@ -120,20 +120,18 @@ def mixed(low: Family, high: Family, groups: tuple[Group, Group, Group], part: f
     return both
 
 
-def measured_together(found: Mapping[Collective, Found], group: Group) -> bool:
-    """Whether one source measured all three in one shape."""
-    shapes = {(c.shape, c.priority) for f in found.values() for c in f.curves}
+def _must_agree(found: Mapping[Collective, Found], group: Group) -> bool:
+    """Whether an all-reduce and its halves, inside a domain, rest on different sources."""
+    if group.domains > 1 or len(found) < len(RINGS):
+        return False
+    priorities = {c.priority for f in found.values() for c in f.curves}
     sources = [{c.source for c in f.curves} for f in found.values()]
-    crosses = all((c.domains > 1) == (group.domains > 1) for f in found.values() for c in f.curves)
-    alike = len(shapes) == 1 or (group.domains == 1 and len({p for _, p in shapes}) == 1)
-    return crosses and alike and bool(set.intersection(*sources))
+    return len(priorities) > 1 or not set.intersection(*sources)
 
 
-def _strength(found: Found, group: Group) -> tuple[bool, bool]:
-    """Whether it was measured on this system in this shape, and over a network at all."""
-    own = found.same_shape and all(c.priority == 0 for c in found.curves)
-    crosses = all((c.domains > 1) == (group.domains > 1) for c in found.curves)
-    return own, crosses
+def _is_own(found: Found) -> bool:
+    """Whether it was measured on this system in this shape."""
+    return found.same_shape and all(c.priority == 0 for c in found.curves)
 
 
 def _changed(

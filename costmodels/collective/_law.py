@@ -23,7 +23,7 @@ from costmodels.topology import Links, Topology
 
 _SOFTNESS: Final = 0.6
 RATIO: Final = (0.8, 1.3)
-"""Reduce-scatter plus all-gather over the all-reduce of the same buffer."""
+"""Reduce-scatter plus all-gather over the all-reduce of the same buffer, inside a domain."""
 _REFERENCE_RANKS: Final = 8
 _RATE_LOSS_PER_INVERSE_RANK: Final = 0.77
 """ln of the bus bandwidth against 1 / ranks: 2 ranks reach 0.75 of what 8 do (NVSwitch hosts)."""
@@ -42,13 +42,8 @@ _PCIE_BYTES_PER_S: Final = 64e9
 fabric on PCIe reaches 9 to 18 GB/s, and one on NVLink or its like 120 GB/s and more."""
 _FLOOR_PER_DOUBLING: Final = 0.35
 """Growth of the floor per doubling beyond 8 ranks, where trees take over."""
-_HOPS: Final = {
-    Collective.ALL_TO_ALL: 1.0,
-    Collective.ALL_GATHER: 1.0,
-    Collective.REDUCE_SCATTER: 1.0,
-    Collective.ALL_REDUCE: 0.6,
-}
-"""Hops over the network that each doubling of the domains adds."""
+_ALL_REDUCE_HOPS: Final = 0.6
+"""Hops over an unnamed network that each doubling of the domains adds to an all-reduce."""
 _HOP: Final = 0.67
 """Share of a network's latency that a hop takes, since the latency is that of a whole small
 collective, start to end. With it all-reduces below 1 MiB over 2 to 32 hosts with A100 and V100 have
@@ -56,21 +51,34 @@ the smallest mean logarithmic error; A100 alone gives 0.75, V100 alone 0.58
 (``benchmarks/collectives.py``, hosts, prints the errors)."""
 
 _FIRST_CROSSING: Final = 2.0
-"""Start-ups of a network's kind from one domain to two; every further doubling adds one."""
+"""Start-ups of a network's kind from one domain to two."""
+_PEERS_PER_STARTUP: Final = 3.0
+"""Messages of an all-to-all to ranks of other domains that take as long as one start-up; a rank
+posts them one after the other. Small all-to-alls over 2 to 540 hosts show 1 to 6 (ALCF Polaris
+with libfabric and with sockets, ALCF Sophia, Vultr B200, MI355X;
+configs/calibrations/collectives.csv)."""
+_STEPS_RATIO: Final = 0.5
+"""Share of a small ring's time inside a domain that its steps take; the rest is that of a kernel.
+A ring of several domains takes these steps in each. Small all-gathers of ALCF Polaris and Sophia
+over 2 to 540 hosts show 0.3 to 0.8."""
+UNNAMED_RATIO: Final = 0.5
+"""Hops over an unnamed network, each of ``_HOP`` of its latency, for a start-up of a named one."""
 TYPICAL_EFFICIENCY: Final = 0.82
 """Achieved over nominal rate of tuned fabrics: all-gather and all-reduce of two hosts."""
 _TYPICAL_LATENCY_S: Final = 25e-6
 """Latency of networks whose kind is not named: 25 or 30 us among the shipped systems."""
 _FABRIC_LATENCY_S: Final = 10e-6
 """Latency inside a domain where no curve tells it: 8 to 17 us among hosts with NVLink."""
+_RINGS: Final = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _PIPELINES: Final = {
     Collective.ALL_TO_ALL: 1.0,
     Collective.ALL_GATHER: 2.5,
     Collective.REDUCE_SCATTER: 2.5,
     Collective.ALL_REDUCE: 2.5,
 }
-"""Protocol times of one message that a collective loses: rings and trees pass a message on in
-pieces, each of which waits for the one before (B200 and MI355X, all-to-all beside the others)."""
+"""Protocol times of one message that a collective over two domains loses: rings and trees pass a
+message on in pieces, each of which waits for the one before (B200 and MI355X, all-to-all beside the
+others). Trees and all-to-alls lose as much with each doubling, rings with every two domains."""
 
 
 class Group(NamedTuple):
@@ -344,14 +352,33 @@ def _network_floor_s(
     collective: Collective, group: Group, fabric: Law
 ) -> tuple[float, float | None]:
     """Floor, and the protocol's time where the kind of network is known."""
-    if group.fabric:
-        doublings = math.ceil(math.log2(group.domains))
-        inside = fabric.floor_s if group.per_domain > 1 else 0.0
-        startups = _FIRST_CROSSING + doublings - 1.0
-        floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
-        message_s = protocol_of(group.network_half_bytes, group.network_rate)
-        return floor, doublings * _PIPELINES[collective] * message_s
-    inside = fabric.floor_s if group.per_domain > 1 else 0.5 * group.network_latency_s
-    hops = _HOPS[collective] * math.log2(group.domains)
-    floor = inside + hops * _HOP * group.network_latency_s
-    return max(floor, _SMALLEST_FLOOR_S), None
+    inside = fabric.floor_s
+    if collective in _RINGS:
+        inside *= 1.0 + _STEPS_RATIO * (group.domains - 1.0)
+    startups = crossings(collective, group)
+    if not group.fabric:
+        hops = UNNAMED_RATIO * startups
+        if collective is Collective.ALL_REDUCE:
+            hops = _ALL_REDUCE_HOPS * math.log2(group.domains)
+        if group.per_domain == 1:
+            inside = 0.5 * group.network_latency_s
+        return max(inside + hops * _HOP * group.network_latency_s, _SMALLEST_FLOOR_S), None
+    if group.per_domain == 1:
+        inside = 0.0
+    floor = max(inside + startups * group.network_latency_s, _SMALLEST_FLOOR_S)
+    message_s = protocol_of(group.network_half_bytes, group.network_rate)
+    rounds = 0.5 * group.domains if collective in _RINGS else math.ceil(math.log2(group.domains))
+    return floor, rounds * _PIPELINES[collective] * message_s
+
+
+def crossings(collective: Collective, group: Group) -> float:
+    """Start-ups of the network that follow one another in a small collective.
+
+    A ring crosses from every domain to the next. An all-to-all has a message for every rank of
+    another domain. A tree, which an all-reduce takes, becomes one step deeper with each doubling.
+    """
+    if collective in _RINGS:
+        return float(group.domains)
+    if collective is Collective.ALL_TO_ALL:
+        return max(_FIRST_CROSSING, (group.ranks - group.per_domain) / _PEERS_PER_STARTUP)
+    return _FIRST_CROSSING + math.ceil(math.log2(group.domains)) - 1.0

@@ -10,10 +10,12 @@ import numpy as np
 
 from costmodels.collective._law import (
     RATIO,
+    UNNAMED_RATIO,
     Group,
     Law,
     bus_factor,
     busiest_bytes,
+    crossings,
     crowding,
     fabric_law,
     group_of,
@@ -95,18 +97,21 @@ class Ramp(AbstractCollectiveModel):
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Ring over the members, two fifths of the all-reduce at least."""
+        """Ring over the members; inside a domain two fifths of the all-reduce at least."""
         group = group_of(topology, within_host=within_host)
         half_s, whole_s = self._ring_times_s(num_bytes, group)
-        return np.maximum(half_s, 0.5 * RATIO[0] * whole_s)
+        return np.maximum(half_s, 0.5 * RATIO[0] * whole_s) if group.domains == 1 else half_s
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Reduced inside the domains, exchanged between them; its halves over 1.3 at least."""
+        """Reduced inside the domains, exchanged between them.
+
+        Inside one domain it takes its halves over 1.3 at least.
+        """
         group = group_of(topology, within_host=within_host)
         half_s, whole_s = self._ring_times_s(num_bytes, group)
-        return np.maximum(whole_s, 2.0 / RATIO[1] * half_s)
+        return np.maximum(whole_s, 2.0 / RATIO[1] * half_s) if group.domains == 1 else whole_s
 
     def plan_spread_ratio(self, topology: Topology) -> float:
         """That of link rates alone."""
@@ -139,6 +144,7 @@ def _law(collective: Collective, group: Group) -> Law:
         inside_s = 0.5 * group.network_latency_s
         if group.per_domain > 1:
             inside_s = fabric_law(collective, group).floor_s
-        hops_s = num_steps(collective, group.domains) * group.network_latency_s
-        return law._replace(floor_s=inside_s + hops_s)
+        startups = UNNAMED_RATIO * crossings(collective, group)
+        hops = max(num_steps(collective, group.domains), startups)
+        return law._replace(floor_s=inside_s + hops * group.network_latency_s)
     return fabric_law(collective, group)

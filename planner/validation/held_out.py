@@ -11,19 +11,34 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, CollectiveCurve, balanced_s
 from costmodels.collective.measured import Measured
+from costmodels.fabrics import fabric_link
 from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
+from planner.models import collective_model
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of tuned network fabrics."""
 
+_OF_DEVICE = {
+    "A100-SXM4-40GB": "a100_40gb_sxm",
+    "B300-SXM": "b300",
+    "GB200": "gb200",
+    "GB300": "gb300",
+    "H200-SXM-141GB": "h200_sxm",
+    "MI355X": "mi355x",
+}
+"""Systems of the devices of clusters that no prediction has seen."""
 _SYSTEMS = {
     "a100_40gb_abci": "a100_80gb_sxm",
+    "alcf_polaris": "a100_80gb_sxm",
+    "alcf_polaris_tcp": "a100_80gb_sxm",
+    "alcf_sophia": "a100_80gb_sxm",
     "aws_p6_b200": "b200_sxm",
     "gcp_a3_high": "h100_sxm",
     "gcp_a3_mega": "h100_sxm",
+    "gh200": "h100_sxm",
 }
 """Systems of the device, for sets of curves that were measured on one cluster."""
 
@@ -132,6 +147,29 @@ def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
             name += f"{record.curve.ranks // record.nodes} {record.harness[:12]}"
             links = system_of(record).links
             yield from points(Measured(curves=curves, measured_on=links), record, name=name)
+
+
+def clusters_never_fitted() -> Iterator[HeldOut]:
+    """Rows for validation over networks, as predicted for their device and kind of network.
+
+    This is what the product says of a cluster of which nothing is measured: the shipped system of
+    the device, with the kind of network and the cards that the source names.
+    """
+    for record in shipped_curves():
+        if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
+            continue
+        topology = _cluster(record)
+        name = f"{record.set_name} {record.curve.collective} over {record.curve.domains}"
+        yield from points(collective_model(topology), record, name=name, topology=topology)
+
+
+def _cluster(record: CurveRecord) -> Topology:
+    curve = record.curve
+    system = load_system(
+        _OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=curve.ranks // record.nodes
+    )
+    link = fabric_link(curve.fabric, nic_bytes_per_s=curve.network_bytes_per_s, nics_per_gpu=1.0)
+    return replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
 
 
 def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, HeldOut]]:

@@ -22,6 +22,7 @@ from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
 from planner.validation.held_out import (
     HeldOut,
+    clusters_never_fitted,
     every_other_size,
     never_fitted,
     predict_across_versions,
@@ -101,12 +102,17 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
             _curve_rows(p for p in other if p.size_bytes >= _LARGE_BYTES and _inside_host(p)),
             False,
         ),
+        (
+            "collective: other clusters",
+            _curve_rows(clusters_never_fitted()),
+            False,
+        ),
     ]
     if of_runs is not None:
         families.append(("iteration: runs of this machine", of_runs, True))
     found = [_coverage(name, rows, counted=counted) for name, rows, counted in families]
     together = [row for _, rows, counted in families if counted for row in rows]
-    return (*found, _coverage("all but other harnesses", together, counted=False))
+    return (*found, _coverage("all but other harnesses and clusters", together, counted=False))
 
 
 def published_pairs() -> tuple[PlanPair, ...]:
